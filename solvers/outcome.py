@@ -1,0 +1,97 @@
+"""How and why a plan came about: statuses, reports, budgets, violations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+PlanStatus = Literal["optimal", "feasible", "greedy", "kept"]
+PLAN_STATUSES: tuple[PlanStatus, ...] = ("optimal", "feasible", "greedy", "kept")
+
+Severity = Literal["physical", "promise"]
+"""Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
+
+
+class SolveStatus(StrEnum):
+    """How one solve ended. Every solver's own status maps to one of these; an unmapped one is UNKNOWN."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    TIME_LIMIT = "time_limit"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+
+    @property
+    def has_solution(self) -> bool:
+        """Whether a solution came with this status."""
+        return self in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveReport:
+    """What one technique did."""
+
+    technique: str
+    """The technique's package, e.g. `autoscale`."""
+    method: str
+    """The way that produced the answer, e.g. `cp-sat`, `pulp-cbc`, `greedy`."""
+    status: SolveStatus
+    objective: float | None = None
+    bound: float | None = None
+    """Proven bound on the objective, where the method gives one."""
+    seconds: float = 0.0
+    messages: tuple[str, ...] = ()
+    """Why a better way did not answer, and what the reader should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """The contract's report, plus one SolveReport per step of the policy."""
+
+    status: PlanStatus
+    cost_usd_per_hour: float
+    lower_bound_usd_per_hour: float | None = None
+    gap_percent: float | None = None
+    seconds: float = 0.0
+    method: str = ""
+    messages: tuple[str, ...] = ()
+    served_weight: float | None = None
+    """Only under `max_goodput`: Σ priority · served rps."""
+    served_weight_upper_bound: float | None = None
+    steps: tuple[SolveReport, ...] = ()
+    """Not part of the contract's JSON; kept in the database and shown by `explain`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One broken rule of one plan. `rule` is the contract's name."""
+
+    rule: str
+    severity: Severity
+    where: str
+    """The place in the plan, e.g. `gpus[3].replicas[0]` or `service chat`."""
+    detail: str
+    """The values on both sides, in words."""
+
+
+def _no_time_passes() -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long a policy may think. Work units decide where a solver has them; seconds are the last resort."""
+
+    seconds: float = 1.0
+    """Wall-clock limit of the whole plan."""
+    work: float = 1.0
+    """Deterministic work limit of one exact solve (CP-SAT's deterministic time; about a second on a quiet core)."""
+    seed: int = 0
+    threads: int = 1
+    elapsed: Callable[[], float] = _no_time_passes
+    """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
+
+    def remaining_s(self) -> float:
+        """Seconds left of the wall-clock limit, never negative."""
+        return max(0.0, self.seconds - self.elapsed())

@@ -1,0 +1,159 @@
+"""What is known: GPU types, nodes, GPUs, services with their SLOs, demand, and what was observed.
+
+These nouns carry no behaviour beyond reading themselves. `app.db` stores them, `app.control` fills them,
+`problem` combines them into the one input of every policy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType, TypeAlias, Union
+
+GpuId = NewType("GpuId", str)
+"""Identity of one physical GPU, e.g. `node-1/gpu-0`."""
+
+NodeId = NewType("NodeId", str)
+ReplicaId = NewType("ReplicaId", str)
+
+Json: TypeAlias = Union[bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None]
+
+
+class Mode(StrEnum):
+    """How far the control loop may go on its own."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPROVE = "approve"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """One kind of GPU: what it costs and what it can carry (the contract's `gpu_types[]`)."""
+
+    name: str
+    price_usd_per_hour: float
+    """Price of one whole GPU; > 0."""
+    memory_mib: float
+    count: int | None = None
+    """GPUs of this type that a plan may use; None = as many as wanted."""
+    sm_percent_step: float
+    """Every SM percent on this type is a multiple of it."""
+    idle_w: float
+    power_cap_w: float
+    clocks_mhz: tuple[float, ...]
+    """Graphics clocks that may be locked, ascending."""
+    launch_per_neighbour: float = 0.0
+    """Growth of the launch term per replica on the GPU, once there are two or more (contract, "The laws")."""
+    launch_base: float = 0.0
+    """Constant growth of the launch term once there are two or more replicas on the GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine with GPUs and an agent."""
+
+    id: NodeId
+    cordoned: bool = False
+    """A cordoned node keeps what runs there and receives nothing new."""
+    silent_for_s: float = 0.0
+    """Seconds since its agent was last heard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One physical GPU."""
+
+    id: GpuId
+    node: NodeId
+    gpu_type: str
+    index: int
+    """Position on its node, as the driver counts."""
+    healthy: bool = True
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """At least `percentile` of the requests finish within `latency_ms`."""
+
+    latency_ms: float
+    percentile: float
+    """0.5 to 0.999."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Limits and delays of a service's replica count. Delays are seconds of the control loop's clock."""
+
+    min_replicas: int = 0
+    max_replicas: int | None = None
+    upscale_delay_s: float = 0.0
+    downscale_delay_s: float = 60.0
+    buffer_replicas: int = 0
+    """Warm spare replicas beyond what the demand needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An inference service as its team submitted it."""
+
+    name: str
+    project: str = "default"
+    network: str
+    slo: Slo
+    scaling: Scaling = Scaling()
+    priority: float = 1.0
+    """Higher wins when GPUs are short."""
+    allowed_gpu_types: tuple[str, ...] | None = None
+    """None = all."""
+    excluded_gpu_types: tuple[str, ...] = ()
+    mode: Mode = Mode.AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The arrival rate that a plan must serve."""
+
+    service: str
+    arrival_rate_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the agents saw of one service in the last window."""
+
+    service: str
+    arrival_rate_rps: float
+    served_rps: float
+    latency_ms: float | None
+    """Measured latency at the SLO's percentile; None when nothing finished in the window."""
+    attainment: float | None
+    """Share of the finished requests that met the SLO, 0 to 1; None when nothing finished."""
+    age_s: float
+    """Seconds since the newest observation behind this reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Recent readings, as a policy may use them beside the Problem."""
+
+    at_s: float
+    """The control loop's clock when the readings were taken."""
+    readings: tuple[Reading, ...] = ()
+
+    def reading(self, service: str) -> Reading | None:
+        """The reading of that service, or None when it was never observed."""
+        return next((reading for reading in self.readings if reading.service == service), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """Everything that is known at one moment; the snapshot that a tick works on."""
+
+    gpu_types: tuple[GpuType, ...]
+    nodes: tuple[Node, ...]
+    gpus: tuple[Gpu, ...]
+    services: tuple[Service, ...]
+    catalogue_revision: int
+    """Grows with every change of GPU types, GPUs, profiles or services; a plan made on an older one is not pushed."""
