@@ -1,0 +1,1 @@
+"""The node half of Plimsoll: observes GPUs, enforces commands, survives alone."""

@@ -1,0 +1,1 @@
+"""The control loop: observe, forecast, predict, plan, check, bind, commit, deliver."""

@@ -1,0 +1,176 @@
+"""The wire contract between control plane and node agents: Observation up, NodeCommand down.
+
+An agent posts an Observation to `/api/v1/nodes/{node}/sync` and gets a SyncReply: the sequence number up to which
+its observations are durable, and a NodeCommand when there is a newer one. JSON, every field required unless it has a
+default, unknown fields refused.
+"""
+
+import math
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**12)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
+Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
+
+ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
+AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
+
+BUCKETS_PER_DOUBLING = 4
+SMALLEST_BUCKET_MS = 0.25
+BUCKET_COUNT = 80
+"""Bucket i ends at 0.25 ms · 2^(i/4): 0.25 ms to 0.25 · 2^19.75 ms = 220 s in steps of 19 %."""
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every message: immutable, named fields only, unknown fields refused."""
+
+
+class GpuReading(Wire):
+    """One GPU over the window."""
+
+    index: Count
+    gpu_type: Name
+    memory_mib: Amount
+    """Capacity."""
+    memory_used_mib: Amount
+    power_w: Amount
+    """Mean over the window."""
+    energy_j: Amount
+    """Energy of the window."""
+    clock_mhz: Amount
+    busy_percent: Annotated[float, Meta(ge=0.0, le=100.0)]
+    """Share of the window in which at least one replica executed."""
+    healthy: bool = True
+
+
+class ReplicaReading(Wire):
+    """One replica over the window."""
+
+    id: Name
+    service: Name
+    gpu_index: Count
+    state: ReplicaState
+    sm_percent: Percent
+    batch: Annotated[int, Meta(ge=1)]
+    memory_mib: Amount
+    batches: Count = 0
+    """Batches executed in the window."""
+    requests: Count = 0
+    """Requests finished in the window."""
+    execution_ms: Amount = 0.0
+    """Mean execution time of those batches."""
+
+
+class ServiceReading(Wire):
+    """One service as this node's router saw it over the window; counts, never rates."""
+
+    service: Name
+    arrivals: Count
+    served: Count
+    in_slo: Count
+    """Requests that finished within the SLO's latency."""
+    rejected: Count = 0
+    """Requests refused by a full queue or lost with a replica; each counts as an SLO miss."""
+    queued: Count = 0
+    """Requests that wait at the end of the window."""
+    latency_buckets: tuple[tuple[Count, Count], ...] = ()
+    """(bucket, count) pairs of the finished requests' latencies, buckets ascending; see `bucket_of`."""
+
+
+class Ack(Wire):
+    """What became of the command of one generation."""
+
+    generation: Count
+    status: AckStatus
+    detail: Annotated[str, Meta(max_length=2000)] = ""
+
+
+class Observation(Wire):
+    """Everything that a node saw in one window."""
+
+    node: Name
+    boot: Name
+    """Identity of this start of the agent; a restart counts its sequence from 1 again."""
+    sequence: Annotated[int, Meta(ge=1)]
+    window_start_s: Amount
+    """Unix seconds by the agent's clock."""
+    window_s: Annotated[float, Meta(gt=0.0, le=3600.0)]
+    generation: Count
+    """Generation of the command in force; 0 = none."""
+    gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=64)] = ()
+    replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
+    services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
+    acks: Annotated[tuple[Ack, ...], Meta(max_length=64)] = ()
+    agent_version: str = ""
+    problems: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """What the node cannot do, in words."""
+
+
+class ReplicaCommand(Wire):
+    """One replica that must run."""
+
+    id: Name
+    service: Name
+    network: Name
+    sm_percent: Percent
+    batch: Annotated[int, Meta(ge=1)]
+    memory_mib: Amount
+    arrival_rate_rps: Amount
+    """The plan's rate for this replica; its share of the service's routing weight."""
+
+
+class GpuCommand(Wire):
+    """One GPU as it must be; a GPU that is not named carries nothing and runs at its defaults."""
+
+    index: Count
+    gpu_type: Name
+    clock_mhz: Amount
+    power_cap_w: Amount
+    replicas: tuple[ReplicaCommand, ...] = ()
+
+
+class Route(Wire):
+    """What a router needs to know of a service beside its replicas on this node."""
+
+    service: Name
+    slo_ms: Amount
+    percentile: Annotated[float, Meta(gt=0.0, lt=1.0)]
+    arrival_rate_rps: Amount
+    """The plan's rate of the service over all nodes."""
+
+
+class NodeCommand(Wire):
+    """The complete wanted state of one node."""
+
+    node: Name
+    generation: Annotated[int, Meta(ge=1)]
+    gpus: tuple[GpuCommand, ...] = ()
+    routes: tuple[Route, ...] = ()
+    """Every service of the cluster, also those without a replica here."""
+
+
+class SyncReply(Wire):
+    """The control plane's answer to one Observation."""
+
+    boot: Name
+    acknowledged: Count
+    """Observations of this boot up to this sequence number are durable."""
+    server_time_s: Amount
+    command: NodeCommand | None = None
+    """None: the generation that the agent reported is the newest."""
+
+
+def bucket_of(latency_ms: float) -> int:
+    """Index of the latency bucket: the first whose end is not below `latency_ms`; the last takes all longer ones."""
+    if latency_ms <= SMALLEST_BUCKET_MS:
+        return 0
+    return min(BUCKET_COUNT - 1, math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / SMALLEST_BUCKET_MS)))
+
+
+def bucket_end_ms(bucket: int) -> float:
+    """Upper end of a latency bucket."""
+    return float(SMALLEST_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))

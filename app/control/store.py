@@ -1,0 +1,170 @@
+"""Store: what the control loop needs to remember, as a protocol; Postgres and memory keep it alike.
+
+Every method is one transaction. No method calls a solver or the network inside it. One stateful test runs against
+both implementations (`tests/integration/test_store.py`).
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from agents.protocol import NodeCommand, Observation
+from solvers.outcome import PlanReport, Violation
+from solvers.plan import BoundPlan, Plan
+from solvers.problem import Objective, OperatingPoints, Problem
+from solvers.state import ClusterState, Json, Mode
+
+PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
+"""proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
+target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
+kept: the current plan stays, nothing new to push; lost: another planner won the compare-and-set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """What the operator wants of the loop; a versioned row, recorded in each plan."""
+
+    version: int = 1
+    policy: str = "hetsev"
+    mode: Mode = Mode.AUTO
+    paused: bool = False
+    period_s: float = 15.0
+    objective: Objective = "min_cost"
+    energy_price_usd_per_kwh: float = 0.0
+    max_replicas_per_gpu: int = 4
+    migration_cost_usd_per_hour: float = 0.0
+    headroom: float = 1.1
+    """The forecast rate is multiplied by it before planning."""
+    stale_after_s: float = 45.0
+    """Older telemetry makes the loop hold."""
+    solve_seconds: float = 1.0
+    solve_work: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceWindow:
+    """All nodes' readings of one service, summed over one time window."""
+
+    service: str
+    start: datetime
+    window_s: float
+    arrivals: int
+    served: int
+    in_slo: int
+    rejected: int
+    latency_buckets: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What is known of one agent."""
+
+    node: str
+    last_seen: datetime | None
+    generation: int
+    """Generation of the command that it has in force."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One consistent read of everything that a tick needs."""
+
+    at: datetime
+    state: ClusterState
+    points: tuple[OperatingPoints, ...]
+    target: BoundPlan | None
+    settings: PolicySettings
+    windows: tuple[ServiceWindow, ...]
+    """Recent windows, oldest first; at most `WINDOW_HISTORY_S` seconds of them."""
+    statuses: tuple[NodeStatus, ...]
+    approved: BoundPlan | None = None
+    """A plan that a person approved and that is not yet the target."""
+    approved_id: int | None = None
+    memory: "Json" = None
+    """What the policy wrote down at the last tick."""
+
+
+WINDOW_HISTORY_S = 600.0
+"""Ten minutes: twice Kubernetes HPA's 300 s scale-down window, the longest look-back of any policy here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """One decision with everything that led to it."""
+
+    at: datetime
+    state: PlanState
+    policy_version: int
+    catalogue_revision: int
+    plan: Plan
+    report: PlanReport
+    bound: BoundPlan | None
+    problem: Problem | None
+    """The input, for explain and replay; None where the tick held before it had one."""
+    violations: tuple[Violation, ...] = ()
+    reason: str = ""
+    """Why it was kept or refused, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the audit."""
+
+    at: datetime
+    actor: str
+    kind: str
+    """CamelCase type, e.g. `PlanPushed`, `ServiceCreated`, `LoopHeld`."""
+    subject: str
+    """What it is about, e.g. `service/chat`, `plan/12`, `node/n1`."""
+    reason: str = ""
+    plan_id: int | None = None
+    request_id: str | None = None
+    before: Json = None
+    after: Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """What became of a batch of observations."""
+
+    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(node, boot) → highest sequence number that is durable."""
+    unknown_nodes: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """The loop's memory. Implementations: `memory_store.MemoryStore`, `app.db.postgres_store.PostgresStore`."""
+
+    async def load_snapshot(self, now: datetime) -> Snapshot:
+        """Everything for one tick, read in one repeatable-read transaction."""
+        ...
+
+    async def record_plan(self, record: PlanRecord) -> int:
+        """Write a decision down; returns its plan id."""
+        ...
+
+    async def push_target(
+        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+    ) -> bool:
+        """Make the plan the target if its parent still is and the catalogue revision is unchanged.
+
+        Writes the commands in the same transaction. False: another planner won or the catalogue changed.
+        """
+        ...
+
+    async def save_memory(self, policy: str, memory: Json) -> None:
+        """Keep what the policy wrote down, until the next tick."""
+        ...
+
+    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+        """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
+        ...
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        ...
+
+    async def add_event(self, event: Event) -> None:
+        """Append one line to the audit."""
+        ...
