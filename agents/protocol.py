@@ -29,7 +29,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Base of every message: immutable, named fields only, unknown fields refused."""
 
 
-class GpuReading(Wire):
+class GpuReading(Wire, frozen=True, kw_only=True):
     """One GPU over the window."""
 
     index: Count
@@ -47,7 +47,7 @@ class GpuReading(Wire):
     healthy: bool = True
 
 
-class ReplicaReading(Wire):
+class ReplicaReading(Wire, frozen=True, kw_only=True):
     """One replica over the window."""
 
     id: Name
@@ -65,7 +65,7 @@ class ReplicaReading(Wire):
     """Mean execution time of those batches."""
 
 
-class ServiceReading(Wire):
+class ServiceReading(Wire, frozen=True, kw_only=True):
     """One service as this node's router saw it over the window; counts, never rates."""
 
     service: Name
@@ -81,7 +81,7 @@ class ServiceReading(Wire):
     """(bucket, count) pairs of the finished requests' latencies, buckets ascending; see `bucket_of`."""
 
 
-class Ack(Wire):
+class Ack(Wire, frozen=True, kw_only=True):
     """What became of the command of one generation."""
 
     generation: Count
@@ -89,7 +89,7 @@ class Ack(Wire):
     detail: Annotated[str, Meta(max_length=2000)] = ""
 
 
-class Observation(Wire):
+class Observation(Wire, frozen=True, kw_only=True):
     """Everything that a node saw in one window."""
 
     node: Name
@@ -110,7 +110,7 @@ class Observation(Wire):
     """What the node cannot do, in words."""
 
 
-class ReplicaCommand(Wire):
+class ReplicaCommand(Wire, frozen=True, kw_only=True):
     """One replica that must run."""
 
     id: Name
@@ -123,7 +123,7 @@ class ReplicaCommand(Wire):
     """The plan's rate for this replica; its share of the service's routing weight."""
 
 
-class GpuCommand(Wire):
+class GpuCommand(Wire, frozen=True, kw_only=True):
     """One GPU as it must be; a GPU that is not named carries nothing and runs at its defaults."""
 
     index: Count
@@ -133,7 +133,7 @@ class GpuCommand(Wire):
     replicas: tuple[ReplicaCommand, ...] = ()
 
 
-class Route(Wire):
+class Route(Wire, frozen=True, kw_only=True):
     """What a router needs to know of a service beside its replicas on this node."""
 
     service: Name
@@ -143,7 +143,7 @@ class Route(Wire):
     """The plan's rate of the service over all nodes."""
 
 
-class NodeCommand(Wire):
+class NodeCommand(Wire, frozen=True, kw_only=True):
     """The complete wanted state of one node."""
 
     node: Name
@@ -153,7 +153,7 @@ class NodeCommand(Wire):
     """Every service of the cluster, also those without a replica here."""
 
 
-class SyncReply(Wire):
+class SyncReply(Wire, frozen=True, kw_only=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
