@@ -1,0 +1,1 @@
+"""The impure half of the control plane: HTTP, database, clock, processes."""

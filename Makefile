@@ -1,0 +1,49 @@
+# Everything a newcomer needs: `make demo` and `make test`. Each creates .venv, installs, and does the whole job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test check bench openapi clean
+
+help:
+	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
+	@echo "make test     install, then run all tests"
+	@echo "make check    formatting, lint, types, import arrows, generated files"
+	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
+	@echo "make install  create .venv with everything in it"
+	@echo "make openapi  regenerate openapi/plimsoll.json and docs/sql.md"
+	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Plimsoll needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
+	@echo "installing Plimsoll into $(VENV) ..."
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[server,dev]'
+	@touch $@
+
+demo: install
+	@$(BIN)/plimsoll up --demo
+
+test: install
+	$(BIN)/pytest tests
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: install
+	@$(BIN)/python -m bench
+
+openapi: install
+	$(BIN)/python -m app.api.document
+	$(BIN)/python -m app.db.document
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
