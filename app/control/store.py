@@ -12,7 +12,7 @@ from agents.protocol import NodeCommand, Observation
 from solvers.outcome import PlanReport, Violation
 from solvers.plan import BoundPlan, Plan
 from solvers.problem import Objective, OperatingPoints, Problem
-from solvers.state import ClusterState, Json, Mode
+from solvers.state import ClusterState, Demand, Json, Mode
 
 PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
@@ -40,11 +40,17 @@ class PolicySettings:
     solve_seconds: float = 1.0
     solve_work: float = 1.0
     seed: int = 0
+    window_s: float = 2.0
+    """Readings of all nodes are summed over windows of this length; at least the agents' reporting period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceWindow:
-    """All nodes' readings of one service, summed over one time window."""
+    """All nodes' readings of one service, summed over one window of `PolicySettings.window_s` seconds.
+
+    Windows are aligned to multiples of their length since 1970; a node's reading counts where its own window ends.
+    The newest window may still be incomplete.
+    """
 
     service: str
     start: datetime
@@ -76,7 +82,7 @@ class Snapshot:
     target: BoundPlan | None
     settings: PolicySettings
     windows: tuple[ServiceWindow, ...]
-    """Recent windows, oldest first; at most `WINDOW_HISTORY_S` seconds of them."""
+    """Recent windows, oldest first; at most WINDOWS_IN_SNAPSHOT per service."""
     statuses: tuple[NodeStatus, ...]
     approved: BoundPlan | None = None
     """A plan that a person approved and that is not yet the target."""
@@ -85,8 +91,8 @@ class Snapshot:
     """What the policy wrote down at the last tick."""
 
 
-WINDOW_HISTORY_S = 600.0
-"""Ten minutes: twice Kubernetes HPA's 300 s scale-down window, the longest look-back of any policy here."""
+WINDOWS_IN_SNAPSHOT = 60
+"""Newest windows per service in a snapshot: two minutes at the default length. Longer memory is the policy's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,8 @@ class PlanRecord:
     plan: Plan
     report: PlanReport
     bound: BoundPlan | None
+    demands: tuple[Demand, ...] = ()
+    """The forecast that the plan was made for."""
     problem: Problem | None
     """The input, for explain and replay; None where the tick held before it had one."""
     violations: tuple[Violation, ...] = ()

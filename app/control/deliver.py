@@ -1,0 +1,64 @@
+"""Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
+
+from collections import defaultdict
+
+from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from solvers.plan import BoundGpu, BoundPlan
+from solvers.state import ClusterState
+
+
+def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
+    """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one."""
+    index_of = {gpu.id: gpu.index for gpu in state.gpus}
+    by_node: dict[str, list[BoundGpu]] = defaultdict(list)
+    for gpu in bound.gpus:
+        by_node[gpu.node].append(gpu)
+    routes = _routes(bound, state)
+    return tuple(
+        NodeCommand(
+            node=node.id,
+            generation=bound.generation,
+            gpus=tuple(
+                sorted((_gpu(gpu, index_of[gpu.id]) for gpu in by_node[node.id]), key=lambda gpu: gpu.index)
+            ),
+            routes=routes,
+        )
+        for node in sorted(state.nodes, key=lambda node: node.id)
+    )
+
+
+def _gpu(gpu: BoundGpu, index: int) -> GpuCommand:
+    return GpuCommand(
+        index=index,
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu.clock_mhz,
+        power_cap_w=gpu.power_cap_w,
+        replicas=tuple(
+            ReplicaCommand(
+                id=replica.id,
+                service=replica.service,
+                network=replica.network,
+                sm_percent=replica.sm_percent,
+                batch=replica.batch,
+                memory_mib=replica.memory_mib,
+                arrival_rate_rps=replica.arrival_rate_rps,
+            )
+            for replica in gpu.replicas
+        ),
+    )
+
+
+def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:
+    rates: dict[str, float] = defaultdict(float)
+    for gpu in bound.gpus:
+        for replica in gpu.replicas:
+            rates[replica.service] += replica.arrival_rate_rps
+    return tuple(
+        Route(
+            service=service.name,
+            slo_ms=service.slo.latency_ms,
+            percentile=service.slo.percentile,
+            arrival_rate_rps=rates[service.name],
+        )
+        for service in sorted(state.services, key=lambda service: service.name)
+    )

@@ -1,0 +1,98 @@
+"""Observe: recent windows → readings per service, and the reasons why the loop must hold.
+
+A quiet service and a missing metric are different things: a node that reports zero arrivals is telemetry, silence is
+not. Silence of one node takes its GPUs out of the plan; silence of all nodes makes the loop hold.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from agents.protocol import bucket_end_ms
+from app.control.store import ServiceWindow, Snapshot
+from solvers.state import ClusterState, Observed, Reading, Service
+
+READING_WINDOW_S = 60.0
+"""Readings for policies look back this far."""
+
+
+def observe(snapshot: Snapshot) -> Observed:
+    """One Reading per service that was ever observed, over the last READING_WINDOW_S seconds."""
+    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in snapshot.windows:
+        by_service[window.service].append(window)
+    services = {service.name: service for service in snapshot.state.services}
+    return Observed(
+        at_s=snapshot.at.timestamp(),
+        readings=tuple(
+            make_reading(services[name], windows, snapshot.at)
+            for name, windows in sorted(by_service.items())
+            if name in services
+        ),
+    )
+
+
+def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> Reading:
+    """The reading of one service from its windows, oldest first; at least one."""
+    recent = [window for window in windows if age_s(window, now) <= READING_WINDOW_S] or [windows[-1]]
+    seconds = sum(window.window_s for window in recent)
+    served = sum(window.served for window in recent)
+    finished = served + sum(window.rejected for window in recent)
+    return Reading(
+        service=service.name,
+        arrival_rate_rps=sum(window.arrivals for window in recent) / seconds,
+        served_rps=served / seconds,
+        latency_ms=latency_percentile_ms(recent, service.slo.percentile),
+        attainment=sum(window.in_slo for window in recent) / finished if finished else None,
+        age_s=age_s(windows[-1], now),
+    )
+
+
+def latency_percentile_ms(windows: Sequence[ServiceWindow], percentile: float) -> float | None:
+    """Upper end of the latency bucket that holds the percentile; None when nothing finished."""
+    counts: dict[int, int] = defaultdict(int)
+    for window in windows:
+        for bucket, count in window.latency_buckets:
+            counts[bucket] += count
+    total = sum(counts.values())
+    if total == 0:
+        return None
+    below = 0
+    for bucket in sorted(counts):
+        below += counts[bucket]
+        if below >= percentile * total:
+            return bucket_end_ms(bucket)
+    return bucket_end_ms(max(counts))
+
+
+def hold_reason(snapshot: Snapshot) -> str | None:
+    """Why the loop must not decide now, in words; None when it may."""
+    if not snapshot.state.gpus:
+        return "no GPU is registered: start an agent or apply a Node"
+    heard = [node for node in snapshot.state.nodes if node.silent_for_s <= snapshot.settings.stale_after_s]
+    if not heard:
+        freshest = min(node.silent_for_s for node in snapshot.state.nodes)
+        return (
+            f"telemetry is stale: no node was heard for {freshest:.0f} s "
+            f"(limit {snapshot.settings.stale_after_s:.0f} s); the current plan stays"
+        )
+    return None
+
+
+def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Nodes whose agents are silent for longer than the limit."""
+    limit = snapshot.settings.stale_after_s
+    return tuple(sorted(node.id for node in snapshot.state.nodes if node.silent_for_s > limit))
+
+
+def without_silent_nodes(state: ClusterState, silent: Sequence[str]) -> ClusterState:
+    """The state in which the GPUs of silent nodes are not healthy, so that nothing is planned there."""
+    gone = set(silent)
+    gpus = tuple(replace(gpu, healthy=False) if gpu.node in gone else gpu for gpu in state.gpus)
+    return replace(state, gpus=gpus)
+
+
+def age_s(window: ServiceWindow, now: datetime) -> float:
+    """Seconds since the window ended; negative while it is still open."""
+    return (now - window.start).total_seconds() - window.window_s

@@ -1,0 +1,95 @@
+"""Predict: state + demand → Problem. The operating points are the current profiles; the capacity law is computed."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.control.store import PolicySettings
+from solvers.plan import BoundPlan, anonymous
+from solvers.predict.capacity_law import make_capacity_law
+from solvers.problem import OperatingPoints, Problem, ServiceDemand
+from solvers.state import ClusterState, Demand, GpuType, Scaling, Service
+
+
+def make_problem(
+    state: ClusterState,
+    points: Sequence[OperatingPoints],
+    demands: Sequence[Demand],
+    settings: PolicySettings,
+    target: BoundPlan | None,
+) -> Problem:
+    """The one input of every policy. GPUs that are not healthy or are cordoned do not count as stock."""
+    gpu_types = _stocked(state)
+    services = _service_demands(state.services, demands, gpu_types)
+    known = {gpu_type.name for gpu_type in gpu_types}
+    networks = {service.network for service in services}
+    used = tuple(
+        sorted(
+            (entry for entry in points if entry.network in networks and entry.gpu_type in known),
+            key=lambda entry: (entry.network, entry.gpu_type),
+        )
+    )
+    return Problem(
+        objective=settings.objective,
+        energy_price_usd_per_kwh=settings.energy_price_usd_per_kwh,
+        max_replicas_per_gpu=settings.max_replicas_per_gpu,
+        capacity_law=make_capacity_law(
+            sorted({service.percentile for service in services}) or [0.99],
+            sorted({row.batch for entry in used for row in entry.rows}) or [1],
+        ),
+        gpu_types=gpu_types,
+        services=services,
+        points=used,
+        current=None if target is None else anonymous(target),
+        migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
+    )
+
+
+def _stocked(state: ClusterState) -> tuple[GpuType, ...]:
+    """GPU types of the fleet with the number of GPUs that may be used."""
+    cordoned = {node.id for node in state.nodes if node.cordoned}
+    usable = Counter(
+        gpu.gpu_type for gpu in state.gpus if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
+    )
+    fleet = {gpu.gpu_type for gpu in state.gpus}
+    return tuple(
+        replace(gpu_type, count=usable[gpu_type.name])
+        for gpu_type in sorted(state.gpu_types, key=lambda gpu_type: gpu_type.name)
+        if gpu_type.name in fleet
+    )
+
+
+def _service_demands(
+    services: Sequence[Service], demands: Sequence[Demand], gpu_types: Sequence[GpuType]
+) -> tuple[ServiceDemand, ...]:
+    rates: Mapping[str, float] = {demand.service: demand.arrival_rate_rps for demand in demands}
+    return tuple(
+        ServiceDemand(
+            name=service.name,
+            network=service.network,
+            slo_ms=service.slo.latency_ms,
+            percentile=service.slo.percentile,
+            arrival_rate_rps=rates.get(service.name, 0.0),
+            priority=service.priority,
+            min_replicas=_least_replicas(service.scaling),
+            max_replicas=service.scaling.max_replicas,
+            allowed_gpu_types=_allowed(service, gpu_types),
+        )
+        for service in sorted(services, key=lambda service: service.name)
+    )
+
+
+def _least_replicas(scaling: Scaling) -> int:
+    wanted = scaling.min_replicas + scaling.buffer_replicas
+    return wanted if scaling.max_replicas is None else min(wanted, scaling.max_replicas)
+
+
+def _allowed(service: Service, gpu_types: Sequence[GpuType]) -> tuple[str, ...] | None:
+    if service.allowed_gpu_types is None and not service.excluded_gpu_types:
+        return None
+    return tuple(
+        gpu_type.name
+        for gpu_type in gpu_types
+        if (service.allowed_gpu_types is None or gpu_type.name in service.allowed_gpu_types)
+        and gpu_type.name not in service.excluded_gpu_types
+    )
