@@ -1,0 +1,138 @@
+"""The miss probability of a greedily batching server, from the stationary distribution of its bulk queue.
+
+Requests arrive as a Poisson stream; one server runs batches, each in the same time (the time unit here), partial
+ones too. A free server takes min(waiting, b) requests at once; an idle one starts with the next arrival. Symbols:
+
+    b     batch limit                           ρ  utilisation: arrivals per execution time over b
+    a     = ρ·b, arrivals per execution time    r  SLO over execution time, r = 1 + k + f, k whole, 0 <= f < 1
+    Q     requests left waiting at a start      A(u)  arrivals in a time u, Poisson with mean a·u
+
+1. *Chain.* Between two starts lies one execution, so Q' = max(Q + A(1) - b, 0), a random walk held at 0. Its generating
+   function is a Wiener-Hopf factor: E z^Q = exp(C(z) - C(1)), C(z) = Σ_{j>=1} c_j z^j, with c_j the Laurent
+   coefficients of -log(1 - φ(z)), φ(z) = exp(a(z - 1)) / z^b, in 1 < |z| < z0, z0 > 1 the real root of φ = 1.
+2. *Idle.* After a start the server falls idle with probability p = P(Q + A(1) = 0) = exp(-C(1) - a). So a start
+   comes with a + p arrivals on average, p of which find the server idle and do not wait.
+3. *Wait.* An arrival at offset s of an execution finds N = Q + A(s) waiting and waits 1 - s + floor(N / b); it is
+   late when that exceeds k + f. Sum over the arrivals of an execution and use that Q' is distributed as Q:
+
+       P(miss) = E min(max(Q + A(1 - f) - k·b, 0), b) / (a + p).
+
+4. *Numbers.* With Y = Q + A(u), E max(Y - m, 0) = Σ_{j>=m} P(Y > j) is the mean over a circle |z| = R, 1 < R < z0, of
+   E z^Y · z^(1 - m) / (z - 1)². N equally spaced points leave an error of the order R^-N. For m >= b the terms are
+   of the order of E R^Q, so nothing cancels; m = 0 is led back to m = b by E Q = E max(Q + A(1) - b, 0).
+
+Sources: the requests present at the end of an execution form the chain of the queue M/D/b (Crommelin 1932, "Delay
+probability formulae when the holding times are constant"); the factor is Spitzer's identity (1956). Ours are the
+form of step 3 and its evaluation by FFT instead of by the roots of φ = 1, which stays exact for any b.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import lambertw
+
+Reals = npt.NDArray[np.float64]
+Complexes = npt.NDArray[np.complex128]
+Indices = npt.NDArray[np.intp]
+
+_DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
+_LARGEST_LOG_RADIUS = float(np.log(2.0))  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
+
+
+def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.ArrayLike) -> Reals:
+    """P(waiting + execution > slo_ratio executions) of a request, in the long run, element by element.
+
+    `utilisation` and `slo_ratio` broadcast; 0 < utilisation < 1. The absolute error stays below 1e-10. Time and memory
+    grow as 1 / (1 - utilisation), whatever the batch: 0.1 ms and 30 kB per element at 0.9. Raises ValueError for
+    arguments out of range.
+    """
+    load, ratio = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(slo_ratio, float))
+    if batch < 1:
+        raise ValueError(f"batch {batch} must be at least 1")
+    if not np.all((load > 0.0) & (load < 1.0)):
+        raise ValueError(
+            "utilisation must lie strictly between 0 and 1: the queue has no stationary distribution beyond"
+        )
+    if not np.all(np.isfinite(ratio)):
+        raise ValueError("slo_ratio must be finite")
+    # The coefficients c_j are wanted up to N/2 and alias with those of j - N, hence twice the digits.
+    points = 2 ** np.ceil(np.log2(2.0 * _DIGITS / _log_radius(load))).astype(int)
+    result = np.ones(load.shape)  # ratio < 1: the execution alone takes longer than the SLO
+    for count in np.unique(points):
+        chosen = (points == count) & (ratio >= 1.0)
+        if chosen.any():
+            result[chosen] = _miss_on_circle(batch, load[chosen], ratio[chosen], int(count))
+    return result
+
+
+def _log_radius(load: Reals) -> Reals:
+    """log R, half of log z0; from b·log z0 = a(z0 - 1), z0 = -W(-ρ exp(-ρ)) / ρ with Lambert's lower branch W."""
+    outer_root = -lambertw(-load * np.exp(-load), -1).real / load
+    return np.minimum(np.log(outer_root) / 2.0, _LARGEST_LOG_RADIUS)
+
+
+def _miss_on_circle(batch: int, load: Reals, ratio: Reals, count: int) -> Reals:
+    """P(miss), (n,), of the pairs `load` and `ratio` (n,); each distinct load is solved once."""
+    loads, queue_of_pair = np.unique(load, return_inverse=True)
+    queues = _solve_queues(batch, loads, count)
+    seen = queues.arrivals + queues.idle_probability
+    return np.clip(_late_per_start(queues, queue_of_pair, ratio) / seen[queue_of_pair], 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queues:
+    """The stationary queues of n loads at one batch limit; complex arrays are (n, N/2 + 1): half a circle."""
+
+    batch: int
+    arrivals: Reals
+    """(n,): a."""
+    idle_probability: Reals
+    """(n,): p."""
+    log_z: Complexes
+    waiting: Complexes
+    """E z^Q."""
+
+
+def _solve_queues(batch: int, loads: Reals, count: int) -> _Queues:
+    """Steps 1 and 2 of the module docstring on N = `count` points; `loads` is (n,)."""
+    arrivals = loads * batch
+    log_radius = _log_radius(loads)[:, None]
+    log_z = log_radius - 2j * np.pi * np.arange(count // 2 + 1) / count
+    step = np.exp(arrivals[:, None] * (np.exp(log_z) - 1.0) - batch * log_z)
+    # A half circle holds all of a real sequence's transform, so this yields c_j R^j; keep j = 1 .. N/2 - 1.
+    coefficients = np.fft.irfft(-np.log(1.0 - step), count)
+    coefficients[:, 0] = 0.0
+    coefficients[:, count // 2 :] = 0.0
+    at_one = np.sum(coefficients * np.exp(-log_radius * np.arange(count)), axis=1)
+    return _Queues(
+        batch=batch,
+        arrivals=arrivals,
+        idle_probability=np.exp(-at_one - arrivals),
+        log_z=log_z,
+        waiting=np.exp(np.fft.rfft(coefficients) - at_one[:, None]),
+    )
+
+
+def _late_per_start(queues: _Queues, queue_of_pair: Indices, ratio: Reals) -> Reals:
+    """Mean number of late requests per start, (m,), of m pairs of a queue and a ratio >= 1 (steps 3 and 4)."""
+    log_z = queues.log_z[queue_of_pair]
+    z = np.exp(log_z)
+    arrivals = queues.arrivals[queue_of_pair]
+    whole = np.floor(ratio - 1.0)
+    late_span = 1.0 - (ratio - 1.0 - whole)
+    is_first = whole == 0.0
+
+    def excess(threshold: Reals, span: Reals) -> Complexes:
+        growth = (arrivals * span)[:, None] * (z - 1.0)
+        return np.exp(growth - (queues.batch * threshold)[:, None] * log_z)
+
+    # min(max(x, 0), b) = max(x, 0) - max(x - b, 0). For k = 0 the mean of the first is E Q + a(1 - f), and E Q is in
+    # turn an excess over b after a whole execution.
+    first = excess(np.where(is_first, 1.0, whole), np.where(is_first, 1.0, late_span))
+    beyond = first - excess(whole + 1.0, late_span)
+    terms = (queues.waiting[queue_of_pair] * beyond * z / (z - 1.0) ** 2).real
+    count = 2 * (terms.shape[1] - 1)
+    mean = (2.0 * terms.sum(axis=1) - terms[:, 0] - terms[:, -1]) / count
+    result: Reals = mean + np.where(is_first, arrivals * late_span, 0.0)
+    return result
