@@ -18,9 +18,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         NodeCommand(
             node=node.id,
             generation=bound.generation,
-            gpus=tuple(
-                sorted((_gpu(gpu, index_of[gpu.id]) for gpu in by_node[node.id]), key=lambda gpu: gpu.index)
-            ),
+            gpus=tuple(sorted((_gpu(gpu, index_of[gpu.id]) for gpu in by_node[node.id]), key=lambda gpu: gpu.index)),
             routes=routes,
         )
         for node in sorted(state.nodes, key=lambda node: node.id)

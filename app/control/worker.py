@@ -67,9 +67,7 @@ def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic
 
     began = now_s()
     budget = replace(request.budget, elapsed=lambda: now_s() - began)
-    plan, report, memory = policy(request.policy).make_plan(
-        request.problem, request.observed, request.memory, budget
-    )
+    plan, report, memory = policy(request.policy).make_plan(request.problem, request.observed, request.memory, budget)
     return PlanAnswer(plan=plan, report=replace(report, seconds=now_s() - began), memory=memory)
 
 

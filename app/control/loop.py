@@ -1,0 +1,195 @@
+"""The control loop: one tick in numbered steps, and nothing else.
+
+Start-up, steady state and recovery run the same `tick()`. It takes no input but the store; the API writes rows and
+wakes it. A crash between two steps loses nothing: whatever is not written is decided again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.clock import Clock
+from app.control.deliver import make_commands
+from app.control.forecast import make_demands
+from app.control.observe import hold_reason, observe, silent_nodes, without_silent_nodes
+from app.control.plan import Decision, decide
+from app.control.predict import make_problem
+from app.control.report import held_event, pushed_event, refused_event, silence_events
+from app.control.store import PlanRecord, PlanState, Snapshot, Store
+from app.control.worker import Solver
+from solvers.state import Mode
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """The parts that a tick works with. Between ticks it remembers only what it last complained about."""
+
+    store: Store
+    solver: Solver
+    clock: Clock
+    promises_may_break: bool = False
+    """Only in simulation, for baselines that learn from misses."""
+    now_s: Callable[[], float] = time.perf_counter
+    held_for: str = ""
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickOutcome:
+    """What one tick did."""
+
+    state: PlanState | None
+    """None: the loop held."""
+    reason: str = ""
+    generation: int = 0
+    """Generation of the target after the tick; 0 = none."""
+    plan_id: int | None = None
+    cost_usd_per_hour: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall seconds per step, `total` among them."""
+
+
+async def tick(loop: Loop) -> TickOutcome:
+    """One round: read, hold or decide, write, push."""
+    watch = _Stopwatch(loop.now_s)
+    # 1. Read everything in one snapshot.
+    snapshot = await loop.store.load_snapshot(loop.clock.now())
+    watch.lap("snapshot")
+    # 2. Hold when the operator or the telemetry says so.
+    reason = _hold(snapshot)
+    if reason:
+        return await _held(loop, snapshot, reason, watch)
+    loop.held_for = ""
+    # 3. Push a plan that a person approved meanwhile.
+    if snapshot.approved is not None and snapshot.approved_id is not None:
+        return await _push_approved(loop, snapshot, watch)
+    # 4. Observe and forecast; GPUs of silent nodes are planned without.
+    silent = silent_nodes(snapshot)
+    await _tell_silence(loop, snapshot, silent)
+    state = without_silent_nodes(snapshot.state, silent)
+    observed, demands = observe(snapshot), make_demands(snapshot)
+    # 5. Predict: the problem that the policy gets.
+    problem = make_problem(state, snapshot.points, demands, snapshot.settings, snapshot.target)
+    watch.lap("problem")
+    # 6. Plan, check, bind.
+    decision = await decide(
+        loop.solver,
+        problem,
+        state,
+        observed,
+        settings=snapshot.settings,
+        target=snapshot.target,
+        memory=snapshot.memory,
+        promises_may_break=loop.promises_may_break,
+    )
+    watch.lap("decide")
+    # 7. Write the decision down, then what the policy wants to remember.
+    record = PlanRecord(
+        at=snapshot.at,
+        state=decision.state,
+        policy_version=snapshot.settings.version,
+        catalogue_revision=state.catalogue_revision,
+        plan=decision.plan,
+        report=decision.report,
+        bound=decision.bound,
+        demands=demands,
+        problem=None if decision.state == "kept" else problem,
+        violations=decision.violations,
+        reason=decision.reason,
+    )
+    plan_id = await loop.store.record_plan(record)
+    await loop.store.save_memory(snapshot.settings.policy, decision.memory)
+    watch.lap("record")
+    # 8. Push it where the mode says so.
+    return await _finish(loop, snapshot, decision, plan_id, watch)
+
+
+def _hold(snapshot: Snapshot) -> str | None:
+    if snapshot.settings.paused:
+        return "the operator paused the loop; `plimsoll resume` starts it again"
+    if snapshot.settings.mode is Mode.OFF:
+        return f"policy {snapshot.settings.policy} is in mode off"
+    return hold_reason(snapshot)
+
+
+async def _held(loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch") -> TickOutcome:
+    """Do nothing, and say why, once per reason (its figures may change without a new line)."""
+    kind = reason.split(":")[0]
+    if kind != loop.held_for:
+        loop.held_for = kind
+        log.warning("loop holds", reason=reason)
+        await loop.store.add_event(held_event(snapshot.at, reason))
+    generation = snapshot.target.generation if snapshot.target else 0
+    return TickOutcome(state=None, reason=reason, generation=generation, seconds=watch.done())
+
+
+async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]) -> None:
+    if silent != loop.silent:
+        for event in silence_events(snapshot.at, before=loop.silent, after=silent):
+            log.warning("node silence changes", node=event.subject, kind=event.kind)
+            await loop.store.add_event(event)
+        loop.silent = silent
+
+
+async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") -> TickOutcome:
+    assert snapshot.approved is not None
+    assert snapshot.approved_id is not None
+    commands = make_commands(snapshot.approved, snapshot.state)
+    won = await loop.store.push_target(snapshot.approved_id, snapshot.approved, commands, snapshot.at)
+    if won:
+        await loop.store.add_event(pushed_event(snapshot, snapshot.approved, snapshot.approved_id))
+    parent = snapshot.target.generation if snapshot.target else 0
+    return TickOutcome(
+        state="target" if won else "lost",
+        reason="" if won else "the fleet or the target changed since the plan was made; a new one follows",
+        generation=snapshot.approved.generation if won else parent,
+        plan_id=snapshot.approved_id,
+        seconds=watch.done(),
+    )
+
+
+async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: int, watch: "_Stopwatch") -> TickOutcome:
+    state: PlanState = decision.state
+    generation = snapshot.target.generation if snapshot.target else 0
+    reason = decision.reason
+    if decision.state == "refused":
+        log.error("plan refused", plan_id=plan_id, reason=decision.reason)
+        await loop.store.add_event(refused_event(snapshot.at, plan_id, decision.reason))
+    if decision.bound is not None and decision.state == "proposed" and snapshot.settings.mode is Mode.AUTO:
+        commands = make_commands(decision.bound, snapshot.state)
+        won = await loop.store.push_target(plan_id, decision.bound, commands, snapshot.at)
+        watch.lap("push")
+        if won:
+            await loop.store.add_event(pushed_event(snapshot, decision.bound, plan_id))
+            state, generation = "target", decision.bound.generation
+        else:
+            state, reason = "lost", "the fleet or the target changed meanwhile; the next tick decides again"
+    return TickOutcome(
+        state=state,
+        reason=reason,
+        generation=generation,
+        plan_id=plan_id,
+        cost_usd_per_hour=decision.report.cost_usd_per_hour,
+        seconds=watch.done(),
+    )
+
+
+class _Stopwatch:
+    """Laps of one tick."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._began = self._last = now_s()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = self._now_s()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def done(self) -> dict[str, float]:
+        return {**self._laps, "total": self._now_s() - self._began}

@@ -1,0 +1,135 @@
+"""Plan: call the policy, check what it proposes, bind it to GPUs. Solver proposes, checker disposes."""
+
+from dataclasses import dataclass
+
+from app.control.store import PlanState, PolicySettings
+from app.control.worker import PlanAnswer, PlanRequest, Solver, SolverUnavailable
+from solvers.bind import Transition, bind
+from solvers.check import violations
+from solvers.cost import cost_usd_per_hour
+from solvers.outcome import Budget, PlanReport, Violation
+from solvers.plan import BoundPlan, Plan, anonymous
+from solvers.problem import Problem
+from solvers.state import ClusterState, Json, Observed
+
+WEIGHT_TOLERANCE = 0.05
+"""A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one tick decided, before anything is written."""
+
+    state: PlanState
+    plan: Plan
+    report: PlanReport
+    bound: BoundPlan | None = None
+    transition: Transition | None = None
+    violations: tuple[Violation, ...] = ()
+    memory: Json = None
+    reason: str = ""
+
+
+async def decide(
+    solver: Solver,
+    problem: Problem,
+    state: ClusterState,
+    observed: Observed,
+    *,
+    settings: PolicySettings,
+    target: BoundPlan | None,
+    memory: Json,
+    promises_may_break: bool,
+) -> Decision:
+    """The policy's checked and bound plan; else the current plan with the reason why it stays."""
+    try:
+        answer = await solver.make_plan(
+            PlanRequest(
+                policy=settings.policy,
+                problem=problem,
+                observed=observed,
+                memory=memory,
+                budget=Budget(seconds=settings.solve_seconds, work=settings.solve_work, seed=settings.seed),
+            )
+        )
+    except SolverUnavailable as error:
+        return keep(problem, target, reason=str(error), memory=memory)
+    broken = violations(problem, answer.plan)
+    fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]
+    if fatal:
+        return Decision(
+            state="refused",
+            plan=answer.plan,
+            report=answer.report,
+            violations=broken,
+            memory=memory,
+            reason=f"the checker refused it: {fatal[0].rule} at {fatal[0].where}: {fatal[0].detail}",
+        )
+    return _bound(answer, problem, state, target, broken)
+
+
+def _bound(
+    answer: PlanAnswer,
+    problem: Problem,
+    state: ClusterState,
+    target: BoundPlan | None,
+    broken: tuple[Violation, ...],
+) -> Decision:
+    generation = 1 if target is None else target.generation + 1
+    result = bind(problem, answer.plan, state.gpus, state.nodes, target, generation=generation)
+    decision = Decision(
+        state="proposed",
+        plan=answer.plan,
+        report=answer.report,
+        bound=result.plan,
+        transition=result.transition,
+        violations=broken,
+        memory=answer.memory,
+    )
+    if target is not None and same_state(result.plan, target):
+        return Decision(
+            state="kept", plan=answer.plan, report=answer.report, memory=answer.memory, reason="nothing would change"
+        )
+    return decision
+
+
+def keep(problem: Problem, target: BoundPlan | None, *, reason: str, memory: Json) -> Decision:
+    """The current plan stays; the report says why."""
+    plan = Plan(policy="none") if target is None else anonymous(target)
+    report = PlanReport(
+        status="kept", cost_usd_per_hour=cost_usd_per_hour(problem, plan), method="keep", messages=(reason,)
+    )
+    return Decision(state="kept", plan=plan, report=report, memory=memory, reason=reason)
+
+
+def same_state(new: BoundPlan, old: BoundPlan) -> bool:
+    """Whether both plans want the same replicas with the same settings and nearly the same routing weights."""
+    return _shape(new) == _shape(old) and _weights_close(new, old) and new.unserved == old.unserved
+
+
+def _shape(plan: BoundPlan) -> frozenset[tuple[object, ...]]:
+    return frozenset(
+        (gpu.id, gpu.clock_mhz, gpu.power_cap_w, replica.id, replica.sm_percent, replica.batch)
+        for gpu in plan.gpus
+        for replica in gpu.replicas
+    )
+
+
+def _weights_close(new: BoundPlan, old: BoundPlan) -> bool:
+    before, after = _weights(old), _weights(new)
+    return all(abs(after[key] - before[key]) <= WEIGHT_TOLERANCE * before[key] for key in after)
+
+
+def _weights(plan: BoundPlan) -> dict[str, float]:
+    """Each replica's share of its service's planned rate; equal shares where the plan routes nothing."""
+    totals: dict[str, tuple[float, int]] = {}
+    replicas = [replica for gpu in plan.gpus for replica in gpu.replicas]
+    for replica in replicas:
+        rate, count = totals.get(replica.service, (0.0, 0))
+        totals[replica.service] = (rate + replica.arrival_rate_rps, count + 1)
+    return {
+        replica.id: replica.arrival_rate_rps / totals[replica.service][0]
+        if totals[replica.service][0] > 0
+        else 1.0 / totals[replica.service][1]
+        for replica in replicas
+    }

@@ -1,0 +1,41 @@
+"""Settings: one class, one prefix (`PLIMSOLL_`), read once at start. What operators tune at run time is a Policy row."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Where the control plane runs. Precedence: command-line flags, then environment, then these defaults."""
+
+    model_config = SettingsConfigDict(env_prefix="PLIMSOLL_", extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = Field(
+        default=None,
+        description="Any PostgreSQL 15 or newer, e.g. postgresql://user@host/plimsoll; "
+        "unset: the embedded server under `data_dir`",
+    )
+    data_dir: Path = Field(
+        default=Path(".plimsoll"), description="Folder of the embedded database and of simulated nodes' ledgers"
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the API listens on")
+    port: int = Field(default=8080, ge=0, le=65535, description="Port that the API listens on; 0 = any free one")
+    log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged")
+    speed: float = Field(
+        default=1.0, gt=0, le=1000, description="Seconds of control-plane time per second on the wall; for demos"
+    )
+    pool_size: int = Field(default=10, ge=2, le=100, description="Database connections per process")
+    request_limit_bytes: int = Field(default=4_194_304, ge=1024, description="Largest request body that is read")
+    sync_queue_limit: int = Field(
+        default=5000, ge=1, description="Observations that may wait for their commit before agents are told to wait"
+    )
+    retention_days: int = Field(
+        default=30, ge=1, description="Days that observations are kept; hourly figures are kept for ever"
+    )
+
+    def printable(self) -> dict[str, str]:
+        """Every setting with its value, secrets masked."""
+        return {name: str(getattr(self, name)) for name in type(self).model_fields}
