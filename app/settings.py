@@ -1,4 +1,4 @@
-"""Settings: one class, one prefix (`PLIMSOLL_`), read once at start. What operators tune at run time is a Policy row."""
+"""Settings: one class, one prefix (`PLIMSOLL_`), read once at start. Run-time tuning is a Policy row."""
 
 from pathlib import Path
 from typing import Literal

@@ -45,6 +45,10 @@ class Wakeups(Protocol):
         ...
 
 
+def _ignore(outcome: TickOutcome) -> None:
+    """Nobody watches."""
+
+
 class Controller:
     """Runs the loop in this process for as long as it leads."""
 
@@ -56,6 +60,7 @@ class Controller:
         *,
         period_s: Callable[[], Awaitable[float]],
         maintain: Callable[[], Awaitable[None]],
+        on_tick: Callable[[TickOutcome], None] = _ignore,
     ) -> None:
         self._loop = loop
         self._clock: Clock = loop.clock
@@ -67,7 +72,7 @@ class Controller:
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
         self.leads = False
-        self.on_tick: Callable[[TickOutcome], None] = lambda outcome: None
+        self.on_tick = on_tick
 
     def wake(self) -> None:
         """Ask for a tick soon."""

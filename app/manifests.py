@@ -1,0 +1,279 @@
+"""Manifests: the objects that users write, as YAML or JSON. Strict: unknown fields and wild values are refused.
+
+Every manifest has `apiVersion: plimsoll/v1`, a `kind`, `metadata` and a `spec`. The API adds `status` when it answers.
+The REST API and the CLI share these classes; `app.api.conversions` turns them into the solvers' nouns and back.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+API_VERSION = "plimsoll/v1"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+"""A DNS-1123 label: lower-case letters, digits and hyphens, at most 63."""
+
+TypeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+"""GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
+
+LabelValue = Annotated[str, StringConstraints(max_length=253)]
+Money = Annotated[Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)]
+Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
+"""Named priorities; a higher number wins when GPUs are short."""
+
+
+class Strict(BaseModel):
+    """Base of everything that a user writes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _camel(name: str) -> AliasChoices:
+    head, *rest = name.split("_")
+    return AliasChoices(name, head + "".join(part.capitalize() for part in rest))
+
+
+class Metadata(Strict):
+    """Who an object is."""
+
+    name: Name
+    project: Name = Field(default="default", description="The project that owns the object and pays for it")
+    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
+        default_factory=dict, max_length=64
+    )
+    annotations: dict[Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue] = Field(
+        default_factory=dict, max_length=64
+    )
+    generation: int | None = Field(default=None, ge=1, description="Set by the server; grows with every change")
+    created_at: datetime | None = Field(default=None, description="Set by the server")
+
+
+class TypeMetadata(Metadata):
+    """Who a GPU type, a network or a profile is."""
+
+    name: TypeName  # type: ignore[assignment]
+
+
+class Slo(Strict):
+    """At least `percentile` of the requests finish within `latency_ms`."""
+
+    latency_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)]
+    percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
+
+
+class Scaling(Strict):
+    """Limits and delays of the replica count; delays are in seconds."""
+
+    min_replicas: int = Field(default=0, ge=0, le=10_000, validation_alias=_camel("min_replicas"))
+    max_replicas: int | None = Field(default=None, ge=1, le=10_000, validation_alias=_camel("max_replicas"))
+    upscale_delay_s: Amount = Field(default=0.0, le=86_400, validation_alias=_camel("upscale_delay_s"))
+    downscale_delay_s: Amount = Field(default=60.0, le=86_400, validation_alias=_camel("downscale_delay_s"))
+    buffer_replicas: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        validation_alias=_camel("buffer_replicas"),
+        description="Warm spares beyond min_replicas",
+    )
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> "Scaling":
+        if self.max_replicas is not None and self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+        return self
+
+
+class GpuChoice(Strict):
+    """Which GPU types a service may use."""
+
+    allowed: list[TypeName] | None = Field(default=None, max_length=64, description="Absent: all")
+    excluded: list[TypeName] = Field(default_factory=list, max_length=64)
+
+
+class ServiceSpec(Strict):
+    """What a team wants served."""
+
+    network: TypeName
+    slo: Slo
+    scaling: Scaling = Scaling()
+    priority: float = Field(
+        default=PRIORITY_CLASSES["standard"],
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="Higher wins when GPUs are short; critical = 100, standard = 10, batch = 1",
+    )
+    gpu_types: GpuChoice = GpuChoice()
+    mode: Literal["off", "advise", "approve", "auto"] = "auto"
+
+    @field_validator("priority", mode="before")
+    @classmethod
+    def _named_priority(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in PRIORITY_CLASSES:
+                raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
+            return PRIORITY_CLASSES[value]
+        return value
+
+
+class GpuTypeSpec(Strict):
+    """One kind of GPU and its price."""
+
+    price_usd_per_hour: Money = Field(description="Price of one whole GPU from now on; earlier hours keep theirs")
+    memory_mib: Size
+    sm_count: int | None = Field(default=None, ge=1, le=10_000)
+    sm_percent_step: float = Field(default=10.0, gt=0, le=100, allow_inf_nan=False)
+    idle_w: Amount
+    power_cap_w: Size
+    clocks_mhz: list[Size] = Field(min_length=1, max_length=256)
+    launch_per_neighbour: Amount = 0.0
+    launch_base: Amount = 0.0
+
+    @field_validator("clocks_mhz")
+    @classmethod
+    def _ascending(cls, clocks: list[float]) -> list[float]:
+        if sorted(set(clocks)) != clocks:
+            raise ValueError("must ascend without repeats")
+        return clocks
+
+
+class NodeGpu(Strict):
+    """One GPU of a node."""
+
+    index: int = Field(ge=0, le=63)
+    gpu_type: TypeName
+
+
+class NodeSpec(Strict):
+    """One machine with GPUs."""
+
+    gpus: list[NodeGpu] = Field(default_factory=list, max_length=64)
+    cordoned: bool = Field(default=False, description="Nothing new is placed here; what runs here is moved away")
+
+    @field_validator("gpus")
+    @classmethod
+    def _unique_indices(cls, gpus: list[NodeGpu]) -> list[NodeGpu]:
+        if len({gpu.index for gpu in gpus}) < len(gpus):
+            raise ValueError("two GPUs have the same index")
+        return gpus
+
+
+class NetworkSpec(Strict):
+    """A neural network that services run."""
+
+    description: str = Field(default="", max_length=2000)
+    parameter_bytes: int | None = Field(default=None, ge=1, le=10**15)
+
+
+Row = tuple[float, int, float, float, float, float, float, float, float]
+
+
+class ProfileSpec(Strict):
+    """Measured or estimated operating points of a network on a GPU type; every write makes a new version."""
+
+    network: TypeName
+    gpu_type: TypeName
+    sensitivity: Amount = 0.0
+    provenance: Literal["measured", "scaled", "estimated"] = "measured"
+    rows: list[Row] = Field(
+        min_length=1,
+        max_length=20_000,
+        description="[sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, power_w, pressure]",
+    )
+
+
+class PolicySpec(Strict):
+    """How the control loop decides; every write makes a new version, which each plan records."""
+
+    policy: str = Field(default="hetsev", max_length=63)
+    mode: Literal["off", "advise", "approve", "auto"] = "auto"
+    paused: bool = False
+    period_s: float = Field(default=15.0, ge=0.5, le=3600, allow_inf_nan=False)
+    objective: Literal["min_cost", "max_goodput"] = "min_cost"
+    energy_price_usd_per_kwh: Amount = 0.0
+    max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
+    migration_cost_usd_per_hour: Amount = 0.0
+    headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
+    stale_after_s: float = Field(default=45.0, ge=1.0, le=86_400, allow_inf_nan=False)
+    solve_seconds: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
+    solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    window_s: float = Field(default=2.0, ge=0.5, le=300, allow_inf_nan=False)
+
+
+class ProjectSpec(Strict):
+    """A team and its budget line."""
+
+    description: str = Field(default="", max_length=2000)
+
+
+class _Manifest(Strict):
+    apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every such manifest
+
+
+class Project(_Manifest):
+    """A team; services, tokens and costs belong to one."""
+
+    kind: Literal["Project"] = "Project"
+    metadata: Metadata
+    spec: ProjectSpec = ProjectSpec()
+
+
+class GpuType(_Manifest):
+    """A kind of GPU in the catalogue."""
+
+    kind: Literal["GpuType"] = "GpuType"
+    metadata: TypeMetadata
+    spec: GpuTypeSpec
+
+
+class Node(_Manifest):
+    """A machine with GPUs."""
+
+    kind: Literal["Node"] = "Node"
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+
+
+class Network(_Manifest):
+    """A neural network."""
+
+    kind: Literal["Network"] = "Network"
+    metadata: TypeMetadata
+    spec: NetworkSpec = NetworkSpec()
+
+
+class Profile(_Manifest):
+    """Operating points of one network on one GPU type."""
+
+    kind: Literal["Profile"] = "Profile"
+    metadata: TypeMetadata
+    spec: ProfileSpec
+
+
+class Service(_Manifest):
+    """An inference service with its SLO."""
+
+    kind: Literal["Service"] = "Service"
+    metadata: Metadata
+    spec: ServiceSpec
+
+
+class Policy(_Manifest):
+    """The control loop's policy."""
+
+    kind: Literal["Policy"] = "Policy"
+    metadata: Metadata
+    spec: PolicySpec = PolicySpec()
+
+
+Manifest = Annotated[Project | GpuType | Node | Network | Profile | Service | Policy, Field(discriminator="kind")]
+"""Any of the kinds, told apart by `kind`."""
+
+APPLY_ORDER: tuple[str, ...] = ("Project", "GpuType", "Node", "Network", "Profile", "Policy", "Service")
+"""References point backwards in this order, so that one file may hold everything."""
