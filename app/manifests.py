@@ -56,7 +56,7 @@ class Metadata(Strict):
 class TypeMetadata(Metadata):
     """Who a GPU type, a network or a profile is."""
 
-    name: TypeName  # type: ignore[assignment]
+    name: TypeName
 
 
 class Slo(Strict):
@@ -193,13 +193,13 @@ class PolicySpec(Strict):
     policy: str = Field(default="hetsev", max_length=63)
     mode: Literal["off", "advise", "approve", "auto"] = "auto"
     paused: bool = False
-    period_s: float = Field(default=15.0, ge=0.5, le=3600, allow_inf_nan=False)
+    period_s: float = Field(default=5.0, ge=0.5, le=3600, allow_inf_nan=False)
     objective: Literal["min_cost", "max_goodput"] = "min_cost"
     energy_price_usd_per_kwh: Amount = 0.0
     max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
     migration_cost_usd_per_hour: Amount = 0.0
     headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
-    stale_after_s: float = Field(default=45.0, ge=1.0, le=86_400, allow_inf_nan=False)
+    stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
     solve_seconds: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
     solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)

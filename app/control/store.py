@@ -28,14 +28,14 @@ class PolicySettings:
     policy: str = "hetsev"
     mode: Mode = Mode.AUTO
     paused: bool = False
-    period_s: float = 15.0
+    period_s: float = 5.0
     objective: Objective = "min_cost"
     energy_price_usd_per_kwh: float = 0.0
     max_replicas_per_gpu: int = 4
     migration_cost_usd_per_hour: float = 0.0
     headroom: float = 1.1
     """The forecast rate is multiplied by it before planning."""
-    stale_after_s: float = 45.0
+    stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
     solve_seconds: float = 1.0
     solve_work: float = 1.0
