@@ -1,0 +1,166 @@
+"""Device: what enforcement drives on one node, be it simulated or real, and the errors that it may raise.
+
+A device carries replicas on GPUs behind one router. Its methods start things and return at once; what became of them
+shows in the next `state()`:
+
+    replica   starting ──▶ ready ──drain()──▶ draining ──stop_replica()──▶ gone
+                 └──────────┴────────────────────┴──▶ failed ──stop_replica()──▶ gone
+
+Errors:
+
+    DeviceError               base; the message says what was wrong, with the values, and what to do
+    ├── NoDriver              no GPU driver answers: the agent runs without GPUs and tries again
+    ├── NotPermitted          the driver refuses this user: needs CAP_SYS_ADMIN
+    ├── NotSupported          this GPU has no such knob
+    ├── OutOfRange            a value that this GPU does not take; names the range
+    ├── GpuLost               the GPU no longer answers; only an operator brings it back
+    ├── LaunchFailed          a replica could not be started
+    └── UnknownPart           no GPU or replica of that name on this node
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, ServiceReading
+
+MAX_REPLICAS = 48
+"""Clients that one MPS server takes on Volta and newer."""
+
+
+class DeviceError(Exception):
+    """Base of everything that a device raises on purpose."""
+
+
+class NoDriver(DeviceError):
+    """No GPU driver answers."""
+
+
+class NotPermitted(DeviceError):
+    """The driver refuses this user."""
+
+
+class NotSupported(DeviceError):
+    """This GPU has no such knob."""
+
+
+class OutOfRange(DeviceError, ValueError):
+    """A value that this GPU does not take."""
+
+
+class GpuLost(DeviceError):
+    """The GPU no longer answers."""
+
+
+class LaunchFailed(DeviceError):
+    """A replica could not be started."""
+
+
+class UnknownPart(DeviceError, LookupError):
+    """No GPU or replica of that name on this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningReplica:
+    """One replica as it is now."""
+
+    id: str
+    service: str
+    network: str
+    state: ReplicaState
+    sm_percent: float
+    batch: int
+    memory_mib: float
+    in_flight: int = 0
+    """Requests that it has taken and not yet finished."""
+    draining_s: float = 0.0
+    """How long it has been draining."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """One GPU as it is now."""
+
+    index: int
+    gpu_type: str
+    memory_mib: float
+    healthy: bool = True
+    clock_mhz: float | None = None
+    """The locked graphics clock; None = not locked, the GPU boosts as it likes."""
+    power_limit_w: float | None = None
+    """None = the board's own limit."""
+    max_replicas: int = MAX_REPLICAS
+    replicas: tuple[RunningReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRoute:
+    """Where this node's router sends one service's requests."""
+
+    service: str
+    slo_ms: float
+    shares: tuple[tuple[str, float], ...] = ()
+    """(replica id, weight) of the replicas that take new requests, by id. Empty: requests are counted and wait.
+    All weights zero: the replicas share evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node as it is now; GPUs by index, routes by service."""
+
+    gpus: tuple[GpuState, ...] = ()
+    routes: tuple[ServiceRoute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What was measured since the last time; counts, never rates."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    replicas: tuple[ReplicaReading, ...] = ()
+    services: tuple[ServiceReading, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What the device cannot do, in words."""
+
+
+class Device(Protocol):
+    """One node's GPUs, replicas and router. Implementations: `agents.sim.device`, `agents.telemetry_device`."""
+
+    async def state(self) -> NodeState:
+        """What is there now."""
+        ...
+
+    async def read(self) -> Readings:
+        """What was measured since the last call (or since the start); reading starts a new window."""
+        ...
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        """Begin to start a replica. Raises LaunchFailed, UnknownPart or GpuLost."""
+        ...
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        """Replace the whole routing table at once; requests already taken stay where they are."""
+        ...
+
+    async def drain(self, replica_id: str) -> None:
+        """Let a replica finish what it has and take nothing more."""
+        ...
+
+    async def stop_replica(self, replica_id: str) -> None:
+        """End a replica; what it has not finished is lost."""
+        ...
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        """Change a replica's largest batch at once."""
+        ...
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        """Lock the graphics clock; None unlocks it. Raises OutOfRange, NotSupported or NotPermitted."""
+        ...
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        """Limit the board's power; None restores its own limit. Raises OutOfRange, NotSupported or NotPermitted."""
+        ...
+
+    async def close(self) -> None:
+        """Stop every replica and restore the defaults of every GPU."""
+        ...
