@@ -1,0 +1,274 @@
+"""The difference between a wanted and an actual node state, as ordered actions.
+
+`actions` is level-triggered: it says what can be done now, and is asked again whenever something changed. It keeps no
+memory, so a restarted agent goes on in the middle of a transition. A replica whose identity, GPU or SM percent
+changes is replaced (the share of a running process cannot be changed), in one of two ways:
+
+* **shadow switch**, where GPU memory and replica slots allow both alive: start the new → wait until ready → switch the
+  routes → drain the old → stop it;
+* **drain, then start** otherwise: only as many old replicas are drained early as the new ones need room for, those of
+  the same service first.
+
+Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from agents.device import GpuState, NodeState, RunningReplica, ServiceRoute
+from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand
+
+DRAIN_DEADLINE_S = 30.0
+"""A draining replica is stopped after it even if requests are left: Kubernetes' default termination grace period."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start a replica on a GPU."""
+
+    gpu_index: int
+    replica: ReplicaCommand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRoutes:
+    """Replace the routing table."""
+
+    routes: tuple[ServiceRoute, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Let a replica finish what it has."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End a replica."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBatch:
+    """Change the largest batch of a running replica."""
+
+    replica_id: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockClock:
+    """Lock a GPU's graphics clock; None unlocks it."""
+
+    gpu_index: int
+    clock_mhz: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPower:
+    """Limit a GPU's power; None restores the board's own limit."""
+
+    gpu_index: int
+    limit_w: float | None
+
+
+Action: TypeAlias = Start | SwitchRoutes | Drain | Stop | SetBatch | LockClock | LimitPower
+
+
+def actions(
+    wanted: NodeCommand,
+    actual: NodeState,
+    *,
+    held: Collection[str] = (),
+    drain_deadline_s: float = DRAIN_DEADLINE_S,
+) -> tuple[Action, ...]:
+    """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
+
+    `held` names replicas that failed and must not be started again yet. Empty: nothing to do, or nothing until a
+    replica becomes ready or has drained. The command must have passed `admission.objections`.
+    """
+    gpus = _compare(wanted, actual)
+    stops = tuple(_stops(gpus, held, drain_deadline_s))
+    gone = {stop.replica_id for stop in stops}
+    taken = {replica.id for gpu in actual.gpus for replica in gpu.replicas} - gone
+    starts = tuple(start for gpu in gpus for start in _starts(gpu, taken, held))
+    started = {start.replica.id for start in starts}
+    waiting = {want.id for gpu in gpus for want in gpu.missing} - started - set(held)
+    early = {old.id for gpu in gpus for old in _early_drains(gpu, waiting, taken, starts)}
+    routes = _routes(wanted, actual, gpus, early)
+    routed = {replica_id for route in routes for replica_id, _ in route.shares}
+    return (
+        *stops,
+        *_knobs(gpus, gone),
+        *_batches(gpus),
+        *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
+        *_drains(gpus, routed),
+        *starts,
+    )
+
+
+def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
+    """Whether the node is exactly as wanted: every replica ready and routed, nothing else alive, every knob set."""
+    if actions(wanted, actual):
+        return False
+    return all(
+        not gpu.missing and not gpu.retired and all(running.state == "ready" for _, running in gpu.kept)
+        for gpu in _compare(wanted, actual)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gpu:
+    """One GPU, wanted against actual."""
+
+    wanted: GpuCommand | None
+    actual: GpuState
+    kept: tuple[tuple[ReplicaCommand, RunningReplica], ...]
+    """Replicas that run, or come up, as wanted; perhaps with another batch."""
+    missing: tuple[ReplicaCommand, ...]
+    retired: tuple[RunningReplica, ...]
+    """Replicas that are not wanted, or not as they are, or failed, or already draining; by id."""
+
+
+def _compare(wanted: NodeCommand, actual: NodeState) -> tuple[_Gpu, ...]:
+    commands = {gpu.index: gpu for gpu in wanted.gpus}
+    return tuple(_compare_gpu(commands.get(gpu.index), gpu) for gpu in actual.gpus)
+
+
+def _compare_gpu(command: GpuCommand | None, actual: GpuState) -> _Gpu:
+    wanted = command.replicas if command else ()
+    running = {replica.id: replica for replica in actual.replicas}
+    kept = tuple((want, running[want.id]) for want in wanted if want.id in running and _serves(running[want.id], want))
+    kept_ids = {want.id for want, _ in kept}
+    return _Gpu(
+        wanted=command,
+        actual=actual,
+        kept=kept,
+        missing=tuple(want for want in wanted if want.id not in kept_ids),
+        retired=tuple(running[each] for each in sorted(running) if each not in kept_ids),
+    )
+
+
+def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
+    """Whether the running replica is, or will be, the wanted one; its batch may differ, all else is fixed for life."""
+    same = (running.service, running.network, running.sm_percent, running.memory_mib) == (
+        want.service,
+        want.network,
+        want.sm_percent,
+        want.memory_mib,
+    )
+    return same and running.state in ("starting", "ready")
+
+
+def _stops(gpus: tuple[_Gpu, ...], held: Collection[str], drain_deadline_s: float) -> Iterator[Stop]:
+    """Retired replicas that carry nothing; a failed one that is wanted stays visible until it may start again."""
+    for gpu in gpus:
+        for replica in gpu.retired:
+            drained = replica.in_flight == 0 or replica.draining_s >= drain_deadline_s
+            idle = replica.state in ("starting", "failed") or (replica.state == "draining" and drained)
+            if idle and not (replica.state == "failed" and replica.id in held):
+                yield Stop(replica_id=replica.id)
+
+
+def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[Start]:
+    """Missing replicas that fit beside everything that is alive; `taken` are the ids in use anywhere on the node."""
+    free_mib, slots = _free(gpu, taken)
+    for want in gpu.missing if gpu.actual.healthy else ():
+        if want.id not in held and want.id not in taken and want.memory_mib <= free_mib and slots > 0:
+            free_mib, slots = free_mib - want.memory_mib, slots - 1
+            yield Start(gpu_index=gpu.actual.index, replica=want)
+
+
+def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
+    """Memory in MiB and replica slots that are left beside the replicas in `taken`; a failed one holds no memory."""
+    alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
+    used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
+    return gpu.actual.memory_mib - used_mib, gpu.actual.max_replicas - len(alive)
+
+
+def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> Iterator[RunningReplica]:
+    """Old replicas that must go before their successors are ready: they hold memory, a slot or the id that one needs."""
+    wants = [want for want in gpu.missing if want.id in waiting] if gpu.actual.healthy else []
+    services = {want.service for want in wants}
+    free_mib, slots = _free(gpu, taken)
+    new = [start.replica for start in starts if start.gpu_index == gpu.actual.index]
+    short_mib = sum(want.memory_mib for want in (*wants, *new)) - free_mib
+    short_slots = len(wants) + len(new) - slots
+    # One that drains already counts first; then one whose id is in the way; then the waiting services' own.
+    for old in sorted(
+        (replica for replica in gpu.retired if replica.id in taken and replica.state in ("ready", "draining")),
+        key=lambda old: (old.state != "draining", old.id not in waiting, old.service not in services, old.id),
+    ):
+        if old.id in waiting or (wants and (short_mib > 0.0 or short_slots > 0)):
+            short_mib, short_slots = short_mib - old.memory_mib, short_slots - 1
+            yield old
+
+
+def _routes(
+    wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], early: set[str]
+) -> tuple[ServiceRoute, ...]:
+    """The table for now: ready wanted replicas by the plan's rates, and old ones while a wanted one is not ready."""
+    former = {replica_id: weight for route in actual.routes for replica_id, weight in route.shares}
+    unready = {want.service for gpu in gpus for want in gpu.missing}
+    unready |= {want.service for gpu in gpus for want, running in gpu.kept if running.state != "ready"}
+    shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
+    for gpu in gpus:
+        for want, running in gpu.kept:
+            if running.state == "ready":
+                shares[want.service][want.id] = want.arrival_rate_rps
+        for old in gpu.retired:
+            if old.state == "ready" and old.service in unready and old.id not in early:
+                shares[old.service][old.id] = former.get(old.id, 0.0)
+    return tuple(
+        ServiceRoute(service=route.service, slo_ms=route.slo_ms, shares=tuple(sorted(shares[route.service].items())))
+        for route in sorted(wanted.routes, key=lambda route: route.service)
+    )
+
+
+def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | LockClock]:
+    """Raised power limits, then clocks, then lowered limits, so that the clock never fights the limit.
+
+    A clock falls only after the old replicas of that GPU are gone: they were sized for the higher one.
+    """
+    limits = [
+        (gpu.actual, gpu.wanted.power_cap_w if gpu.wanted else None)
+        for gpu in gpus
+        if gpu.actual.healthy and gpu.actual.power_limit_w != (gpu.wanted.power_cap_w if gpu.wanted else None)
+    ]
+    rises = [_is_raised(gpu.power_limit_w, limit_w) for gpu, limit_w in limits]
+    for (gpu, limit_w), is_raised in zip(limits, rises, strict=True):
+        if is_raised:
+            yield LimitPower(gpu_index=gpu.index, limit_w=limit_w)
+    for each in gpus:
+        clock_mhz = each.wanted.clock_mhz if each.wanted else None
+        has_old = any(old.state in ("ready", "draining") and old.id not in gone for old in each.retired)
+        if not each.actual.healthy or each.actual.clock_mhz == clock_mhz:
+            continue
+        if _is_raised(each.actual.clock_mhz, clock_mhz) or not has_old:
+            yield LockClock(gpu_index=each.actual.index, clock_mhz=clock_mhz)
+    for (gpu, limit_w), is_raised in zip(limits, rises, strict=True):
+        if not is_raised:
+            yield LimitPower(gpu_index=gpu.index, limit_w=limit_w)
+
+
+def _is_raised(before: float | None, after: float | None) -> bool:
+    """Whether a limit rises; None is no limit."""
+    return before is not None and (after is None or after > before)
+
+
+def _batches(gpus: tuple[_Gpu, ...]) -> Iterator[SetBatch]:
+    for gpu in gpus:
+        for want, running in gpu.kept:
+            if running.batch != want.batch:
+                yield SetBatch(replica_id=want.id, batch=want.batch)
+
+
+def _drains(gpus: tuple[_Gpu, ...], routed: set[str]) -> Iterator[Drain]:
+    for gpu in gpus:
+        for old in gpu.retired:
+            if old.state == "ready" and old.id not in routed:
+                yield Drain(replica_id=old.id)

@@ -1,0 +1,23 @@
+"""Carrying one action out on a device."""
+
+from agents.device import Device
+from agents.enforce import Action, Drain, LimitPower, LockClock, SetBatch, Start, Stop, SwitchRoutes
+
+
+async def perform(device: Device, action: Action) -> None:
+    """Carry the action out; DeviceError passes through."""
+    match action:
+        case Start(gpu_index=index, replica=replica):
+            await device.start_replica(index, replica)
+        case SwitchRoutes(routes=routes):
+            await device.switch_routes(routes)
+        case Drain(replica_id=replica_id):
+            await device.drain(replica_id)
+        case Stop(replica_id=replica_id):
+            await device.stop_replica(replica_id)
+        case SetBatch(replica_id=replica_id, batch=batch):
+            await device.set_batch(replica_id, batch)
+        case LockClock(gpu_index=index, clock_mhz=clock_mhz):
+            await device.lock_clock_mhz(index, clock_mhz)
+        case LimitPower(gpu_index=index, limit_w=limit_w):
+            await device.limit_power_w(index, limit_w)

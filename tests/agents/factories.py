@@ -1,0 +1,154 @@
+"""Commands, states and a device on paper, for tests of the node side."""
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TypeVar
+
+from agents.device import DeviceError, GpuState, LaunchFailed, NodeState, Readings, RunningReplica, ServiceRoute
+from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+
+GPU_TYPE = "V100-32GB"
+Result = TypeVar("Result")
+
+
+def run(coroutine: Coroutine[None, None, Result]) -> Result:
+    """The result of a coroutine that never really waits, without the cost of an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("the coroutine waits; run it in an event loop")
+
+
+def a_replica(
+    replica_id: str = "r1",
+    *,
+    service: str = "chat",
+    sm_percent: float = 50.0,
+    batch: int = 4,
+    memory_mib: float = 1000.0,
+    rate_rps: float = 10.0,
+) -> ReplicaCommand:
+    return ReplicaCommand(
+        id=replica_id,
+        service=service,
+        network="resnet50",
+        sm_percent=sm_percent,
+        batch=batch,
+        memory_mib=memory_mib,
+        arrival_rate_rps=rate_rps,
+    )
+
+
+def a_gpu(*replicas: ReplicaCommand, index: int = 0, clock_mhz: float = 1530.0, cap_w: float = 300.0) -> GpuCommand:
+    return GpuCommand(index=index, gpu_type=GPU_TYPE, clock_mhz=clock_mhz, power_cap_w=cap_w, replicas=replicas)
+
+
+def a_command(*gpus: GpuCommand, generation: int = 1, node: str = "n1", services: tuple[str, ...] = ()) -> NodeCommand:
+    named = {replica.service for gpu in gpus for replica in gpu.replicas} | set(services)
+    routes = tuple(Route(service=each, slo_ms=100.0, percentile=0.98, arrival_rate_rps=10.0) for each in sorted(named))
+    return NodeCommand(node=node, generation=generation, gpus=gpus, routes=routes)
+
+
+def an_empty_gpu(index: int = 0, *, memory_mib: float = 4000.0, max_replicas: int = 48) -> GpuState:
+    return GpuState(index=index, gpu_type=GPU_TYPE, memory_mib=memory_mib, max_replicas=max_replicas)
+
+
+def an_empty_node(*gpus: GpuState) -> NodeState:
+    return NodeState(gpus=gpus or (an_empty_gpu(),))
+
+
+class PaperDevice:
+    """A device that only keeps books: replicas become ready or drained when the test says so.
+
+    It refuses what no device may be asked: more memory or replicas than a GPU has, and unknown ids.
+    """
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self.log: list[str] = []
+        self.fails_to_start: set[str] = set()
+        self.readings = Readings()
+        self.is_closed = False
+
+    async def state(self) -> NodeState:
+        return self._state
+
+    async def read(self) -> Readings:
+        return self.readings
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        self.log.append(f"start {replica.id}")
+        if replica.id in self.fails_to_start:
+            raise LaunchFailed(f"{replica.id} does not start")
+        if any(running.id == replica.id for running in self.replicas()):
+            raise DeviceError(f"{replica.id} runs already")
+        started = RunningReplica(
+            id=replica.id,
+            service=replica.service,
+            network=replica.network,
+            state="starting",
+            sm_percent=replica.sm_percent,
+            batch=replica.batch,
+            memory_mib=replica.memory_mib,
+        )
+        gpu = self._state.gpus[gpu_index]
+        alive = (*gpu.replicas, started)
+        if sum(each.memory_mib for each in alive if each.state != "failed") > gpu.memory_mib:
+            raise DeviceError(f"GPU {gpu_index} is out of memory")
+        if len(alive) > gpu.max_replicas:
+            raise DeviceError(f"GPU {gpu_index} has no slot")
+        self._put_gpu(replace(gpu, replicas=alive))
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        shares = {route.service: [replica_id for replica_id, _ in route.shares] for route in routes}
+        self.log.append(f"route {shares}")
+        self._state = replace(self._state, routes=routes)
+
+    async def drain(self, replica_id: str) -> None:
+        self.log.append(f"drain {replica_id}")
+        self.put(replica_id, state="draining")
+
+    async def stop_replica(self, replica_id: str) -> None:
+        self.log.append(f"stop {replica_id}")
+        gpu, _ = self._find(replica_id)
+        self._put_gpu(replace(gpu, replicas=tuple(each for each in gpu.replicas if each.id != replica_id)))
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        self.log.append(f"batch {replica_id} {batch}")
+        self.put(replica_id, batch=batch)
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        self.log.append(f"clock {gpu_index} {clock_mhz}")
+        self._put_gpu(replace(self._state.gpus[gpu_index], clock_mhz=clock_mhz))
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        self.log.append(f"power {gpu_index} {limit_w}")
+        self._put_gpu(replace(self._state.gpus[gpu_index], power_limit_w=limit_w))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def replicas(self) -> tuple[RunningReplica, ...]:
+        return tuple(replica for gpu in self._state.gpus for replica in gpu.replicas)
+
+    def put(self, replica_id: str, **changes: object) -> None:
+        """Change fields of one replica, as time would."""
+        gpu, old = self._find(replica_id)
+        new = replace(old, **changes)  # type: ignore[arg-type]
+        self._put_gpu(replace(gpu, replicas=tuple(new if each is old else each for each in gpu.replicas)))
+
+    def make_ready(self) -> None:
+        """Every starting replica becomes ready."""
+        for replica in self.replicas():
+            if replica.state == "starting":
+                self.put(replica.id, state="ready")
+
+    def _find(self, replica_id: str) -> tuple[GpuState, RunningReplica]:
+        return next((gpu, each) for gpu in self._state.gpus for each in gpu.replicas if each.id == replica_id)
+
+    def _put_gpu(self, gpu: GpuState) -> None:
+        gpus = tuple(gpu if each.index == gpu.index else each for each in self._state.gpus)
+        self._state = replace(self._state, gpus=gpus)
