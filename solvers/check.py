@@ -1,0 +1,289 @@
+"""The rules that every plan must keep, checked from the contract's text alone.
+
+Solver proposes, checker disposes: this file shares no code with the solvers, not even the capacity law's
+interpolation. It reads a valid Problem; whatever a Plan contains, the answer is a list of violations, never an
+exception (so `sum`, not `math.fsum`, which refuses to add infinities).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from solvers.outcome import PlanReport, Violation
+from solvers.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
+from solvers.state import GpuType
+
+PROMISES = frozenset({"capacity", "demand"})
+"""Every other rule is physical."""
+
+RELATIVE_TOLERANCE = 1e-6
+"""On memory, power, capacity, demand and reported figures."""
+SM_PERCENT_TOLERANCE = 1e-6
+CLOCK_TOLERANCE_MHZ = 1e-3
+GAP_TOLERANCE_PERCENT = 1e-3
+"""A gap is a quotient of two figures of 1e-6 each, times 100, with room for a report that rounds."""
+
+Rows = list[OperatingPoint | None]
+"""The row of each replica of one GPU, None where there is none."""
+
+
+def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
+    """Every broken rule of the plan, in the plan's order; empty for a valid plan.
+
+    Where a replica has no row (`point`), its GPU is judged by the rows of the others.
+    """
+    lookup = _Lookup(problem)
+    found: list[Violation] = []
+    for index, gpu in enumerate(plan.gpus):
+        found.extend(_gpu_violations(lookup, gpu, f"gpus[{index}]"))
+    found.extend(_stock(problem, plan))
+    found.extend(_unserved_entries(problem, plan))
+    found.extend(_service_totals(problem, plan))
+    return tuple(found)
+
+
+def report_violations(problem: Problem, plan: Plan, report: PlanReport) -> tuple[Violation, ...]:
+    """Every figure of the report that the plan itself contradicts, all under the rule `report`.
+
+    The cost (and the served weight under `max_goodput`) is recomputed; the bound must not exceed it and the gap must
+    follow from both. Replicas without a row count 0 W: `violations` names them.
+    """
+    cost = _cost_usd_per_hour(problem, plan)
+    found = []
+    if not _close(report.cost_usd_per_hour, cost):
+        found.append(_broken("report", "report.cost_usd_per_hour", f"{report.cost_usd_per_hour!r}, but it is {cost!r}"))
+    bound = report.lower_bound_usd_per_hour
+    if bound is not None and _exceeds(bound, cost):
+        found.append(_broken("report", "report.lower_bound_usd_per_hour", f"{bound!r} is above the cost, {cost!r}"))
+    if problem.objective == "max_goodput":
+        found.extend(_weight_violations(problem, plan, report))
+    elif bound is not None and report.gap_percent is not None:
+        found.extend(_gap_violations(report.gap_percent, cost - bound, bound))
+    return tuple(found)
+
+
+def _broken(rule: str, where: str, detail: str) -> Violation:
+    return Violation(rule=rule, severity="promise" if rule in PROMISES else "physical", where=where, detail=detail)
+
+
+def _exceeds(value: float, limit: float) -> bool:
+    """Whether value > limit beyond the tolerance; NaN exceeds everything."""
+    return not value <= limit + RELATIVE_TOLERANCE * abs(limit)
+
+
+def _close(value: float, expected: float) -> bool:
+    return abs(value - expected) <= RELATIVE_TOLERANCE * abs(expected)
+
+
+class _Lookup:
+    """The problem with services by name, and rows by batch, gathered once per (network, GPU type)."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.services = {service.name: service for service in problem.services}
+        self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
+
+    def row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
+        service = self.services.get(replica.service)
+        if service is None:
+            return None
+        key = (service.network, gpu.gpu_type)
+        if key not in self._by_batch:
+            self._by_batch[key] = self._gather(*key)
+        for row in self._by_batch[key].get(replica.batch, ()):
+            same_sm = abs(row.sm_percent - replica.sm_percent) <= SM_PERCENT_TOLERANCE
+            if same_sm and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+                return row
+        return None
+
+    def _gather(self, network: str, gpu_type: str) -> dict[int, list[OperatingPoint]]:
+        by_batch: dict[int, list[OperatingPoint]] = {}
+        points = self.problem.points_of(network, gpu_type)
+        for row in points.rows if points else ():
+            by_batch.setdefault(row.batch, []).append(row)
+        return by_batch
+
+
+def _gpu_violations(lookup: _Lookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+    gpu_type = next((each for each in lookup.problem.gpu_types if each.name == gpu.gpu_type), None)
+    if gpu_type is None:
+        yield _broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")
+        return
+    rows = [lookup.row(gpu, replica) for replica in gpu.replicas]
+    yield from _clock(gpu_type, gpu, where)
+    yield from _replica_count(lookup.problem, gpu, where)
+    yield from _resources(gpu_type, gpu, rows, where)
+    for index, replica in enumerate(gpu.replicas):
+        yield from _replica_violations(lookup, gpu, index, rows, f"{where}.replicas[{index}]")
+        if any(other.service == replica.service for other in gpu.replicas[:index]):
+            yield _broken("anti_affinity", f"{where}.replicas[{index}]", f"a second replica of {replica.service!r}")
+
+
+def _clock(gpu_type: GpuType, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+    if not any(abs(clock - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ for clock in gpu_type.clocks_mhz):
+        known = ", ".join(f"{clock:g}" for clock in gpu_type.clocks_mhz)
+        yield _broken("clock", where, f"{gpu.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks, {known}")
+
+
+def _replica_count(problem: Problem, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+    if not gpu.replicas:
+        yield _broken("replicas", where, "carries no replica; leave the GPU out")
+    if len(gpu.replicas) > problem.max_replicas_per_gpu:
+        limit = problem.max_replicas_per_gpu
+        yield _broken("replicas", where, f"{len(gpu.replicas)} replicas on one GPU; at most {limit} may share it")
+
+
+def _resources(gpu_type: GpuType, gpu: GpuPlan, rows: Rows, where: str) -> Iterator[Violation]:
+    sm_percent = sum(replica.sm_percent for replica in gpu.replicas)
+    memory_mib = sum(row.memory_mib for row in rows if row)
+    power_w = gpu_type.idle_w + sum(row.power_w for row in rows if row)
+    if not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
+        yield _broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
+    if _exceeds(memory_mib, gpu_type.memory_mib):
+        yield _broken("memory", where, f"{memory_mib:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}")
+    if _exceeds(power_w, gpu_type.power_cap_w):
+        yield _broken("power", where, f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}")
+
+
+def _replica_violations(lookup: _Lookup, gpu: GpuPlan, index: int, rows: Rows, where: str) -> Iterator[Violation]:
+    replica, row = gpu.replicas[index], rows[index]
+    service = lookup.services.get(replica.service)
+    if service is None:
+        yield _broken("point", where, f"no service is called {replica.service!r}, so no row describes it")
+        return
+    if service.allowed_gpu_types is not None and gpu.gpu_type not in service.allowed_gpu_types:
+        yield _broken("gpu_type", where, f"{service.name} may not run on {gpu.gpu_type}")
+    if row is None:
+        yield _broken(
+            "point",
+            where,
+            f"{service.network} on {gpu.gpu_type} has no row for {replica.sm_percent:g} % of the SMs, "
+            f"batch {replica.batch}, {gpu.clock_mhz:g} MHz",
+        )
+        return
+    capacity_rps = _capacity_rps(lookup.problem, service, gpu, index, rows)
+    if not replica.arrival_rate_rps >= 0.0 or _exceeds(replica.arrival_rate_rps, capacity_rps):
+        yield _broken("capacity", where, f"{replica.arrival_rate_rps:g} rps; {service.name} can take {capacity_rps:g}")
+
+
+def _capacity_rps(problem: Problem, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows) -> float:
+    """The contract's laws, term by term."""
+    row = rows[index]
+    points = problem.points_of(service.network, gpu.gpu_type)
+    if row is None or points is None:
+        return 0.0
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    n = len(gpu.replicas)
+    launch_growth = gpu_type.launch_per_neighbour * n + gpu_type.launch_base if n > 1 else 0.0
+    pressure = sum(other.pressure for i, other in enumerate(rows) if i != index and other)
+    launch_ms = row.launch_ms * (1.0 + launch_growth)
+    run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
+    execution_ms = row.transfer_ms + launch_ms + run_ms
+    ratio = service.slo_ms / execution_ms
+    return 1000.0 * row.batch / execution_ms * _utilisation(problem.capacity_law, service.percentile, row.batch, ratio)
+
+
+def _utilisation(law: CapacityLaw, percentile: float, batch: int, ratio: float) -> float:
+    """0 where the law says nothing of that percentile or batch: then nothing can be promised."""
+    if percentile not in law.percentiles or batch not in law.batches:
+        return 0.0
+    column = law.max_utilisation[law.percentiles.index(percentile)][law.batches.index(batch)]
+    return float(np.interp(ratio, law.slo_ratios, column, left=0.0))
+
+
+def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    used: Counter[str] = Counter()
+    for index, gpu in enumerate(plan.gpus):
+        used[gpu.gpu_type] += gpu.count
+        if gpu.count < 1:
+            yield _broken("stock", f"gpus[{index}]", f"stands for {gpu.count} GPUs; it must be at least 1")
+    for gpu_type in problem.gpu_types:
+        if gpu_type.count is not None and used[gpu_type.name] > gpu_type.count:
+            words = f"{used[gpu_type.name]} GPUs are used; there are {gpu_type.count}"
+            yield _broken("stock", f"gpu_type {gpu_type.name}", words)
+
+
+def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    names = {service.name for service in problem.services}
+    for index, entry in enumerate(plan.unserved):
+        where = f"unserved[{index}]"
+        if entry.service not in names:
+            yield _broken("demand", where, f"no service is called {entry.service!r}")
+        if any(other.service == entry.service for other in plan.unserved[:index]):
+            yield _broken("demand", where, f"a second entry for {entry.service!r}")
+        if not 0.0 <= entry.rate_rps < math.inf or entry.replicas_missing < 0:
+            words = (
+                f"rate {entry.rate_rps:g} rps, {entry.replicas_missing} replicas; neither may be negative or infinite"
+            )
+            yield _broken("demand", where, words)
+
+
+def _service_totals(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    replicas: Counter[str] = Counter()
+    served_rps: dict[str, float] = {service.name: 0.0 for service in problem.services}
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            replicas[replica.service] += gpu.count
+            served_rps[replica.service] = served_rps.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+    for service in problem.services:
+        unserved = [entry for entry in plan.unserved if entry.service == service.name]
+        yield from _replica_totals(service, replicas[service.name], sum(entry.replicas_missing for entry in unserved))
+        yield from _demand(service, served_rps[service.name], sum(entry.rate_rps for entry in unserved))
+
+
+def _replica_totals(service: ServiceDemand, replicas: int, missing: int) -> Iterator[Violation]:
+    where = f"service {service.name}"
+    if service.max_replicas is not None and replicas > service.max_replicas:
+        yield _broken("replicas", where, f"{replicas} replicas; at most {service.max_replicas} are allowed")
+    if replicas + missing < service.min_replicas:
+        words = f"{replicas} replicas and {missing} listed as missing, of at least {service.min_replicas}"
+        yield _broken("demand", where, words)
+
+
+def _demand(service: ServiceDemand, served_rps: float, unserved_rps: float) -> Iterator[Violation]:
+    if _exceeds(service.arrival_rate_rps, served_rps + unserved_rps):
+        words = f"{served_rps:g} rps served and {unserved_rps:g} listed as unserved, of {service.arrival_rate_rps:g}"
+        yield _broken("demand", f"service {service.name}", words)
+
+
+def _cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
+    lookup = _Lookup(problem)
+    total = 0.0
+    for gpu_type in problem.gpu_types:
+        gpus = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
+        watts = 0.0
+        for gpu in gpus:
+            rows = (lookup.row(gpu, replica) for replica in gpu.replicas)
+            watts += gpu.count * (gpu_type.idle_w + sum(row.power_w for row in rows if row))
+        paid = sum(gpu.count for gpu in gpus)
+        if problem.objective == "max_goodput" and gpu_type.count is not None and gpu_type.count > paid:
+            watts += (gpu_type.count - paid) * gpu_type.idle_w
+            paid = gpu_type.count
+        total += paid * gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * watts / 1000.0
+    return total
+
+
+def _weight_violations(problem: Problem, plan: Plan, report: PlanReport) -> Iterator[Violation]:
+    weight = 0.0
+    for service in problem.services:
+        rates = (gpu.count * r.arrival_rate_rps for gpu in plan.gpus for r in gpu.replicas if r.service == service.name)
+        weight += service.priority * min(sum(rates), service.arrival_rate_rps)
+    if report.served_weight is None or not _close(report.served_weight, weight):
+        yield _broken("report", "report.served_weight", f"{report.served_weight!r}, but it is {weight!r}")
+    bound = report.served_weight_upper_bound
+    if bound is None:
+        return
+    if _exceeds(weight, bound):
+        yield _broken("report", "report.served_weight_upper_bound", f"{bound!r} is below the weight, {weight!r}")
+    if report.gap_percent is not None:
+        yield from _gap_violations(report.gap_percent, bound - weight, bound)
+
+
+def _gap_violations(gap_percent: float, distance: float, bound: float) -> Iterator[Violation]:
+    """The gap is 100 · distance / bound; where the bound is 0 only a distance of 0 has one, and it is 0."""
+    expected = 100.0 * distance / bound if bound else 0.0
+    if bound <= 0.0 < distance or not abs(gap_percent - expected) <= GAP_TOLERANCE_PERCENT:
+        yield _broken("report", "report.gap_percent", f"{gap_percent:g} does not follow from the bound, {bound!r}")
