@@ -1,0 +1,95 @@
+"""Seeded load: the shape that was asked for, Poisson inside, and the same whatever the windows."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from agents.sim.load import Load, LoadShape, Spike, burst_factors
+
+
+def make_load(*, duration_s: int = 600, seed: int = 1, stream: int = 0, **shape: object) -> Load:
+    fields: dict[str, object] = {"mean_rps": 50.0, **shape}
+    return Load(shape=LoadShape(**fields), duration_s=duration_s, seed=seed, stream=stream)  # type: ignore[arg-type]
+
+
+def test_any_cut_into_windows_gives_the_same_arrivals() -> None:
+    load = make_load(burst_weight=0.5)
+    whole = load.arrivals(0, 600)
+    cuts = [0, 0.25, 7, 10, 59.9, 60, 61.5, 300, 599.99, 600]
+    pieces = [load.arrivals(start, end) for start, end in pairwise(cuts)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_arrivals_are_ascending_and_inside_their_window() -> None:
+    times = make_load().arrivals(33.3, 71.7)
+    assert (np.diff(times) >= 0).all()
+    assert times[0] >= 33.3
+    assert times[-1] < 71.7
+
+
+def test_nothing_arrives_before_the_start_or_after_the_end() -> None:
+    load = make_load()
+    assert len(load.arrivals(-10, 0)) == 0
+    assert len(load.arrivals(600, 700)) == 0
+    assert np.array_equal(load.arrivals(-5, 900), load.arrivals(0, 600))
+    assert load.arrival_rate_rps(-0.1) == 0.0
+    assert load.arrival_rate_rps(600) == 0.0
+
+
+def test_the_same_seed_repeats_and_another_seed_or_stream_does_not() -> None:
+    base = make_load().arrivals(0, 60)
+    assert np.array_equal(base, make_load().arrivals(0, 60))
+    assert not np.array_equal(base, make_load(seed=2).arrivals(0, 60))
+    assert not np.array_equal(base, make_load(stream=1).arrivals(0, 60))
+
+
+def test_counts_per_second_are_poisson_around_the_rate() -> None:
+    load = make_load(duration_s=3000, mean_rps=20.0)
+    counts = np.histogram(load.arrivals(0, 3000), bins=np.arange(3001))[0]
+    # Standard error of the mean is sqrt(20 / 3000) = 0.08; of the variance about 20 * sqrt(2 / 3000) = 0.5.
+    assert counts.mean() == pytest.approx(20.0, abs=0.4)
+    assert counts.var() == pytest.approx(20.0, abs=2.5)
+
+
+def test_the_day_curve_swings_by_its_amplitude() -> None:
+    load = make_load(duration_s=1000, mean_rps=100.0, day_amplitude=0.5, day_period_s=1000)
+    assert load.rates_rps.max() == pytest.approx(150.0, rel=1e-3)
+    assert load.rates_rps.min() == pytest.approx(50.0, rel=1e-3)
+    assert load.rates_rps.mean() == pytest.approx(100.0, rel=1e-6)
+    assert load.arrival_rate_rps(250.2) == pytest.approx(150.0, rel=1e-3)
+
+
+def test_a_spike_multiplies_the_rate_between_its_ramps() -> None:
+    load = make_load(mean_rps=10.0, spikes=(Spike(start_s=200, length_s=100, ramp_s=20),))
+    assert load.arrival_rate_rps(100) == pytest.approx(10.0)
+    assert load.arrival_rate_rps(250) == pytest.approx(40.0)
+    # Halfway up the ramp (the second's middle is 190.5): 10 * (1 + 3 * 10.5 / 20).
+    assert load.arrival_rate_rps(190) == pytest.approx(25.75)
+    assert load.arrival_rate_rps(330) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("service", ["code", "conv"])
+def test_burst_factors_come_from_the_trace_with_mean_one(service: str) -> None:
+    factors = burst_factors(service)
+    assert len(factors) == 900
+    assert factors.mean() == pytest.approx(1.0)
+    assert factors.min() >= 0
+    assert factors.max() > 1.3
+
+
+def test_bursts_move_the_rate_without_changing_its_mean_much() -> None:
+    load = make_load(duration_s=6000, burst_weight=1.0)
+    assert load.rates_rps.mean() == pytest.approx(50.0, rel=0.05)
+    assert load.rates_rps.std() > 5.0
+    assert make_load(burst_weight=0.0).rates_rps.std() == 0.0
+
+
+def test_rates_cannot_be_changed_by_a_reader() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        make_load().rates_rps[0] = 0.0
+
+
+def test_an_unknown_burst_service_is_refused() -> None:
+    with pytest.raises(ValueError, match="no Azure trace for service 'chat'"):
+        make_load(burst_service="chat", burst_weight=1.0)

@@ -1,0 +1,188 @@
+"""The shipped GPU types and operating points: complete, monotone, attributed, and reproducible from their sources."""
+
+import csv
+import filecmp
+import subprocess
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agents.sim.truth import Placed, load_truth
+from app.catalogue import (
+    CatalogueError,
+    list_networks,
+    load_gpu_types,
+    load_profiles,
+    load_provenance,
+)
+from solvers.problem import OperatingPoint, OperatingPoints
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOGUE = ROOT / "app" / "catalogue"
+SHARED = ROOT.parent / "shared" / "data"
+DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared measurements are not here")
+
+
+def test_every_gpu_type_of_the_requirement_ships() -> None:
+    names = " ".join(gpu_type.name for gpu_type in load_gpu_types())
+    assert names == "T4 L4 A10G V100-16GB V100-32GB A30 A100-40GB A100-80GB L40S H100 H200 RTX-2080-Ti RTX-4090"
+
+
+def test_gpu_types_are_physically_sane() -> None:
+    for gpu_type in load_gpu_types():
+        assert gpu_type.price_usd_per_hour > 0
+        assert 0 < gpu_type.idle_w < gpu_type.power_cap_w
+        assert list(gpu_type.clocks_mhz) == sorted(set(gpu_type.clocks_mhz))
+        assert gpu_type.memory_mib > 10_000
+
+
+def test_a_selection_keeps_the_catalogues_order() -> None:
+    assert [kind.name for kind in load_gpu_types(["V100-32GB", "T4"])] == ["T4", "V100-32GB"]
+    pairs = [(entry.network, entry.gpu_type) for entry in load_profiles(["resnet50", "alexnet"], ["L4", "T4"])]
+    assert pairs == [("alexnet", "T4"), ("alexnet", "L4"), ("resnet50", "T4"), ("resnet50", "L4")]
+
+
+def test_unknown_names_are_refused_with_what_there_is() -> None:
+    with pytest.raises(CatalogueError, match=r"no GPU type P100; it has T4, L4"):
+        load_gpu_types(["T4", "P100"])
+    with pytest.raises(CatalogueError, match=r"no network yolo"):
+        load_profiles(["yolo"])
+    with pytest.raises(CatalogueError, match=r"no network yolo"):
+        load_provenance("yolo")
+
+
+def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
+    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
+    entries = load_profiles()
+    assert len(entries) == len(types) * len(list_networks())
+    for entry in entries:
+        batches = {row.batch for row in entry.rows}
+        assert batches == ({1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8})
+        wanted = {
+            (share, batch, clock)
+            for share in range(10, 101, 10)
+            for batch in batches
+            for clock in types[entry.gpu_type].clocks_mhz
+        }
+        assert {(row.sm_percent, row.batch, row.clock_mhz) for row in entry.rows} == wanted
+        assert len(entry.rows) == len(wanted)
+
+
+def test_every_figure_of_an_operating_point_is_in_range() -> None:
+    for entry in load_profiles():
+        assert entry.sensitivity > 0
+        for row in entry.rows:
+            assert min(row.transfer_ms, row.launch_ms, row.run_ms) > 0
+            assert 0 < row.pressure <= 1
+            assert row.memory_mib > 1000
+
+
+def test_a_replica_alone_fits_its_gpus_memory_and_power() -> None:
+    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
+    for entry in load_profiles():
+        gpu_type = types[entry.gpu_type]
+        # Two figures of four digits are added, so up to a tenth of a watt of rounding.
+        assert max(row.power_w for row in entry.rows) <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
+        assert max(row.memory_mib for row in entry.rows) <= gpu_type.memory_mib
+
+
+def read(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((CATALOGUE / "data" / name).read_text().splitlines()))
+
+
+def _line(entry: OperatingPoints, axis: str) -> list[list[OperatingPoint]]:
+    """Rows that differ in `axis` only, ascending along it."""
+    groups: dict[tuple[float, ...], list[OperatingPoint]] = defaultdict(list)
+    for row in entry.rows:
+        groups[tuple(getattr(row, name) for name in {"sm_percent", "batch", "clock_mhz"} - {axis})].append(row)
+    return [sorted(rows, key=lambda row: float(getattr(row, axis))) for rows in groups.values()]
+
+
+@pytest.mark.parametrize(("axis", "falls"), [("sm_percent", True), ("clock_mhz", True), ("batch", False)])
+def test_latency_never_rises_with_share_or_clock_nor_falls_with_batch(axis: str, falls: bool) -> None:
+    for entry in load_profiles():
+        for rows in _line(entry, axis):
+            times = [row.solo_ms for row in rows]
+            # Four significant digits: equal times may differ in the fourth after the terms are added.
+            ordered = times[::-1] if falls else times
+            assert all(low <= high * 1.001 for low, high in pairwise(ordered)), entry
+
+
+def test_watts_rise_with_the_clock() -> None:
+    for entry in load_profiles(DEMO_NETWORKS):
+        for rows in _line(entry, "clock_mhz"):
+            watts = [row.power_w for row in rows]
+            assert watts == sorted(watts)
+
+
+def test_every_row_says_how_it_is_known() -> None:
+    allowed = {
+        "V100-16GB": {"measured", "estimated", "scaled"},
+        "V100-32GB": {"measured", "estimated", "scaled"},
+        "A10G": {"estimated"},
+        "RTX-4090": {"estimated"},
+    }
+    for network in list_networks():
+        seen = load_provenance(network)
+        for gpu_type, row, provenance in seen:
+            assert provenance in allowed.get(gpu_type, {"scaled"}), (network, gpu_type, row)
+        measured = {row.clock_mhz for _, row, provenance in seen if provenance == "measured"}
+        assert measured == {1530.0}
+
+
+def test_the_sources_name_every_data_set_with_its_licence() -> None:
+    text = (CATALOGUE / "SOURCES.md").read_text()
+    for words in (
+        "KontonGu/RaPP",
+        "Apache-2.0",
+        "icloud-ecnu/igniter",
+        "CC BY 4.0",
+        "MLPerf",
+        "siasosp23",
+        "SSD-ResNet50",
+    ):
+        assert words in text
+    for row in read("gpu_types.csv"):
+        assert row["price_source"]
+    for row in read("relative_speed.csv"):
+        assert row["source"]
+        assert float(row["speed_low"]) <= float(row["speed"])
+
+
+def test_the_shipped_data_stays_small() -> None:
+    files = [*CATALOGUE.rglob("*.csv"), *(ROOT / "agents" / "sim" / "data").glob("*.csv")]
+    assert sum(file.stat().st_size for file in files) < 2_000_000
+
+
+@pytest.mark.parametrize("gpu_type", ["V100-32GB", "T4"])
+def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
+    truth = load_truth()
+    too_slow = []
+    for entry in load_profiles(gpu_types=[gpu_type]):
+        for row in entry.rows:
+            placed = Placed(
+                network=entry.network, gpu_type=gpu_type, sm_percent=row.sm_percent, clock_mhz=row.clock_mhz
+            )
+            too_slow.append(truth.execution_ms(placed, row.batch) > 1.05 * row.solo_ms)
+    # Measured points scatter by several percent, so a lone outlier stays above the smoothed curve.
+    assert sum(too_slow) <= 0.02 * len(too_slow)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("script", "folder"),
+    [("make_catalogue", CATALOGUE / "data"), ("make_truth", ROOT / "agents" / "sim" / "data")],
+)
+def test_the_scripts_make_the_shipped_files_byte_for_byte(script: str, folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"bench.catalogue.{script}", "--shared", str(SHARED), "--out", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    made = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.csv")}
+    shipped = {file.relative_to(folder) for file in folder.rglob("*.csv")}
+    assert shipped - made == ({Path("gpu_types.csv"), Path("networks.csv")} if script == "make_catalogue" else set())
+    for file in made:
+        assert filecmp.cmp(tmp_path / file, folder / file, shallow=False), file
