@@ -1,0 +1,81 @@
+"""Schema revisions: up, down, two at once, and the Python tables against the schema."""
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from sqlalchemy import create_engine, inspect, pool, text
+
+from app.db import migrate
+
+pytestmark = pytest.mark.integration
+
+
+def _relations(url: str) -> list[tuple[str, ...]]:
+    query = """
+        SELECT n.nspname, c.relkind::text, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname IN ('public', 'report') AND c.relname NOT LIKE 'alembic_version%'
+        UNION ALL
+        SELECT n.nspname, 'function', p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname IN ('public', 'report')
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')
+        UNION ALL
+        SELECT n.nspname, 'domain', t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+        WHERE n.nspname IN ('public', 'report') AND t.typtype = 'd'
+        ORDER BY 1, 2, 3
+    """
+    engine = create_engine(url, poolclass=pool.NullPool)
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(text(query))]
+    engine.dispose()
+    return rows
+
+
+def test_an_empty_database_is_told_what_to_do_and_is_at_head_afterwards(empty_database: str) -> None:
+    message = migrate.check(empty_database)
+    assert message is not None and "plimsoll db upgrade" in message
+    migrate.upgrade(empty_database)
+    assert migrate.check(empty_database) is None
+    assert migrate.current(empty_database) == migrate.head()
+
+
+def test_upgrading_twice_changes_nothing(database: str) -> None:
+    before = _relations(database)
+    migrate.upgrade(database)
+    assert _relations(database) == before
+
+
+def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(database: str) -> None:
+    before = _relations(database)
+    migrate.downgrade(database, "base")
+    assert _relations(database) == []
+    migrate.upgrade(database)
+    assert _relations(database) == before
+
+
+def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:
+    with ProcessPoolExecutor(max_workers=2, mp_context=multiprocessing.get_context("spawn")) as processes:
+        for outcome in [processes.submit(migrate.upgrade, empty_database) for _ in range(2)]:
+            outcome.result()
+    assert migrate.check(empty_database) is None
+
+
+def test_a_database_of_a_newer_program_is_named(database: str) -> None:
+    engine = create_engine(database, poolclass=pool.NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    message = migrate.check(database)
+    assert message is not None and "newer program" in message
+
+
+def test_every_table_says_what_it_holds(database: str) -> None:
+    engine = create_engine(database, poolclass=pool.NullPool)
+    inspector = inspect(engine)
+    silent = [
+        name
+        for name in inspector.get_table_names()
+        if name != "alembic_version" and not inspector.get_table_comment(name)["text"]
+    ]
+    engine.dispose()
+    assert silent == []
