@@ -61,7 +61,7 @@ def max_utilisation(batch: int, *, percentile: float, slo_ratio: float) -> float
 
     Rounded down to 6 decimals, at most 0.995. Raises ValueError for batch < 1 or a percentile not between 0 and 1.
     """
-    _refuse_bad_percentile(percentile)
+    _refuse_out_of_range(percentile, batch)
     if slo_ratio < 1.0:
         return 0.0
     return _round_down(_solve_utilisation(batch, percentile, np.array([slo_ratio], float)))[0]
@@ -71,15 +71,17 @@ def _round_down(values: Reals) -> tuple[float, ...]:
     return tuple((np.floor(values * 10**_DECIMALS) / 10**_DECIMALS).tolist())
 
 
-def _refuse_bad_percentile(percentile: float) -> None:
+def _refuse_out_of_range(percentile: float, batch: int) -> None:
     if not 0.0 < percentile < 1.0:
         raise ValueError(f"percentile {percentile} must lie between 0 and 1, for example 0.98")
+    if batch < 1:
+        raise ValueError(f"batch {batch} must be at least 1")
 
 
 @lru_cache(maxsize=4096)
 def _solve_row(percentile: float, batch: int) -> tuple[Reals, Reals]:
     """Ascending ratios and the law there, close enough for interpolation; both read-only."""
-    _refuse_bad_percentile(percentile)
+    _refuse_out_of_range(percentile, batch)
     ratios = _make_first_ratios(percentile, batch)
     utilisations = _solve_utilisation(batch, percentile, ratios)
     left = np.arange(len(ratios) - 1)  # the cells still to try, by their left end
