@@ -9,6 +9,10 @@ changes is replaced (the share of a running process cannot be changed), in one o
 * **drain, then start** otherwise: only as many old replicas are drained early as the new ones need room for, those of
   the same service first.
 
+Nodes do not talk to each other: a replica that moved to another node leaves a gap here before it is ready there. So
+for a while after a new command (`is_handover`), ready old replicas keep serving where a part of their service's
+planned rate lies on other nodes, unless their room is needed.
+
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
 
@@ -21,6 +25,9 @@ from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand
 
 DRAIN_DEADLINE_S = 30.0
 """A draining replica is stopped after it even if requests are left: Kubernetes' default termination grace period."""
+
+RATE_TOLERANCE = 1e-6
+"""Rounding that a sum of planned rates may carry, relative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +91,14 @@ def actions(
     actual: NodeState,
     *,
     held: Collection[str] = (),
+    is_handover: bool = False,
     drain_deadline_s: float = DRAIN_DEADLINE_S,
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
-    `held` names replicas that failed and must not be started again yet. Empty: nothing to do, or nothing until a
-    replica becomes ready or has drained. The command must have passed `admission.objections`.
+    `held` names replicas that failed and must not be started again yet. The result is empty when there is
+    nothing to do, or nothing until a replica becomes ready or has drained. The command must have passed
+    `admission.objections`.
     """
     gpus = _compare(wanted, actual)
     stops = tuple(_stops(gpus, held, drain_deadline_s))
@@ -99,7 +108,8 @@ def actions(
     started = {start.replica.id for start in starts}
     waiting = {want.id for gpu in gpus for want in gpu.missing} - started - set(held)
     early = {old.id for gpu in gpus for old in _early_drains(gpu, waiting, taken, starts)}
-    routes = _routes(wanted, actual, gpus, early)
+    serving = _unready(gpus) | (_elsewhere(wanted) if is_handover else set())
+    routes = _routes(wanted, actual, gpus, serving=serving, early=early)
     routed = {replica_id for route in routes for replica_id, _ in route.shares}
     return (
         *stops,
@@ -113,9 +123,7 @@ def actions(
 
 def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
     """Whether the node is exactly as wanted: every replica ready and routed, nothing else alive, every knob set."""
-    if actions(wanted, actual):
-        return False
-    return all(
+    return not actions(wanted, actual) and all(
         not gpu.missing and not gpu.retired and all(running.state == "ready" for _, running in gpu.kept)
         for gpu in _compare(wanted, actual)
     )
@@ -191,7 +199,7 @@ def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
 
 
 def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> Iterator[RunningReplica]:
-    """Old replicas that must go before their successors are ready: they hold memory, a slot or the id that one needs."""
+    """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
     wants = [want for want in gpu.missing if want.id in waiting] if gpu.actual.healthy else []
     services = {want.service for want in wants}
     free_mib, slots = _free(gpu, taken)
@@ -208,20 +216,37 @@ def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[S
             yield old
 
 
+def _unready(gpus: tuple[_Gpu, ...]) -> set[str]:
+    """Services that wait for one of their wanted replicas here."""
+    missing = {want.service for gpu in gpus for want in gpu.missing}
+    return missing | {want.service for gpu in gpus for want, running in gpu.kept if running.state != "ready"}
+
+
+def _elsewhere(wanted: NodeCommand) -> set[str]:
+    """Services of whose planned rate a part lies on other nodes."""
+    here: dict[str, float] = {}
+    for gpu in wanted.gpus:
+        for want in gpu.replicas:
+            here[want.service] = here.get(want.service, 0.0) + want.arrival_rate_rps
+    return {
+        route.service
+        for route in wanted.routes
+        if route.arrival_rate_rps > here.get(route.service, 0.0) * (1.0 + RATE_TOLERANCE)
+    }
+
+
 def _routes(
-    wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], early: set[str]
+    wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], *, serving: set[str], early: set[str]
 ) -> tuple[ServiceRoute, ...]:
-    """The table for now: ready wanted replicas by the plan's rates, and old ones while a wanted one is not ready."""
+    """The table for now: ready wanted replicas by the plan's rates, and ready old ones of the services in `serving`."""
     former = {replica_id: weight for route in actual.routes for replica_id, weight in route.shares}
-    unready = {want.service for gpu in gpus for want in gpu.missing}
-    unready |= {want.service for gpu in gpus for want, running in gpu.kept if running.state != "ready"}
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     for gpu in gpus:
         for want, running in gpu.kept:
             if running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
         for old in gpu.retired:
-            if old.state == "ready" and old.service in unready and old.id not in early:
+            if old.state == "ready" and old.service in serving and old.id not in early:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
     return tuple(
         ServiceRoute(service=route.service, slo_ms=route.slo_ms, shares=tuple(sorted(shares[route.service].items())))

@@ -181,6 +181,22 @@ def test_a_service_without_a_replica_keeps_an_empty_route_so_that_its_requests_a
     assert run(device.state()).routes == (ServiceRoute(service="idle", slo_ms=100.0),)
 
 
+def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_other_nodes() -> None:
+    device = settled(a_command(a_gpu(a_replica("old", rate_rps=10.0))))
+    moved = a_command(generation=2, services=("chat",))  # its route says 10 rps, none of them here
+    state = run(device.state())
+    assert Drain(replica_id="old") not in actions(moved, state, is_handover=True)
+    assert Drain(replica_id="old") in actions(moved, state, is_handover=False)
+
+
+def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
+    device = settled(a_command(a_gpu(a_replica("old"))))
+    wanted = a_command(a_gpu(a_replica("new", rate_rps=10.0)), generation=2)  # the whole planned rate is here
+    carry_out(device, wanted)
+    device.make_ready()
+    assert Drain(replica_id="old") in actions(wanted, run(device.state()), is_handover=True)
+
+
 @st.composite
 def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
     """Any command that two GPUs of 4000 MiB can carry; ids return with other sizes, services and GPUs."""
