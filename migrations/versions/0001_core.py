@@ -197,6 +197,7 @@ CREATE TABLE policy (
     solve_seconds positive_amount NOT NULL,
     solve_work positive_amount NOT NULL,
     seed bigint NOT NULL CHECK (seed >= 0),
+    window_s positive_amount NOT NULL,
     created_at timestamptz NOT NULL,
     created_by text NOT NULL
 );

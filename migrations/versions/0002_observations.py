@@ -1,4 +1,4 @@
-"""What the agents report: raw rows by day, running sums by second, and totals by hour."""
+"""What the agents report: raw rows by day, sums by window of the loop, and totals by hour."""
 
 from alembic import op
 
@@ -80,20 +80,21 @@ COMMENT ON TABLE replica_observation IS 'One replica over one window.';
 """
 
 SUMS = """
-CREATE TABLE service_second (
+CREATE TABLE service_window (
     service resource_name NOT NULL,
-    at timestamptz NOT NULL,
+    window_start timestamptz NOT NULL,
+    window_s positive_amount NOT NULL,
     arrivals bigint NOT NULL,
     served bigint NOT NULL,
     in_slo bigint NOT NULL,
     rejected bigint NOT NULL,
     latency_buckets bigint[] NOT NULL,
-    PRIMARY KEY (service, at)
+    PRIMARY KEY (service, window_start, window_s)
 ) WITH (fillfactor = 70);
-CREATE INDEX service_second_by_time ON service_second (at);
-COMMENT ON TABLE service_second IS
-    'All nodes'' readings of a service, summed per second; kept as long as the loop looks back.';
-COMMENT ON COLUMN service_second.latency_buckets IS
+CREATE INDEX service_window_by_time ON service_window (window_start);
+COMMENT ON TABLE service_window IS
+    'All nodes'' readings of a service, summed over the windows of the control loop; kept for hours only.';
+COMMENT ON COLUMN service_window.latency_buckets IS
     'Count of each latency bucket, from bucket 0 up; missing ones at the end are 0.';
 
 CREATE TABLE service_hour (
@@ -185,5 +186,5 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Remove them with all partitions."""
     op.execute("DROP FUNCTION drop_observation_days, ensure_observation_day, add_counts")
-    op.execute("DROP TABLE roll_up, gpu_hour, service_hour, service_second")
+    op.execute("DROP TABLE roll_up, gpu_hour, service_hour, service_window")
     op.execute("DROP TABLE replica_observation, gpu_observation, service_observation, observation, agent_boot CASCADE")

@@ -133,7 +133,6 @@ CREATE TABLE command (
     generation bigint NOT NULL CHECK (generation >= 1),
     body bytea NOT NULL,
     created_at timestamptz NOT NULL,
-    delivered_at timestamptz,
     PRIMARY KEY (node, generation)
 );
 COMMENT ON TABLE command IS 'The complete wanted state of a node, by generation; body is the wire''s JSON.';

@@ -1,0 +1,232 @@
+"""The Store in dictionaries: for simulations, and as the reference that the PostgreSQL store is tested against."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from agents.protocol import Ack, NodeCommand, Observation
+from app.control.store import (
+    Event,
+    Ingested,
+    NodeStatus,
+    PlanRecord,
+    PlanState,
+    PolicySettings,
+    Snapshot,
+)
+from app.control.windows import (
+    Sums,
+    WindowKey,
+    make_windows,
+    placed_start_s,
+    snapshot_numbers,
+    sums_of,
+    window_number,
+)
+from app.errors import Conflict, NotFound
+from solvers.plan import BoundPlan
+from solvers.problem import OperatingPoints
+from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(slots=True)
+class _NodeRow:
+    node: Node
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    last_window_end_s: float | None = None
+    generation: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryStore:
+    """All that PostgreSQL would keep. Change the inventory through its methods: they move the catalogue revision."""
+
+    settings: PolicySettings = field(default_factory=PolicySettings)
+    plans: dict[int, PlanRecord] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    pushed: list[tuple[datetime, BoundPlan]] = field(default_factory=list)
+    """Every target with the time from which it was in force."""
+    acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
+    on_wake: Callable[[str], None] = lambda _channel: None
+    """Called where PostgreSQL would notify."""
+    _revision: int = 1
+    _gpu_types: dict[str, GpuType] = field(default_factory=dict)
+    _nodes: dict[str, _NodeRow] = field(default_factory=dict)
+    _gpus: dict[GpuId, Gpu] = field(default_factory=dict)
+    _services: dict[str, Service] = field(default_factory=dict)
+    _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
+    _memory: dict[str, Json] = field(default_factory=dict)
+    _commands: dict[str, NodeCommand] = field(default_factory=dict)
+    _received: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    _sums: dict[float, dict[WindowKey, Sums]] = field(default_factory=dict)
+    _target: BoundPlan | None = None
+
+    def put_gpu_types(self, gpu_types: Iterable[GpuType]) -> None:
+        """Add or replace GPU types; how many there are is counted from the GPUs, so `count` is not kept."""
+        self._gpu_types |= {gpu_type.name: replace(gpu_type, count=None) for gpu_type in gpu_types}
+        self._revise()
+
+    def put_node(self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH) -> None:
+        """Add or replace a node with all its GPUs."""
+        row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
+        row.node = replace(node, silent_for_s=0.0)
+        self._gpus = {gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id} | {gpu.id: gpu for gpu in gpus}
+        self._revise()
+
+    def put_services(self, services: Iterable[Service]) -> None:
+        """Add or replace services."""
+        self._services |= {service.name: service for service in services}
+        self._revise()
+
+    def delete_service(self, name: str) -> None:
+        """Remove a service. Raises NotFound."""
+        if self._services.pop(name, None) is None:
+            raise NotFound(f"no service is called {name!r}")
+        self._revise()
+
+    def put_points(self, points: Iterable[OperatingPoints]) -> None:
+        """Add or replace operating points by (network, GPU type)."""
+        self._points |= {(entry.network, entry.gpu_type): entry for entry in points}
+        self._revise()
+
+    def approve(self, plan_id: int) -> None:
+        """A person says yes to a proposed plan. Raises NotFound, Conflict."""
+        self._judge(plan_id, "approved", of=("proposed",))
+
+    def reject(self, plan_id: int) -> None:
+        """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
+        self._judge(plan_id, "rejected", of=("proposed", "approved"))
+
+    async def load_snapshot(self, now: datetime) -> Snapshot:
+        """Everything for one tick."""
+        window_s = self.settings.window_s
+        wanted = snapshot_numbers(now.timestamp(), window_s)
+        kept = {key: sums for key, sums in self._sums.get(window_s, {}).items() if key[1] >= wanted.start}
+        self._sums = {window_s: kept}
+        approved_id = max((key for key, record in self.plans.items() if record.state == "approved"), default=None)
+        return Snapshot(
+            at=now,
+            state=self._state(now),
+            points=tuple(self._points[key] for key in sorted(self._points)),
+            target=self._target,
+            settings=self.settings,
+            windows=make_windows({key: sums for key, sums in kept.items() if key[1] in wanted}, window_s),
+            statuses=tuple(
+                NodeStatus(node=name, last_seen=row.last_seen_at, generation=row.generation)
+                for name, row in sorted(self._nodes.items())
+            ),
+            approved=None if approved_id is None else self.plans[approved_id].bound,
+            approved_id=approved_id,
+            memory=self._memory.get(self.settings.policy),
+        )
+
+    async def record_plan(self, record: PlanRecord) -> int:
+        """Write a decision down; returns its plan id."""
+        plan_id = len(self.plans) + 1
+        self.plans[plan_id] = record
+        return plan_id
+
+    async def push_target(
+        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+    ) -> bool:
+        """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
+        record = self.plans.get(plan_id)
+        if record is None:
+            raise NotFound(f"there is no plan {plan_id}")
+        if record.state not in ("proposed", "approved"):
+            return False
+        generation = self._target.generation if self._target else 0
+        if (bound.parent, record.catalogue_revision) != (generation, self._revision) or bound.generation <= generation:
+            self.plans[plan_id] = replace(record, state="lost")
+            return False
+        for key, other in self.plans.items():
+            if other.state == "target":
+                self.plans[key] = replace(other, state="superseded")
+        self.plans[plan_id] = replace(record, state="target", bound=bound)
+        self._target = bound
+        self.pushed.append((at, bound))
+        self._commands |= {command.node: command for command in commands if command.node in self._nodes}
+        self.on_wake("plimsoll_command")
+        return True
+
+    async def save_memory(self, policy: str, memory: Json) -> None:
+        """Keep what the policy wrote down, until the next tick."""
+        self._memory[policy] = memory
+
+    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+        """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
+        unknown = sorted({entry.node for entry in observations if entry.node not in self._nodes})
+        acknowledged: dict[tuple[str, str], int] = {}
+        for observation in observations:
+            if observation.node not in self._nodes:
+                continue
+            sequences = self._received.setdefault((observation.node, observation.boot), set())
+            if observation.sequence not in sequences:
+                sequences.add(observation.sequence)
+                self._take(observation, received)
+            acknowledged[(observation.node, observation.boot)] = max(sequences)
+        return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(unknown))
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        command = self._commands.get(node)
+        return command if command is not None and command.generation > after_generation else None
+
+    async def add_event(self, event: Event) -> None:
+        """Append one line to the audit."""
+        self.events.append(event)
+
+    def _revise(self) -> None:
+        self._revision += 1
+        self.on_wake("plimsoll_wake")
+
+    def _judge(self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]) -> None:
+        record = self.plans.get(plan_id)
+        if record is None:
+            raise NotFound(f"there is no plan {plan_id}")
+        if record.state not in of:
+            raise Conflict(f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}")
+        self.plans[plan_id] = replace(record, state=state)
+        self.on_wake("plimsoll_wake")
+
+    def _state(self, now: datetime) -> ClusterState:
+        def silent_for_s(row: _NodeRow) -> float:
+            return max(0.0, (now - (row.last_seen_at or row.created_at)).total_seconds())
+
+        return ClusterState(
+            gpu_types=tuple(self._gpu_types[name] for name in sorted(self._gpu_types)),
+            nodes=tuple(replace(row.node, silent_for_s=silent_for_s(row)) for _, row in sorted(self._nodes.items())),
+            gpus=tuple(self._gpus[name] for name in sorted(self._gpus)),
+            services=tuple(self._services[name] for name in sorted(self._services)),
+            catalogue_revision=self._revision,
+        )
+
+    def _take(self, observation: Observation, received: datetime) -> None:
+        row = self._nodes[observation.node]
+        start_s = placed_start_s(observation, received.timestamp())
+        row.last_seen_at = max(received, row.last_seen_at or received)
+        end_s = start_s + observation.window_s
+        if row.last_window_end_s is None or end_s > row.last_window_end_s:
+            row.last_window_end_s = end_s
+            row.generation = observation.generation
+            self._note_health(observation)
+        window_s = self.settings.window_s
+        number = window_number(end_s, window_s)
+        for service, sums in sums_of(observation):
+            self._sums.setdefault(window_s, {}).setdefault((service, number), Sums()).add(sums)
+        for ack in observation.acks:
+            self.acknowledgements[(observation.node, ack.generation)] = ack
+
+    def _note_health(self, observation: Observation) -> None:
+        healthy = {reading.index: reading.healthy for reading in observation.gpus}
+        changed = {
+            gpu.id: replace(gpu, healthy=healthy[gpu.index])
+            for gpu in self._gpus.values()
+            if gpu.node == observation.node and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
+        }
+        if changed:
+            self._gpus |= changed
+            self._revise()

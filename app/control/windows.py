@@ -1,0 +1,105 @@
+"""Agents' windows → sums over the loop's windows; both stores follow these rules.
+
+Every node's windows start when its agent started and last as long as its settings say. The loop's windows are aligned
+to multiples of `PolicySettings.window_s`; a reading counts, undivided, in the one where the agent's window ends, so
+that a window is complete as soon as it is over.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from agents.protocol import Observation
+from app.control.store import WINDOWS_IN_SNAPSHOT, ServiceWindow
+
+OLDEST_WINDOW_S = 7 * 86400.0
+"""An agent that was cut off sends what it kept; a window that claims to be older comes from a wrong clock."""
+
+LATENESS = 0.05
+"""An agent that reports at each multiple of the window length is always a little late: by less than this share."""
+
+WindowKey = tuple[str, int]
+"""(service, number of the window: its start divided by its length)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Counts of one service over all nodes."""
+
+    arrivals: int = 0
+    served: int = 0
+    in_slo: int = 0
+    rejected: int = 0
+    latency_buckets: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: "Sums") -> None:
+        """Add the counts of another part."""
+        self.arrivals += other.arrivals
+        self.served += other.served
+        self.in_slo += other.in_slo
+        self.rejected += other.rejected
+        for bucket, count in other.latency_buckets.items():
+            self.latency_buckets[bucket] = self.latency_buckets.get(bucket, 0) + count
+
+
+def placed_start_s(observation: Observation, received_s: float) -> float:
+    """Start of the agent's window, moved where need be: it ended before it was received and is not absurdly old."""
+    latest = received_s - observation.window_s
+    return min(max(observation.window_start_s, received_s - OLDEST_WINDOW_S), latest)
+
+
+def window_number(end_s: float, window_s: float) -> int:
+    """Number of the loop's window in which an agent's window ends: number · window_s < end, but for LATENESS."""
+    return math.ceil(end_s / window_s - LATENESS) - 1
+
+
+def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
+    """The counts of every service in one observation."""
+    for reading in observation.services:
+        yield (
+            reading.service,
+            Sums(
+                arrivals=reading.arrivals,
+                served=reading.served,
+                in_slo=reading.in_slo,
+                rejected=reading.rejected,
+                latency_buckets=dict(reading.latency_buckets),
+            ),
+        )
+
+
+def snapshot_numbers(now_s: float, window_s: float) -> range:
+    """Numbers of the windows that a snapshot holds, the one that is open now among them."""
+    newest = math.floor(now_s / window_s)
+    return range(newest - WINDOWS_IN_SNAPSHOT + 1, newest + 1)
+
+
+def make_windows(sums: Mapping[WindowKey, Sums], window_s: float) -> tuple[ServiceWindow, ...]:
+    """The windows of a snapshot, by start and service."""
+    return tuple(
+        make_window(service, number * window_s, window_s, counts)
+        for (service, number), counts in sorted(sums.items(), key=lambda item: (item[0][1], item[0][0]))
+    )
+
+
+def make_window(service: str, start_s: float, window_s: float, counts: Sums) -> ServiceWindow:
+    """One window of a snapshot."""
+    return ServiceWindow(
+        service=service,
+        start=datetime.fromtimestamp(start_s, UTC),
+        window_s=window_s,
+        arrivals=counts.arrivals,
+        served=counts.served,
+        in_slo=counts.in_slo,
+        rejected=counts.rejected,
+        latency_buckets=tuple(sorted(counts.latency_buckets.items())),
+    )
+
+
+def add_all(parts: Iterable[tuple[WindowKey, Sums]]) -> dict[WindowKey, Sums]:
+    """Sums by key."""
+    totals: dict[WindowKey, Sums] = {}
+    for key, sums in parts:
+        totals.setdefault(key, Sums()).add(sums)
+    return totals
