@@ -38,7 +38,7 @@ def plan_from_json(text: str | bytes) -> tuple[Plan, PlanReport]:
 
 def plan_to_json(plan: Plan, report: PlanReport) -> str:
     """The contract's JSON text of a Plan with its report."""
-    return json.dumps(plan_document(plan, report), indent=1)
+    return json.dumps(plan_document(plan, report), indent=1, allow_nan=False)
 
 
 def plan_from_document(document: object, path: str = "") -> tuple[Plan, PlanReport | None]:

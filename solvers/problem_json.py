@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from solvers.document import (
     LARGEST_NUMBER,
     Fields,
+    describe,
     parse_json,
     read_items,
     read_number,
@@ -31,7 +32,7 @@ def problem_from_json(text: str | bytes) -> Problem:
 
 def problem_to_json(problem: Problem) -> str:
     """The contract's JSON text of a Problem; `problem_from_json` gives an equal Problem back."""
-    return json.dumps(problem_document(problem), indent=1)
+    return json.dumps(problem_document(problem), indent=1, allow_nan=False)
 
 
 def problem_from_document(document: object) -> Problem:
@@ -64,12 +65,12 @@ def _capacity_law(document: object, path: str) -> CapacityLaw:
     percentiles = fields.each("percentiles", lambda v, p: read_number(v, p, above=0.0, at_most=1 - 1e-12), at_least=1)
     batches = fields.each("batches", lambda v, p: read_whole(v, p, at_least=1), at_least=1)
     ratios = fields.each("slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2)
-    utilisation = _utilisation(fields, (len(percentiles), len(batches), len(ratios)))
-    fields.done()
     _refuse_repeats(fields.at("percentiles"), percentiles)
     _refuse_repeats(fields.at("batches"), batches)
     if any(right <= left for left, right in itertools.pairwise(ratios)):
         raise InvalidInput(fields.at("slo_ratios"), "must ascend strictly")
+    utilisation = _utilisation(fields, (len(percentiles), len(batches), len(ratios)))
+    fields.done()
     return CapacityLaw(percentiles=percentiles, batches=batches, slo_ratios=ratios, max_utilisation=utilisation)
 
 
@@ -147,8 +148,8 @@ def _points(document: object, path: str) -> OperatingPoints:
 
 
 def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
-    if not isinstance(value, list):
-        raise InvalidInput(path, "must be an array of rows")
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(path, f"must be an array of rows, not {describe(value)}")
     for index, row in enumerate(value):
         if not isinstance(row, list | tuple) or len(row) != len(ROW_FIELDS):
             raise InvalidInput(f"{path}[{index}]", f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}")
@@ -161,7 +162,7 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
     return rows
 
 
-def _refuse_non_numbers(rows: list[list[object]], path: str) -> None:
+def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
     for index, row in enumerate(rows):
         for name, value in zip(ROW_FIELDS, row, strict=True):
             if type(value) is not float and (type(value) is not int or abs(value) > LARGEST_NUMBER):

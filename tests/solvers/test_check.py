@@ -1,0 +1,420 @@
+"""The checker: the contract's worked example, and every mutation of every rule of a valid plan."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from solvers.check import report_violations, violations
+from solvers.outcome import PlanReport
+from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.problem import OperatingPoints, Problem, ServiceDemand
+from solvers.state import GpuType
+from tests.solvers.small_plans import capacity_rps, example, planned_problems
+
+Case = tuple[Problem, Plan]
+
+A_BIT = 1e-5
+"""Ten times the relative tolerance: must be seen."""
+A_TRIFLE = 1e-7
+"""A tenth of the relative tolerance: must be forgiven."""
+
+
+def rules(problem: Problem, plan: Plan) -> set[str]:
+    return {violation.rule for violation in violations(problem, plan)}
+
+
+def with_type(problem: Problem, name: str, change: Callable[[GpuType], GpuType]) -> Problem:
+    types = tuple(change(each) if each.name == name else each for each in problem.gpu_types)
+    return replace(problem, gpu_types=types)
+
+
+def with_service(problem: Problem, name: str, change: Callable[[ServiceDemand], ServiceDemand]) -> Problem:
+    return replace(problem, services=tuple(change(each) if each.name == name else each for each in problem.services))
+
+
+def with_points(problem: Problem, change: Callable[[OperatingPoints], OperatingPoints]) -> Problem:
+    return replace(problem, points=tuple(change(each) for each in problem.points))
+
+
+def with_gpu(plan: Plan, index: int, **changes: object) -> Plan:
+    gpus = list(plan.gpus)
+    gpus[index] = replace(gpus[index], **changes)
+    return replace(plan, gpus=tuple(gpus))
+
+
+def with_replica(plan: Plan, gpu: int, index: int, **changes: object) -> Plan:
+    replicas = list(plan.gpus[gpu].replicas)
+    replicas[index] = replace(replicas[index], **changes)
+    return with_gpu(plan, gpu, replicas=tuple(replicas))
+
+
+# Each mutation breaks one rule of a valid plan with tight limits; `gpu` and `replica` say where.
+
+Mutation = Callable[[Problem, Plan, int, int], Case]
+
+
+def sm_given_twice(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    spare = 100.0 - sum(each.sm_percent for each in plan.gpus[gpu].replicas)
+    more = plan.gpus[gpu].replicas[replica].sm_percent + spare + 1e-3
+    return problem, with_replica(plan, gpu, replica, sm_percent=more)
+
+
+def sm_beyond_all(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, sm_percent=math.inf)
+
+
+def less_memory(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def heavier(points: OperatingPoints) -> OperatingPoints:
+        return replace(points, rows=tuple(row._replace(memory_mib=row.memory_mib * (1 + A_BIT)) for row in points.rows))
+
+    return with_points(problem, heavier), plan
+
+
+def lower_power_cap(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def hungrier(points: OperatingPoints) -> OperatingPoints:
+        return replace(points, rows=tuple(row._replace(power_w=row.power_w * (1 + 1e-3)) for row in points.rows))
+
+    return with_points(problem, hungrier), plan
+
+
+def clock_not_of_the_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return with_type(problem, plan.gpus[gpu].gpu_type, lambda each: replace(each, clocks_mhz=(777.0,))), plan
+
+
+def clock_off_by_a_hundredth(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, clock_mhz=plan.gpus[gpu].clock_mhz + 0.01)
+
+
+def clock_not_a_number(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, clock_mhz=math.nan)
+
+
+def second_replica_on_the_gpu(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    replicas = plan.gpus[gpu].replicas
+    return problem, with_gpu(plan, gpu, replicas=(*replicas, replicas[replica]))
+
+
+def fewer_replicas_per_gpu(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return replace(problem, max_replicas_per_gpu=problem.max_replicas_per_gpu - 1), plan
+
+
+def fewer_replicas_per_service(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def fewer(service: ServiceDemand) -> ServiceDemand:
+        assert service.max_replicas is not None
+        return replace(service, max_replicas=service.max_replicas - 1)
+
+    return with_service(problem, plan.gpus[gpu].replicas[replica].service, fewer), plan
+
+
+def gpu_without_replicas(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, replicas=())
+
+
+def type_not_allowed(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def barred(service: ServiceDemand) -> ServiceDemand:
+        allowed = service.allowed_gpu_types or ()
+        return replace(service, allowed_gpu_types=tuple(each for each in allowed if each != plan.gpus[gpu].gpu_type))
+
+    return with_service(problem, plan.gpus[gpu].replicas[replica].service, barred), plan
+
+
+def unknown_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, gpu_type="abacus")
+
+
+def one_gpu_fewer_in_stock(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def fewer(gpu_type: GpuType) -> GpuType:
+        assert gpu_type.count is not None
+        return replace(gpu_type, count=gpu_type.count - 1)
+
+    return with_type(problem, plan.gpus[gpu].gpu_type, fewer), plan
+
+
+def one_gpu_more_in_use(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, count=plan.gpus[gpu].count + 1)
+
+
+def count_of_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_gpu(plan, gpu, count=0)
+
+
+def row_taken_away(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    chosen = plan.gpus[gpu].replicas[replica]
+    wanted = (chosen.sm_percent, chosen.batch, plan.gpus[gpu].clock_mhz)
+
+    def without(points: OperatingPoints) -> OperatingPoints:
+        if points.gpu_type != plan.gpus[gpu].gpu_type:
+            return points
+        return replace(points, rows=tuple(row for row in points.rows if row[:3] != wanted))
+
+    return with_points(problem, without), plan
+
+
+def network_without_points(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    network = problem.service(plan.gpus[gpu].replicas[replica].service).network
+    return replace(problem, points=tuple(each for each in problem.points if each.network != network)), plan
+
+
+def batch_without_a_row(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, batch=3)
+
+
+def sm_percent_off_the_step(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, sm_percent=plan.gpus[gpu].replicas[replica].sm_percent - A_BIT)
+
+
+def unknown_service(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, service="nobody")
+
+
+def rate_above_capacity(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    rate_rps = capacity_rps(problem, plan.gpus[gpu], replica) * (1 + A_BIT) + A_BIT
+    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=rate_rps)
+
+
+def rate_not_a_number(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=math.nan)
+
+
+def rate_endless(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=math.inf)
+
+
+def rate_below_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=-1.0)
+
+
+def more_to_serve(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def busier(service: ServiceDemand) -> ServiceDemand:
+        return replace(service, arrival_rate_rps=service.arrival_rate_rps * (1 + A_BIT) + A_BIT)
+
+    return with_service(problem, plan.gpus[gpu].replicas[replica].service, busier), plan
+
+
+def more_replicas_wanted(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    def wider(service: ServiceDemand) -> ServiceDemand:
+        return replace(service, min_replicas=service.min_replicas + 1)
+
+    return with_service(problem, plan.gpus[gpu].replicas[replica].service, wider), plan
+
+
+def gpu_left_out(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    return problem, replace(plan, gpus=plan.gpus[:gpu] + plan.gpus[gpu + 1 :])
+
+
+def unserved_of_nobody(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    entry = Unserved(service="nobody", rate_rps=0.0, reason="slo")
+    return problem, replace(plan, unserved=(*plan.unserved, entry))
+
+
+def unserved_below_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=-1.0, reason="slo")
+    return problem, replace(plan, unserved=(entry,))
+
+
+def unserved_endless(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=math.inf, reason="slo")
+    return problem, replace(plan, unserved=(entry,))
+
+
+def unserved_twice(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=1000.0, reason="slo")
+    return problem, replace(plan, unserved=(entry, entry))
+
+
+ONE_RULE: tuple[tuple[Mutation, str], ...] = (
+    (less_memory, "memory"),
+    (lower_power_cap, "power"),
+    (clock_not_of_the_type, "clock"),
+    (fewer_replicas_per_gpu, "replicas"),
+    (fewer_replicas_per_service, "replicas"),
+    (type_not_allowed, "gpu_type"),
+    (one_gpu_fewer_in_stock, "stock"),
+    (row_taken_away, "point"),
+    (network_without_points, "point"),
+    (sm_percent_off_the_step, "point"),
+    (rate_above_capacity, "capacity"),
+    (rate_endless, "capacity"),
+    (more_to_serve, "demand"),
+    (more_replicas_wanted, "demand"),
+    (gpu_left_out, "demand"),
+    (unserved_of_nobody, "demand"),
+    (unserved_below_nothing, "demand"),
+    (unserved_endless, "demand"),
+    (unserved_twice, "demand"),
+)
+"""Mutations that break this rule and no other."""
+
+AMONG_OTHERS: tuple[tuple[Mutation, str], ...] = (
+    (sm_given_twice, "sm"),
+    (sm_beyond_all, "sm"),
+    (clock_off_by_a_hundredth, "clock"),
+    (clock_not_a_number, "clock"),
+    (second_replica_on_the_gpu, "anti_affinity"),
+    (gpu_without_replicas, "replicas"),
+    (unknown_type, "gpu_type"),
+    (one_gpu_more_in_use, "stock"),
+    (count_of_nothing, "stock"),
+    (batch_without_a_row, "point"),
+    (unknown_service, "point"),
+    (rate_not_a_number, "capacity"),
+    (rate_below_nothing, "capacity"),
+)
+"""Mutations that cannot help breaking other rules too (no row lies off the clocks, for example)."""
+
+
+def mutated(case: Case, mutate: Mutation, data: st.DataObject) -> Case:
+    problem, plan = case
+    gpu = data.draw(st.integers(0, len(plan.gpus) - 1), label="gpu")
+    replica = data.draw(st.integers(0, len(plan.gpus[gpu].replicas) - 1), label="replica")
+    return mutate(problem, plan, gpu, replica)
+
+
+@given(case=planned_problems())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_valid_plan_with_tight_limits_breaks_no_rule(case: Case) -> None:
+    assert violations(*case) == ()
+
+
+@pytest.mark.parametrize(("mutate", "rule"), ONE_RULE)
+@given(case=planned_problems(), data=st.data())
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_a_mutation_is_caught_under_the_one_rule_that_it_breaks(
+    mutate: Mutation, rule: str, case: Case, data: st.DataObject
+) -> None:
+    assert rules(*mutated(case, mutate, data)) == {rule}
+
+
+@pytest.mark.parametrize(("mutate", "rule"), AMONG_OTHERS)
+@given(case=planned_problems(), data=st.data())
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_a_mutation_is_caught_under_its_rule_among_others(
+    mutate: Mutation, rule: str, case: Case, data: st.DataObject
+) -> None:
+    assert rule in rules(*mutated(case, mutate, data))
+
+
+def test_every_rule_of_the_contract_has_a_mutation() -> None:
+    contract = {"sm", "memory", "power", "clock", "anti_affinity", "replicas", "gpu_type", "stock", "point", "capacity"}
+    assert {rule for _, rule in ONE_RULE + AMONG_OTHERS} == contract | {"demand"}
+
+
+@given(case=planned_problems(), data=st.data())
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_a_new_neighbour_breaks_the_capacity_of_a_replica_at_its_limit(case: Case, data: st.DataObject) -> None:
+    problem, plan = case
+    gpu = data.draw(st.integers(0, len(plan.gpus) - 1), label="gpu")
+    free = [each.name for each in problem.services if all(r.service != each.name for r in plan.gpus[gpu].replicas)]
+    at_limit = [i for i, each in enumerate(plan.gpus[gpu].replicas) if each.arrival_rate_rps > 0]
+    assume(free and any(_is_full(problem, plan.gpus[gpu], index) for index in at_limit))
+    newcomer = ReplicaPlan(service=free[0], sm_percent=20.0, batch=1, arrival_rate_rps=0.0)
+    assert "capacity" in rules(problem, with_gpu(plan, gpu, replicas=(*plan.gpus[gpu].replicas, newcomer)))
+
+
+def _is_full(problem: Problem, gpu: GpuPlan, index: int) -> bool:
+    return gpu.replicas[index].arrival_rate_rps > 0.999 * capacity_rps(problem, gpu, index)
+
+
+@given(case=planned_problems())
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_rounding_within_the_tolerance_is_forgiven(case: Case) -> None:
+    problem, plan = case
+    tight = replace(
+        problem,
+        gpu_types=tuple(
+            replace(
+                each,
+                memory_mib=each.memory_mib * (1 - A_TRIFLE),
+                power_cap_w=each.power_cap_w * (1 - A_TRIFLE),
+                clocks_mhz=tuple(clock + 1e-4 for clock in each.clocks_mhz),
+            )
+            for each in problem.gpu_types
+        ),
+        services=tuple(
+            replace(each, arrival_rate_rps=each.arrival_rate_rps * (1 + A_TRIFLE)) for each in problem.services
+        ),
+    )
+    assert violations(tight, plan) == ()
+
+
+# The worked example of the contract's README: `chat` next to `camera` on `big`.
+#   execution_ms = 0.2 + 1.0 · (1 + 0.1 · 2 + 0.1) + 18.67 · (1 + 0.8 · 0.2) = 23.1572
+#   ratio        = 120 / 23.1572 = 5.18197;  ρ = 0.9 + 0.05 · (5.18197 − 5) / 5 = 0.90182
+#   capacity     = 4000 / 23.1572 · 0.90182 = 155.774 rps
+# `camera`: 0.1 + 0.5 · 1.3 + 3.33 · (1 + 0.5 · 0.25) = 4.49625 ms, ratio 13.34, ρ = 0.8, 177.926 rps
+# `photo` alone on `small`: 5.6 ms, ratio 5.357, ρ = 0.70714, 126.276 rps
+WORKED_CAPACITIES = ((0, 0, 126.276), (1, 0, 177.926), (1, 1, 155.774))
+
+
+@pytest.mark.parametrize(("gpu", "replica", "capacity"), WORKED_CAPACITIES)
+def test_the_worked_capacities_are_the_line_between_valid_and_not(gpu: int, replica: int, capacity: float) -> None:
+    problem, plan, _ = example()
+    assert rules(problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity - 1e-3)) == set()
+    assert rules(problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity + 1e-3)) == {"capacity"}
+
+
+def test_severities_split_promises_from_physics() -> None:
+    problem, plan, _ = example()
+    broken = with_replica(plan, 1, 0, batch=4, arrival_rate_rps=1e6)
+    broken = replace(broken, gpus=(replace(broken.gpus[1], count=1, clock_mhz=1000.0, gpu_type="small"),))
+    severities = {violation.rule: violation.severity for violation in violations(problem, broken)}
+    assert severities["clock"] == severities["point"] == "physical"
+    assert severities["demand"] == "promise"
+
+
+def test_a_shortfall_that_is_listed_as_unserved_breaks_nothing() -> None:
+    problem, plan, _ = example()
+    short = replace(plan, gpus=plan.gpus[1:], unserved=(Unserved(service="photo", rate_rps=120.0, reason="stock"),))
+    assert violations(problem, short) == ()
+    wanting = with_service(problem, "photo", lambda each: replace(each, min_replicas=2))
+    assert rules(wanting, short) == {"demand"}
+    told = replace(short, unserved=(replace(short.unserved[0], replicas_missing=2),))
+    assert violations(wanting, told) == ()
+
+
+def test_a_violation_says_where_it_is() -> None:
+    problem, plan, _ = example()
+    (violation,) = violations(problem, with_replica(plan, 1, 1, arrival_rate_rps=200.0))
+    assert violation.where == "gpus[1].replicas[1]"
+    assert "200" in violation.detail and "155.774" in violation.detail
+
+
+def test_the_example_report_follows_from_the_example_plan() -> None:
+    assert report_violations(*example()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"cost_usd_per_hour": 1.7643}, "cost_usd_per_hour"),
+        ({"cost_usd_per_hour": math.nan}, "cost_usd_per_hour"),
+        ({"lower_bound_usd_per_hour": 1.7643}, "lower_bound_usd_per_hour"),
+        ({"lower_bound_usd_per_hour": 1.6}, "gap_percent"),
+        ({"gap_percent": 1.0}, "gap_percent"),
+    ],
+)
+def test_a_report_that_the_plan_contradicts_is_caught(changes: dict[str, float], field: str) -> None:
+    problem, plan, report = example()
+    found = report_violations(problem, plan, replace(report, **changes))
+    assert f"report.{field}" in {violation.where for violation in found}
+
+
+def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu() -> None:
+    problem, plan, _ = example()
+    listed = with_type(problem, "big", lambda each: replace(each, count=2))
+    listed = replace(listed, objective="max_goodput")
+    # One idle `small` (0.5 + 0.2 · 0.020 = 0.504) and one idle `big` (1.2 + 0.2 · 0.050 = 1.21) beside 1.7642.
+    report = PlanReport(
+        status="optimal",
+        cost_usd_per_hour=1.7642 + 0.504 + 1.21,
+        served_weight=150.0 + 120.0 + 130.0,
+        served_weight_upper_bound=500.0,
+        gap_percent=20.0,
+    )
+    assert report_violations(listed, plan, report) == ()
+    for lie in ({"served_weight": 401.0}, {"served_weight_upper_bound": 399.0}, {"gap_percent": 0.0}):
+        assert report_violations(listed, plan, replace(report, **lie)) != ()
