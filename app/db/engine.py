@@ -1,0 +1,40 @@
+"""Connections: the async engine, and how JSON goes in and out of PostgreSQL."""
+
+import json
+from typing import cast
+
+from psycopg import AsyncConnection as DriverConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+# A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
+STATEMENT_TIMEOUT_MS = 30_000
+LOCK_TIMEOUT_MS = 5_000
+# A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
+IDLE_IN_TRANSACTION_MS = 60_000
+
+
+def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll") -> AsyncEngine:
+    """An engine with time limits on statements and locks, in UTC. `url` is SQLAlchemy's or libpq's."""
+    options = (
+        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS} "
+        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} -c timezone=UTC"
+    )
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        json_serializer=_to_json,
+        connect_args={"options": options, "application_name": application, "connect_timeout": 5},
+    )
+
+
+async def driver_connection(connection: AsyncConnection) -> DriverConnection[tuple[object, ...]]:
+    """The psycopg connection under a SQLAlchemy one, inside the same transaction; for COPY."""
+    raw = await connection.get_raw_connection()
+    return cast("DriverConnection[tuple[object, ...]]", raw.driver_connection)
+
+
+def _to_json(value: object) -> str:
+    """NaN and infinities are not JSON; PostgreSQL would refuse them with a less helpful message."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,320 @@
+"""The tables as SQLAlchemy sees them: names and types of columns, for building statements.
+
+The schema itself, with its constraints, is made by `migrations/`; a test compares the two.
+"""
+
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP, TSTZRANGE
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData()
+
+TIME = TIMESTAMP(timezone=True)
+# JSON null and SQL null are one and the same here.
+JSON = JSONB(none_as_null=True)
+TEXTS = ARRAY(Text)
+
+
+Value = TypeVar("Value")
+
+
+def _key(name: str, kind: type[Text] | type[Integer] = Text) -> Column[Any]:
+    return Column(name, kind, primary_key=True)
+
+
+def _must(name: str, kind: TypeEngine[Value] | type[TypeEngine[Value]]) -> Column[Value]:
+    return Column(name, kind, nullable=False)
+
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("singleton", Boolean, primary_key=True),
+    _must("catalogue_revision", BigInteger),
+    _must("profile_revision", BigInteger),
+    _must("target_generation", BigInteger),
+)
+
+project = Table("project", metadata, _key("name"), _must("labels", JSON), _must("created_at", TIME))
+
+gpu_type = Table(
+    "gpu_type",
+    metadata,
+    _key("name"),
+    _must("memory_mib", Double),
+    _must("sm_percent_step", Double),
+    _must("idle_w", Double),
+    _must("power_cap_w", Double),
+    _must("clocks_mhz", ARRAY(Double)),
+    _must("launch_per_neighbour", Double),
+    _must("launch_base", Double),
+    _must("provenance", Text),
+    _must("labels", JSON),
+    _must("created_at", TIME),
+)
+
+gpu_price = Table(
+    "gpu_price",
+    metadata,
+    _key("gpu_type"),
+    Column("valid", TSTZRANGE, primary_key=True),
+    _must("price_usd_per_hour", Numeric(12, 6)),
+)
+
+node = Table(
+    "node",
+    metadata,
+    _key("id"),
+    _must("cordoned", Boolean),
+    _must("labels", JSON),
+    _must("created_at", TIME),
+    _must("agent_version", Text),
+    Column("boot", Text),
+    Column("last_seen_at", TIME),
+    Column("last_window_end", TIME),
+    _must("observed_generation", BigInteger),
+    _must("clock_skew_s", Double),
+    _must("problems", TEXTS),
+)
+
+gpu = Table(
+    "gpu",
+    metadata,
+    _key("id"),
+    _must("node", Text),
+    _must("gpu_type", Text),
+    _must("index", Integer),
+    _must("healthy", Boolean),
+    _must("cordoned", Boolean),
+    _must("created_at", TIME),
+)
+
+network = Table(
+    "network",
+    metadata,
+    _key("name"),
+    _must("description", Text),
+    _must("labels", JSON),
+    _must("created_at", TIME),
+)
+
+profile = Table(
+    "profile",
+    metadata,
+    _key("id", BigInteger),
+    _must("network", Text),
+    _must("gpu_type", Text),
+    _must("version", Integer),
+    _must("is_current", Boolean),
+    _must("sensitivity", Double),
+    _must("provenance", Text),
+    _must("source", Text),
+    _must("created_at", TIME),
+)
+
+service = Table(
+    "service",
+    metadata,
+    _key("name"),
+    _must("project", Text),
+    _must("generation", Integer),
+    _must("created_at", TIME),
+    Column("deleted_at", TIME),
+)
+
+service_version = Table(
+    "service_version",
+    metadata,
+    _key("service"),
+    _key("generation", Integer),
+    _must("network", Text),
+    _must("slo_latency_ms", Double),
+    _must("slo_percentile", Double),
+    _must("min_replicas", Integer),
+    Column("max_replicas", Integer),
+    _must("upscale_delay_s", Double),
+    _must("downscale_delay_s", Double),
+    _must("buffer_replicas", Integer),
+    _must("priority", Double),
+    Column("allowed_gpu_types", TEXTS),
+    _must("excluded_gpu_types", TEXTS),
+    _must("mode", Text),
+    _must("labels", JSON),
+    _must("annotations", JSON),
+    _must("created_at", TIME),
+    _must("created_by", Text),
+)
+
+service_status = Table(
+    "service_status",
+    metadata,
+    _key("service"),
+    _must("observed_generation", Integer),
+    _must("conditions", JSON),
+    _must("updated_at", TIME),
+)
+
+policy = Table(
+    "policy",
+    metadata,
+    _key("version", Integer),
+    _must("policy", Text),
+    _must("mode", Text),
+    _must("paused", Boolean),
+    _must("period_s", Double),
+    _must("objective", Text),
+    _must("energy_price_usd_per_kwh", Double),
+    _must("max_replicas_per_gpu", Integer),
+    _must("migration_cost_usd_per_hour", Double),
+    _must("headroom", Double),
+    _must("stale_after_s", Double),
+    _must("solve_seconds", Double),
+    _must("solve_work", Double),
+    _must("seed", BigInteger),
+    _must("window_s", Double),
+    _must("created_at", TIME),
+    _must("created_by", Text),
+)
+
+policy_memory = Table("policy_memory", metadata, _key("policy"), Column("memory", JSON))
+
+token = Table(
+    "token",
+    metadata,
+    _key("id"),
+    _must("name", Text),
+    _must("sha256", LargeBinary),
+    _must("scope", Text),
+    Column("projects", TEXTS),
+    _must("created_at", TIME),
+    Column("expires_at", TIME),
+    Column("last_used_at", TIME),
+    Column("revoked_at", TIME),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    _key("key"),
+    _key("actor"),
+    _key("endpoint"),
+    _must("request_sha256", LargeBinary),
+    Column("status", Integer),
+    Column("body", LargeBinary),
+    _must("created_at", TIME),
+)
+
+event = Table(
+    "event",
+    metadata,
+    _key("id", BigInteger),
+    _must("at", TIME),
+    _must("actor", Text),
+    _must("kind", Text),
+    _must("subject", Text),
+    _must("reason", Text),
+    Column("plan_id", BigInteger),
+    Column("request_id", Text),
+    Column("before", JSON),
+    Column("after", JSON),
+)
+
+plan = Table(
+    "plan",
+    metadata,
+    _key("id", BigInteger),
+    _must("at", TIME),
+    _must("state", Text),
+    _must("policy", Text),
+    _must("policy_version", Integer),
+    _must("catalogue_revision", BigInteger),
+    Column("generation", BigInteger),
+    Column("parent", BigInteger),
+    _must("document", JSON),
+    Column("bound", JSON),
+    Column("problem", LargeBinary),
+    _must("status", Text),
+    _must("cost_usd_per_hour", Numeric),
+    Column("lower_bound_usd_per_hour", Double),
+    Column("gap_percent", Double),
+    _must("seconds", Double),
+    _must("method", Text),
+    _must("messages", TEXTS),
+    _must("reason", Text),
+)
+
+plan_step = Table(
+    "plan_step",
+    metadata,
+    _key("plan_id", BigInteger),
+    _key("position", Integer),
+    _must("technique", Text),
+    _must("method", Text),
+    _must("status", Text),
+    Column("objective", Double),
+    Column("bound", Double),
+    _must("seconds", Double),
+    _must("messages", TEXTS),
+)
+
+plan_violation = Table(
+    "plan_violation",
+    metadata,
+    _key("plan_id", BigInteger),
+    _key("position", Integer),
+    _must("rule", Text),
+    _must("severity", Text),
+    _must("place", Text),
+    _must("detail", Text),
+)
+
+demand = Table(
+    "demand",
+    metadata,
+    _key("service"),
+    Column("at", TIME, primary_key=True),
+    _must("arrival_rate_rps", Double),
+    _key("method"),
+    Column("plan_id", BigInteger),
+)
+
+target = Table(
+    "target",
+    metadata,
+    _key("generation", BigInteger),
+    _must("plan_id", BigInteger),
+    _must("valid", TSTZRANGE),
+)
+
+command = Table(
+    "command",
+    metadata,
+    _key("node"),
+    _key("generation", BigInteger),
+    _must("body", LargeBinary),
+    _must("created_at", TIME),
+)
+
+acknowledgement = Table(
+    "acknowledgement",
+    metadata,
+    _key("node"),
+    _key("generation", BigInteger),
+    _must("status", Text),
+    _must("detail", Text),
+    _must("at", TIME),
+)
