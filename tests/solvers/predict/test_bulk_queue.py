@@ -96,6 +96,7 @@ def test_a_chain_solved_by_brute_force_agrees(batch: int, utilisation: float, sl
     assert miss_probability(batch, utilisation=utilisation, slo_ratio=slo_ratio) == pytest.approx(expected, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(batch=BATCHES, utilisation=UTILISATIONS, ratios=st.tuples(RATIOS, RATIOS))
 def test_a_longer_slo_is_missed_less_often(batch: int, utilisation: float, ratios: tuple[float, float]) -> None:
     tight, loose = miss_probability(batch, utilisation=utilisation, slo_ratio=sorted(ratios))
@@ -103,6 +104,7 @@ def test_a_longer_slo_is_missed_less_often(batch: int, utilisation: float, ratio
     assert tight <= 1.0
 
 
+@settings(deadline=None)
 @given(batch=BATCHES, utilisations=st.tuples(UTILISATIONS, UTILISATIONS), slo_ratio=RATIOS)
 def test_a_fuller_server_misses_more_often(batch: int, utilisations: tuple[float, float], slo_ratio: float) -> None:
     empty, full = miss_probability(batch, utilisation=sorted(utilisations), slo_ratio=slo_ratio)
@@ -110,7 +112,7 @@ def test_a_fuller_server_misses_more_often(batch: int, utilisations: tuple[float
 
 
 @given(batch=BATCHES, utilisation=UTILISATIONS, whole=st.integers(min_value=2, max_value=12))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_whole_ratios_are_met_from_both_sides(batch: int, utilisation: float, whole: int) -> None:
     below, at = miss_probability(batch, utilisation=utilisation, slo_ratio=[whole - 1e-12, whole])
     assert below == pytest.approx(at, abs=1e-9)

@@ -15,7 +15,7 @@ from solvers.predict.capacity_law import LARGEST_UTILISATION, make_capacity_law,
 from solvers.problem import CapacityLaw
 
 PERCENTILES = (0.5, 0.98, 0.999)
-BATCHES = (1, 2, 16, 64, 128)
+BATCHES = (1, 4, 16, 64, 128)
 COLUMNS = [(percentile, batch) for percentile in PERCENTILES for batch in BATCHES]
 SHARED_PROBLEM = Path(__file__).parents[4] / "shared" / "problems" / "synthetic_4x8_s1.json.gz"
 
