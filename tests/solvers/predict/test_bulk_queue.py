@@ -47,7 +47,7 @@ def test_a_discrete_event_simulation_misses_as_often(batch: int, utilisation: fl
     np.testing.assert_allclose(predicted, simulated, rtol=0.0, atol=0.003)
 
 
-@pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.6, 0.9, 0.99, 0.9999])
 @pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 1.7, 3.0, 4.25])
 def test_batch_one_follows_crommelins_formula(utilisation: float, wait: float) -> None:
     # M/D/1: P(W <= t) = (1 - ρ) Σ_{k=0..floor(t)} (ρ(k - t))^k / k! · exp(-ρ(k - t)); P(W = 0) = 1 - ρ.
@@ -134,6 +134,7 @@ def test_arguments_are_broadcast() -> None:
         (0, 0.5, 2.0, "batch 0"),
         (1, 0.0, 2.0, "utilisation"),
         (1, 1.0, 2.0, "utilisation"),
+        (1, 0.99995, 2.0, "utilisation"),
         (1, math.nan, 2.0, "utilisation"),
         (1, 0.5, math.nan, "slo_ratio"),
         (1, 0.5, math.inf, "slo_ratio"),
