@@ -44,9 +44,9 @@ _LARGEST_LOG_RADIUS = float(np.log(2.0))  # At low ρ z0 is huge; |z| = 2 conver
 def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.ArrayLike) -> Reals:
     """P(waiting + execution > slo_ratio executions) of a request, in the long run, element by element.
 
-    `utilisation` and `slo_ratio` broadcast; 0 < utilisation <= 0.9999. The absolute error stays below 1e-10. Time and memory
-    grow as 1 / (1 - utilisation), whatever the batch: 0.1 ms and 30 kB per element at 0.9. Raises ValueError for
-    arguments out of range.
+    `utilisation` and `slo_ratio` broadcast; 0 < utilisation <= 0.9999. The absolute error stays below 1e-10. Time and
+    memory grow as 1 / (1 - utilisation), whatever the batch: 0.1 ms and 30 kB per element at 0.9. Raises ValueError
+    for arguments out of range.
     """
     load, ratio = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(slo_ratio, float))
     if batch < 1:
