@@ -1,0 +1,177 @@
+"""The compiled queue against the definition, against closed forms, and against itself cut differently."""
+
+import math
+from collections import deque
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
+from agents.sim.engine import Floats, Pace, ReplicaQueue, ServiceTally, bucket_of_s, draw_noise
+
+NO_NOISE = np.ones(1)
+
+
+def a_pace(
+    batch: int = 4, *, execution_s: float = 1.0, slo_s: float = 2.0, per_item_s: float = 0.0, sheds_late: bool = False
+) -> Pace:
+    sizes = np.arange(batch + 1, dtype=np.float64)
+    times = execution_s + per_item_s * sizes
+    return Pace(batch=batch, batch_s=times, batch_w=10.0 * sizes, slo_s=slo_s, sheds_late=sheds_late)
+
+
+def run(arrivals: Floats, pace: Pace, cuts: list[float], *, capacity: int = 10_000, noise: Floats = NO_NOISE) -> "Run":
+    """A queue that is advanced from cut to cut, every request reaching it at once."""
+    result = Run(ReplicaQueue(capacity=capacity, noise=noise), ServiceTally())
+    for start_s, end_s in pairwise([0.0, *cuts]):
+        here = arrivals[(arrivals >= start_s) & (arrivals < end_s)]
+        result.queue.advance((start_s, end_s), (here, here), pace, result.tally)
+    return result
+
+
+class Run:
+    def __init__(self, queue: ReplicaQueue, tally: ServiceTally) -> None:
+        self.queue, self.tally = queue, tally
+
+
+def latencies_by_definition(arrivals: list[float], pace: Pace) -> list[float]:
+    """The bulk queue as written down: a free server takes whatever waits, at most a batch, as soon as it is free."""
+    waiting, latencies, now = deque(arrivals), [], 0.0
+    while waiting:
+        now = max(now, waiting[0])
+        batch = [waiting.popleft() for _ in range(pace.batch) if waiting and waiting[0] <= now]
+        now += pace.batch_s[len(batch)]
+        latencies += [now - arrived for arrived in batch]
+    return latencies
+
+
+def test_a_hand_made_queue_gives_the_latencies_worked_out_by_hand() -> None:
+    # Batch 2, 1 s. 0.0 runs alone until 1.0; 0.2 and 0.4 run until 2.0; 0.6 until 3.0. Latencies 1.0, 1.8, 1.6, 2.4.
+    ran = run(np.array([0.0, 0.2, 0.4, 0.6]), a_pace(2, slo_s=1.7), [10.0])
+    assert (ran.tally.served, ran.tally.in_slo, ran.queue.in_flight) == (4, 2, 0)
+    assert [i for i, count in enumerate(ran.tally.buckets) if count] == sorted(
+        bucket_of(each) for each in (1000.0, 1600.0, 1800.0, 2400.0)
+    )
+    assert (ran.queue.batches, ran.queue.requests, ran.queue.execution_s, ran.queue.busy_s) == (3, 4, 3.0, 3.0)
+    assert ran.queue.energy_j == pytest.approx(10.0 + 20.0 + 10.0)
+
+
+def test_a_request_counts_when_it_has_finished_and_energy_when_it_is_drawn() -> None:
+    ran = run(np.array([0.5]), a_pace(2), [1.0])
+    assert (ran.tally.served, ran.queue.in_flight, ran.queue.busy_s) == (0, 1, 0.5)
+    assert ran.queue.energy_j == pytest.approx(0.5 * 10.0)
+
+
+def test_a_full_queue_rejects() -> None:
+    ran = run(np.array([0.0, 0.1, 0.2, 0.3, 0.4]), a_pace(1), [0.5], capacity=3)
+    assert (ran.tally.rejected, ran.queue.in_flight) == (2, 3)
+    assert ran.queue.drop() == 3
+    assert ran.queue.in_flight == 0
+
+
+def test_a_request_that_cannot_make_the_slo_is_rejected_on_arrival_and_only_such_a_one() -> None:
+    # Batch 2, 1 s, SLO 2.5 s. 0.0 runs until 1.0; 0.1 and 0.2 until 2.0; 0.3 and 0.4 would until 3.0: too late.
+    ran = run(np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.6]), a_pace(2, slo_s=2.5, sheds_late=True), [10.0])
+    assert (ran.tally.rejected, ran.tally.served, ran.tally.in_slo) == (2, 4, 4)
+
+
+def test_shedding_keeps_an_overloaded_replica_serving_at_its_capacity() -> None:
+    arrivals = np.arange(0.0, 1000.0, 0.1)  # 10 a second, the replica serves 4
+    shedding = run(arrivals, a_pace(4, slo_s=2.0, sheds_late=True), [1000.0])
+    hoarding = run(arrivals, a_pace(4, slo_s=2.0), [1000.0], capacity=100)
+    assert shedding.tally.in_slo > 3900
+    assert hoarding.tally.in_slo < 50
+
+
+def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
+    arrivals = np.cumsum(np.random.default_rng(9).exponential(1.0 / 3.0, 20_000))
+    end_s = float(arrivals[-1]) + 100.0
+    kept = run(arrivals, a_pace(4, slo_s=2.3), [end_s]).tally.in_slo
+    shed = run(arrivals, a_pace(4, slo_s=2.3, sheds_late=True), [end_s]).tally
+    assert shed.in_slo >= kept
+    assert shed.rejected > 0
+
+
+def test_requests_that_waited_elsewhere_start_when_they_reach_the_queue_and_count_from_their_arrival() -> None:
+    queue, tally = ReplicaQueue(capacity=8, noise=NO_NOISE), ServiceTally()
+    queue.advance((0.0, 5.0), (np.empty(0), np.empty(0)), a_pace(4), tally)
+    queue.advance((5.0, 7.0), (np.array([5.0, 5.0]), np.array([1.0, 4.5])), a_pace(4), tally)
+    assert [i for i, count in enumerate(tally.buckets) if count] == [bucket_of(1500.0), bucket_of(5000.0)]
+
+
+@given(latency_ms=st.floats(0.0, 1e6))
+def test_the_compiled_bucket_is_the_contracts(latency_ms: float) -> None:
+    bucket = bucket_of_s(latency_ms / 1000.0)
+    assert abs(bucket - bucket_of(latency_ms)) <= 1  # one rounding apart at an edge
+    if bucket != bucket_of(latency_ms):
+        assert min(abs(latency_ms / bucket_end_ms(i) - 1.0) for i in range(BUCKET_COUNT)) < 1e-9
+
+
+@settings(max_examples=60)
+@given(
+    gaps=st.lists(st.floats(0.0, 2.0), max_size=60),
+    batch=st.integers(1, 9),
+    capacity=st.integers(9, 20),
+    cuts=st.lists(st.floats(0.01, 60.0), max_size=6),
+)
+def test_requests_are_conserved_and_no_cut_of_the_time_changes_anything(
+    gaps: list[float], batch: int, capacity: int, cuts: list[float]
+) -> None:
+    arrivals = np.cumsum(gaps) if gaps else np.empty(0)
+    pace = a_pace(batch, execution_s=0.7, per_item_s=0.1)
+    noise = draw_noise(np.random.default_rng(3), 0.1)
+    whole = run(arrivals, pace, [60.0], capacity=capacity, noise=noise)
+    pieces = run(arrivals, pace, sorted({*cuts, 60.0}), capacity=capacity, noise=noise)
+    reached = int(np.count_nonzero(arrivals < 60.0))
+    for each in (whole, pieces):
+        assert each.tally.served + each.tally.rejected + each.queue.in_flight == reached
+        assert each.tally.buckets.sum() == each.tally.served >= each.tally.in_slo
+    assert (whole.tally.counts == pieces.tally.counts).all()
+    assert (whole.tally.buckets == pieces.tally.buckets).all()
+    assert whole.queue.busy_s == pytest.approx(pieces.queue.busy_s)
+    assert whole.queue.energy_j == pytest.approx(pieces.queue.energy_j)
+
+
+@pytest.mark.parametrize(
+    ("batch", "utilisation", "slo_s"), [(1, 0.5, 2.0), (4, 0.8, 2.5), (16, 0.7, 2.0), (64, 0.9, 3.0)]
+)
+def test_every_latency_is_that_of_the_definition(batch: int, utilisation: float, slo_s: float) -> None:
+    random = np.random.default_rng(batch)
+    arrivals = np.cumsum(random.exponential(1.0 / (utilisation * batch), 20_000))
+    pace = a_pace(batch, slo_s=slo_s, per_item_s=0.001)
+    ran = run(arrivals, pace, [float(arrivals[-1]) + 1000.0])
+    latencies = latencies_by_definition(list(arrivals), pace)
+    assert ran.tally.served == len(latencies)
+    assert ran.tally.in_slo == sum(each <= slo_s for each in latencies)
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+def test_a_single_server_waits_as_the_formula_of_pollaczek_and_khinchine_says(utilisation: float) -> None:
+    # M/D/1 with execution time 1: mean wait = u / (2 (1 - u)). Crommelin: P(no wait) = 1 - u.
+    random = np.random.default_rng(11)
+    arrivals = np.cumsum(random.exponential(1.0 / utilisation, 400_000))
+    pace = a_pace(1, slo_s=1.0 + 1e-9)
+    ran = run(arrivals, pace, [float(arrivals[-1]) + 1000.0])
+    assert ran.tally.in_slo / ran.tally.served == pytest.approx(1.0 - utilisation, abs=0.006)
+    mean_ms = sum(count * bucket_end_ms(i) for i, count in enumerate(ran.tally.buckets)) / ran.tally.served
+    # Bucket ends overstate by at most one bucket's 19 %.
+    assert 1.0 <= mean_ms / (1000.0 * (1.0 + utilisation / (2.0 * (1.0 - utilisation)))) <= 1.19
+
+
+def test_noise_has_mean_one_and_the_given_deviation() -> None:
+    noise = draw_noise(np.random.default_rng(5), 0.1)
+    assert noise.mean() == pytest.approx(1.0, abs=0.01)
+    assert noise.std() == pytest.approx(0.1, abs=0.005)
+    assert (draw_noise(np.random.default_rng(5), 0.0) == 1.0).all()
+
+
+def test_the_miss_probability_at_utilisation_0_7_and_batch_16_is_the_contracts_2_percent() -> None:
+    # The capacity law's corner: batch 16, 98 %, SLO 2 executions gives utilisation 0.718.
+    random = np.random.default_rng(16)
+    arrivals = np.cumsum(random.exponential(1.0 / (0.718 * 16), 400_000))
+    ran = run(arrivals, a_pace(16, slo_s=2.0), [float(arrivals[-1]) + 100.0])
+    assert 1.0 - ran.tally.in_slo / ran.tally.served == pytest.approx(0.02, abs=0.002)
+    assert math.isclose(ran.queue.requests, 400_000)
