@@ -42,7 +42,7 @@ def a_replica(
     )
 
 
-def a_gpu(*replicas: ReplicaCommand, index: int = 0, clock_mhz: float = 1530.0, cap_w: float = 300.0) -> GpuCommand:
+def a_gpu(*replicas: ReplicaCommand, index: int = 0, clock_mhz: float = 1500.0, cap_w: float = 300.0) -> GpuCommand:
     return GpuCommand(index=index, gpu_type=GPU_TYPE, clock_mhz=clock_mhz, power_cap_w=cap_w, replicas=replicas)
 
 

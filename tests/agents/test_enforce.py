@@ -57,7 +57,7 @@ def test_a_new_replica_is_started_and_routed_only_when_ready() -> None:
     device = PaperDevice(an_empty_node())
     wanted = a_command(a_gpu(a_replica("r1", rate_rps=7.0)))
     carry_out(device, wanted)
-    assert device.log == ["clock 0 1530.0", "power 0 300.0", "route {'chat': []}", "start r1"]
+    assert device.log == ["clock 0 1500.0", "power 0 300.0", "route {'chat': []}", "start r1"]
     assert carry_out(device, wanted) == ()
     device.make_ready()
     assert carry_out(device, wanted) == (

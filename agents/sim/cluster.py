@@ -1,0 +1,197 @@
+"""A simulated cluster: several nodes, one load balancer, one trace, moved on to "now" whenever somebody looks.
+
+Nothing runs in the background. A device's method first advances the whole cluster to the clock's present; events
+(launches that end, faults that begin or end) cut the way there into steps in which nothing changes. One thread only.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents.clock import Clock
+from agents.device import UnknownPart
+from agents.sim.engine import Floats, ServiceTally
+from agents.sim.front_door import ArrivalSource, make_doors
+from agents.sim.node import SimNode, SimReplica
+from agents.sim.pace import World
+from agents.sim.spec import Fault, NodeSpec
+
+_NOISE_STREAM = 1_000_000
+"""Random stream of the first node's noise, far from the services' streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTotals:
+    """Counts of one service over the whole run so far: arrivals = served + rejected + queued."""
+
+    service: str
+    arrivals: int
+    served: int
+    in_slo: int
+    rejected: int
+    queued: int
+    replicas: int
+    """Replicas that take requests now."""
+    latency_buckets: tuple[int, ...]
+    """(BUCKET_COUNT,) finished requests by latency bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What happens to a cluster."""
+
+    loads: Mapping[str, ArrivalSource]
+    """Requests by service, in trace time."""
+    seed: int
+    faults: tuple[Fault, ...] = ()
+
+
+class SimulatedCluster:
+    """Simulated nodes that share a load balancer. Trace time 0 is the clock's `start_s`."""
+
+    def __init__(
+        self,
+        nodes: tuple[NodeSpec, ...],
+        scenario: Scenario,
+        *,
+        world: World,
+        clock: Clock,
+        start_s: float | None = None,
+    ) -> None:
+        """`start_s`: the clock's time at which the trace begins; None = now."""
+        ordered = sorted(nodes, key=lambda node: node.name)
+        if len({node.name for node in ordered}) < len(ordered) or not ordered:
+            raise ValueError("a simulated cluster needs at least one node, each with its own name")
+        self.nodes = {
+            node.name: SimNode(node, world, np.random.default_rng([scenario.seed, _NOISE_STREAM + number]))
+            for number, node in enumerate(ordered)
+        }
+        self.world = world
+        self._clock = clock
+        self._start_s = clock.now_s() if start_s is None else start_s
+        self._now_s = 0.0
+        self._faults = scenario.faults
+        self._doors = make_doors(scenario.loads, scenario.seed)
+        self._past: dict[str, ServiceTally] = {}
+        self._apply_faults()
+
+    @property
+    def home(self) -> SimNode:
+        """The node that counts the requests of services without a replica: the first by name."""
+        return next(iter(self.nodes.values()))
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Every service that has a load."""
+        return tuple(self._doors)
+
+    def waiting(self, service: str) -> int:
+        """Requests of a service that wait for a replica."""
+        return self._doors[service].waiting if service in self._doors else 0
+
+    def node(self, name: str) -> SimNode:
+        """The node of that name; raises UnknownPart."""
+        if name not in self.nodes:
+            raise UnknownPart(f"no simulated node {name!r}; known: {', '.join(self.nodes)}")
+        return self.nodes[name]
+
+    def is_silent(self, name: str) -> bool:
+        """Whether the node's agent reaches nobody now."""
+        return any(
+            fault.kind == "silent" and fault.node == name and fault.start_s <= self._now_s < fault.end_s
+            for fault in self._faults
+        )
+
+    def advance(self) -> float:
+        """Move everything on to the clock's present; returns the trace time."""
+        target_s = self._clock.now_s() - self._start_s
+        while self._now_s < target_s:
+            next_s = min([target_s, *self._events(self._now_s)])
+            self._step(self._now_s, next_s)
+            self._now_s = next_s
+            for node in self.nodes.values():
+                node.launch_ends(next_s)
+            self._apply_faults()
+        return self._now_s
+
+    def clear_tallies(self, node: SimNode) -> dict[str, ServiceTally]:
+        """Take the node's counts of the window; they stay in the totals."""
+        taken, node.tallies = node.tallies, {}
+        for service, tally in taken.items():
+            self._past.setdefault(service, ServiceTally()).add(tally)
+        return taken
+
+    def totals(self) -> tuple[ServiceTotals, ...]:
+        """Every service's counts since the start, up to the clock's present; by service."""
+        self.advance()
+        return tuple(self._totals_of(service) for service in sorted(self._doors))
+
+    def _totals_of(self, service: str) -> ServiceTotals:
+        total = ServiceTally()
+        replicas = [each for node in self.nodes.values() for _, each in node.replicas()]
+        mine = [each for each in replicas if each.command.service == service]
+        present = (node.tallies.get(service) for node in self.nodes.values())
+        for tally in (self._past.get(service), *present):
+            if tally is not None:
+                total.add(tally)
+        return ServiceTotals(
+            service=service,
+            arrivals=total.arrivals,
+            served=total.served,
+            in_slo=total.in_slo,
+            rejected=total.rejected,
+            queued=sum(each.queue.in_flight for each in mine) + self.waiting(service),
+            replicas=sum(each.state == "ready" for each in mine),
+            latency_buckets=tuple(int(count) for count in total.buckets),
+        )
+
+    def _events(self, after_s: float) -> Iterator[float]:
+        """Times at which something changes by itself."""
+        for node in self.nodes.values():
+            yield from (each.ready_at_s for _, each in node.replicas() if each.state == "starting")
+        for fault in self._faults:
+            yield from (moment for moment in (fault.start_s, fault.end_s) if moment > after_s)
+
+    def _step(self, start_s: float, end_s: float) -> None:
+        """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
+        handed_to: dict[tuple[str, str], tuple[Floats, Floats]] = {}
+        for service, door in self._doors.items():
+            targets = list(self._targets(service))
+            handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
+            if not targets:
+                self.home.tally(service).arrivals += handed.arrived
+            self.home.tally(service).reject(handed.dropped)
+            for (node, each, _), share, new in zip(targets, handed.shares, handed.new, strict=True):
+                node.tally(service).arrivals += new
+                handed_to[node.spec.name, each.command.id] = share
+        for name, node in self.nodes.items():
+            for _, each in node.replicas():
+                if each.executes and each.pace is not None:
+                    share = handed_to.get((name, each.command.id), _NOTHING)
+                    each.queue.advance((start_s, end_s), share, each.pace, node.tally(each.command.service))
+
+    def _targets(self, service: str) -> Iterator[tuple[SimNode, SimReplica, float]]:
+        """Ready replicas that some node routes the service to, by node and id."""
+        for node in self.nodes.values():
+            running = {each.command.id: each for _, each in node.replicas() if each.state == "ready"}
+            for route in node.routes:
+                if route.service == service:
+                    yield from ((node, running[each], weight) for each, weight in route.shares if each in running)
+
+    def _apply_faults(self) -> None:
+        for name, node in self.nodes.items():
+            for gpu in node.gpus:
+                active = [fault for fault in self._faults if fault.hits(name, gpu.index, self._now_s)]
+                gpu.launch_fails = any(fault.kind == "launch_failure" for fault in active)
+                is_lost = any(fault.kind == "gpu_lost" for fault in active)
+                slowdown = float(np.prod([fault.factor for fault in active if fault.kind == "straggler"]))
+                if is_lost and gpu.is_healthy:
+                    node.lose_gpu(gpu)
+                gpu.is_healthy = not is_lost
+                if slowdown != gpu.slowdown:
+                    gpu.slowdown = slowdown
+                    node.set_paces(gpu)
+
+
+_NOTHING = (np.empty(0), np.empty(0))

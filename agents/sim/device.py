@@ -1,0 +1,163 @@
+"""One node of a simulated cluster as a Device: the same protocol that a real machine has."""
+
+from agents.device import GpuState, NodeState, Readings, RunningReplica, ServiceRoute
+from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading
+from agents.sim.cluster import SimulatedCluster
+from agents.sim.node import SimGpu, SimReplica
+
+
+class SimulatedDevice:
+    """Every method first moves the whole cluster on to the clock's present."""
+
+    def __init__(self, cluster: SimulatedCluster, node: str) -> None:
+        """Raises UnknownPart when the cluster has no such node."""
+        self._cluster = cluster
+        self._node = cluster.node(node)
+        self._window_start_s = cluster.advance()
+
+    async def state(self) -> NodeState:
+        now_s = self._cluster.advance()
+        return NodeState(gpus=tuple(_gpu_state(gpu, now_s) for gpu in self._node.gpus), routes=self._node.routes)
+
+    async def read(self) -> Readings:
+        now_s = self._cluster.advance()
+        window_s = now_s - self._window_start_s
+        self._window_start_s = now_s
+        readings = Readings(
+            gpus=tuple(self._read_gpu(gpu, window_s) for gpu in self._node.gpus),
+            replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
+            services=self._read_services(),
+        )
+        for gpu in self._node.gpus:
+            gpu.departed_energy_j = 0.0
+        for _, each in self._node.replicas():
+            each.queue.new_window()
+        return readings
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        self._node.start(gpu_index, replica, self._cluster.advance())
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        self._cluster.advance()
+        self._node.routes = routes
+        for gpu in self._node.gpus:
+            self._node.set_paces(gpu)
+
+    async def drain(self, replica_id: str) -> None:
+        self._node.drain(replica_id, self._cluster.advance())
+
+    async def stop_replica(self, replica_id: str) -> None:
+        self._cluster.advance()
+        self._node.stop(replica_id)
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        self._cluster.advance()
+        self._node.set_batch(replica_id, batch)
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        self._cluster.advance()
+        self._node.lock_clock(gpu_index, clock_mhz)
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        self._cluster.advance()
+        self._node.limit_power(gpu_index, limit_w)
+
+    async def close(self) -> None:
+        self._cluster.advance()
+        self._node.routes = ()
+        for gpu in self._node.gpus:
+            for replica_id in tuple(gpu.replicas):
+                self._node.stop(replica_id)
+            gpu.clock_mhz = gpu.power_limit_w = None
+
+    def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:
+        idle_w = self._cluster.world.idle_w(gpu.spec.gpu_type)
+        energy_j = (
+            idle_w * window_s + gpu.departed_energy_j + sum(each.queue.energy_j for each in gpu.replicas.values())
+        )
+        free = 1.0
+        for each in gpu.replicas.values():  # as if the replicas' busy times were independent of each other
+            free *= 1.0 - min(1.0, each.queue.busy_s / window_s if window_s > 0.0 else 0.0)
+        return GpuReading(
+            index=gpu.index,
+            gpu_type=gpu.spec.gpu_type,
+            memory_mib=gpu.spec.memory_mib,
+            memory_used_mib=gpu.memory_used_mib,
+            power_w=energy_j / window_s if window_s > 0.0 else idle_w,
+            energy_j=energy_j,
+            clock_mhz=gpu.effective_clock_mhz,
+            busy_percent=100.0 * (1.0 - free),
+            healthy=gpu.is_healthy,
+        )
+
+    def _read_services(self) -> tuple[ServiceReading, ...]:
+        cluster, node = self._cluster, self._node
+        tallies = cluster.clear_tallies(node)
+        names = {route.service for route in node.routes} | tallies.keys()
+        if node is cluster.home:
+            names |= set(cluster.services)
+        queued = dict.fromkeys(names, 0)
+        for _, each in node.replicas():
+            queued[each.command.service] = queued.get(each.command.service, 0) + each.queue.in_flight
+        if node is cluster.home:
+            queued = {service: count + cluster.waiting(service) for service, count in queued.items()}
+        readings = []
+        for service in sorted(queued):
+            tally = tallies.get(service)
+            readings.append(
+                ServiceReading(service=service, arrivals=0, served=0, in_slo=0, queued=queued[service])
+                if tally is None
+                else ServiceReading(
+                    service=service,
+                    arrivals=tally.arrivals,
+                    served=tally.served,
+                    in_slo=tally.in_slo,
+                    rejected=tally.rejected,
+                    queued=queued[service],
+                    latency_buckets=tuple((i, int(count)) for i, count in enumerate(tally.buckets) if count),
+                )
+            )
+        return tuple(readings)
+
+
+def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
+    return GpuState(
+        index=gpu.index,
+        gpu_type=gpu.spec.gpu_type,
+        memory_mib=gpu.spec.memory_mib,
+        healthy=gpu.is_healthy,
+        clock_mhz=gpu.clock_mhz,
+        power_limit_w=gpu.power_limit_w,
+        max_replicas=gpu.spec.max_replicas,
+        replicas=tuple(_replica_state(each, now_s) for each in gpu.replicas.values()),
+    )
+
+
+def _replica_state(each: SimReplica, now_s: float) -> RunningReplica:
+    return RunningReplica(
+        id=each.command.id,
+        service=each.command.service,
+        network=each.command.network,
+        state=each.state,
+        sm_percent=each.command.sm_percent,
+        batch=each.command.batch,
+        memory_mib=each.command.memory_mib,
+        in_flight=each.queue.in_flight,
+        draining_s=max(0.0, now_s - each.draining_since_s),
+    )
+
+
+def _read_replica(gpu: SimGpu, each: SimReplica) -> ReplicaReading:
+    queue = each.queue
+    return ReplicaReading(
+        id=each.command.id,
+        service=each.command.service,
+        gpu_index=gpu.index,
+        state=each.state,
+        sm_percent=each.command.sm_percent,
+        batch=each.command.batch,
+        memory_mib=each.command.memory_mib,
+        batches=queue.batches,
+        requests=queue.requests,
+        execution_ms=1000.0 * queue.execution_s / queue.batches if queue.batches else 0.0,
+    )

@@ -1,0 +1,113 @@
+"""The load balancer in front of all nodes of a simulated cluster.
+
+Each request goes to one of its service's ready, routed replicas, drawn at random by weight: thinning a Poisson stream
+leaves Poisson streams, the assumption of the capacity law (a round robin would be smoother, and flatter the plan).
+While a service has no such replica, its requests wait here in a bounded queue, the oldest giving way, until one comes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.sim.engine import Floats
+
+Indices = NDArray[np.intp]
+
+HOLD_CAPACITY = 512
+"""Requests per service that wait while there is no replica."""
+_BLOCK_S = 10.0
+"""Arrivals are asked for in blocks of this length; `load.Load` draws them so."""
+
+
+class ArrivalSource(Protocol):
+    """Where the requests of one service come from, e.g. `agents.sim.load.Load`."""
+
+    def arrivals(self, start_s: float, end_s: float) -> Floats:
+        """Arrival times in [start_s, end_s) of trace time, ascending."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOut:
+    """What becomes of one service's requests in one step."""
+
+    arrived: int
+    """Requests that reached the front door."""
+    dropped: int = 0
+    """Requests that had to leave the waiting queue."""
+    shares: tuple[tuple[Floats, Floats], ...] = ()
+    """For each target: when its requests reach the replica, and when they reached the front door; both ascending."""
+    new: tuple[int, ...] = ()
+    """For each target: how many of its requests arrived in this step."""
+
+
+class ServiceDoor:
+    """One service's requests, handed out step by step."""
+
+    def __init__(self, source: ArrivalSource, random: np.random.Generator) -> None:
+        self._source = source
+        self._random = random
+        self._block = np.empty(0)
+        self._block_end_s = -np.inf
+        self._held = np.empty(0)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a replica."""
+        return len(self._held)
+
+    def step(self, start_s: float, end_s: float, weights: Sequence[float]) -> HandOut:
+        """The requests of [start_s, end_s) over targets of these weights; without a target they wait.
+
+        Steps must follow each other without a gap. All weights zero count as equal.
+        """
+        fresh = self._arrivals(start_s, end_s)
+        if not weights:
+            everything = np.concatenate([self._held, fresh])
+            dropped = max(0, len(everything) - HOLD_CAPACITY)
+            self._held = everything[dropped:]
+            return HandOut(arrived=len(fresh), dropped=dropped)
+        since = np.concatenate([self._held, fresh])
+        reached = np.concatenate([np.full(len(self._held), start_s), fresh])
+        is_new = np.arange(len(since)) >= len(self._held)
+        self._held = np.empty(0)
+        chosen = self._choose(weights, len(since))
+        masks = [chosen == target for target in range(len(weights))]
+        return HandOut(
+            arrived=len(fresh),
+            shares=tuple((reached[mask], since[mask]) for mask in masks),
+            new=tuple(int(np.count_nonzero(mask & is_new)) for mask in masks),
+        )
+
+    def _choose(self, weights: Sequence[float], count: int) -> Indices:
+        """(count,) target of each request; one draw per request, so that no cut of the time changes the stream."""
+        heights = np.asarray(weights, float)
+        cumulative = np.cumsum(heights if heights.sum() > 0.0 else np.ones(len(heights)))
+        drawn = self._random.random(count) * cumulative[-1]
+        chosen: Indices = np.searchsorted(cumulative, drawn, side="right")
+        chosen[chosen == len(weights)] = len(weights) - 1
+        return chosen
+
+    def _arrivals(self, start_s: float, end_s: float) -> Floats:
+        parts = []
+        while start_s < end_s:
+            if start_s >= self._block_end_s:
+                block = np.floor(start_s / _BLOCK_S)
+                self._block_end_s = (block + 1.0) * _BLOCK_S
+                self._block = self._source.arrivals(block * _BLOCK_S, self._block_end_s)
+            until_s = min(end_s, self._block_end_s)
+            first, last = np.searchsorted(self._block, [start_s, until_s])
+            parts.append(self._block[first:last])
+            start_s = until_s
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+def make_doors(sources: Mapping[str, ArrivalSource], seed: int) -> dict[str, ServiceDoor]:
+    """A door for every service, each with its own random stream; by service name."""
+    return {
+        service: ServiceDoor(sources[service], np.random.default_rng([seed, stream]))
+        for stream, service in enumerate(sorted(sources))
+    }

@@ -1,0 +1,205 @@
+"""State of one simulated machine: GPUs, replicas, routes, and the counts of the window since the last reading.
+
+All times are seconds of trace time. Nothing here knows a clock; `agents.sim.cluster` moves it.
+"""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from agents.device import GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
+from agents.protocol import ReplicaCommand, ReplicaState
+from agents.sim.engine import Floats, Pace, ReplicaQueue, ServiceTally, draw_noise
+from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant, World
+from agents.sim.spec import GpuSpec, NodeSpec
+from agents.sim.truth import TruthError
+
+QUEUE_CAPACITY = 512
+"""Requests that one replica holds at most, running ones included; at least several of the largest batches."""
+
+
+class SimReplica:
+    """One simulated replica."""
+
+    def __init__(self, command: ReplicaCommand, *, ready_at_s: float, noise: Floats) -> None:
+        self.command = command
+        self.state: ReplicaState = "starting"
+        self.ready_at_s = ready_at_s
+        self.draining_since_s = math.inf
+        self.queue = ReplicaQueue(capacity=QUEUE_CAPACITY, noise=noise)
+        self.pace: Pace | None = None
+
+    @property
+    def executes(self) -> bool:
+        """Whether it may run batches."""
+        return self.state in ("ready", "draining")
+
+
+class SimGpu:
+    """One simulated GPU."""
+
+    def __init__(self, spec: GpuSpec, index: int, world: World) -> None:
+        self.spec = spec
+        self.index = index
+        self.clock_mhz: float | None = None
+        self.power_limit_w: float | None = None
+        self.is_healthy = True
+        self.slowdown = 1.0
+        self.launch_fails = False
+        self.replicas: dict[str, SimReplica] = {}
+        self.departed_energy_j = 0.0
+        """Of the window, by replicas that are gone."""
+        self.effective_clock_mhz = spec.max_clock_mhz
+        self._paces = PaceMaker(world)
+
+    @property
+    def memory_used_mib(self) -> float:
+        """Memory of every replica that is alive."""
+        return sum(each.command.memory_mib for each in self.replicas.values() if each.state != "failed")
+
+    def set_paces(self, slos_s: dict[str, float]) -> None:
+        """Look every replica's execution times up again, after anything on this GPU has changed."""
+        board = Board(
+            gpu_type=self.spec.gpu_type,
+            clock_mhz=self.clock_mhz or self.spec.max_clock_mhz,
+            lowest_mhz=self.spec.max_clock_mhz * LOWEST_CLOCK_SHARE,
+            power_limit_w=math.inf if self.power_limit_w is None else self.power_limit_w,
+            slowdown=self.slowdown,
+        )
+        tenants = {
+            replica_id: Tenant(
+                network=each.command.network,
+                sm_percent=each.command.sm_percent,
+                batch=each.command.batch,
+                slo_s=slos_s.get(each.command.service, math.inf),
+            )
+            for replica_id, each in self.replicas.items()
+            if each.executes
+        }
+        self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
+        for replica_id, pace in self._paces.paces(board, tenants).items():
+            self.replicas[replica_id].pace = pace
+
+
+class SimNode:
+    """One simulated machine. Errors are those of `agents.device`."""
+
+    def __init__(self, spec: NodeSpec, world: World, random: np.random.Generator) -> None:
+        self.spec = spec
+        self.world = world
+        self.gpus = [SimGpu(gpu, index, world) for index, gpu in enumerate(spec.gpus)]
+        self.routes: tuple[ServiceRoute, ...] = ()
+        self.tallies: dict[str, ServiceTally] = {}
+        self._random = random
+
+    def tally(self, service: str) -> ServiceTally:
+        """The service's counts of this window."""
+        return self.tallies.setdefault(service, ServiceTally())
+
+    def replicas(self) -> Iterator[tuple[SimGpu, SimReplica]]:
+        """Every replica with its GPU, by GPU and then by start."""
+        return ((gpu, each) for gpu in self.gpus for each in gpu.replicas.values())
+
+    def find(self, replica_id: str) -> tuple[SimGpu, SimReplica]:
+        """The replica of that id; raises UnknownPart."""
+        for gpu, each in self.replicas():
+            if each.command.id == replica_id:
+                return gpu, each
+        raise UnknownPart(f"no replica {replica_id} on node {self.spec.name}")
+
+    def gpu(self, index: int) -> SimGpu:
+        """The healthy GPU of that index; raises UnknownPart or GpuLost."""
+        if not 0 <= index < len(self.gpus):
+            raise UnknownPart(f"no GPU {index} on node {self.spec.name}; it has {len(self.gpus)}")
+        if not self.gpus[index].is_healthy:
+            raise GpuLost(f"GPU {index} of node {self.spec.name} does not answer; reset it or replace it")
+        return self.gpus[index]
+
+    def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
+        """Begin to start a replica."""
+        gpu = self.gpu(gpu_index)
+        if any(each.command.id == command.id for _, each in self.replicas()):
+            raise LaunchFailed(f"replica {command.id} runs already; stop it first")
+        if gpu.memory_used_mib + command.memory_mib > gpu.spec.memory_mib:
+            free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
+            raise LaunchFailed(
+                f"replica {command.id} needs {command.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
+            )
+        if len(gpu.replicas) >= gpu.spec.max_replicas:
+            raise LaunchFailed(f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas")
+        self._check_batch(command)
+        noise = draw_noise(self._random, self.world.noise_cv(command.network))
+        ready_at_s = now_s + self.spec.launch_s
+        gpu.replicas[command.id] = SimReplica(command, ready_at_s=ready_at_s, noise=noise)
+
+    def launch_ends(self, now_s: float) -> None:
+        """Every replica whose launch is over becomes ready, or fails where launches fail."""
+        for gpu, each in self.replicas():
+            if each.state == "starting" and each.ready_at_s <= now_s:
+                each.state = "failed" if gpu.launch_fails else "ready"
+                self.set_paces(gpu)
+
+    def drain(self, replica_id: str, now_s: float) -> None:
+        """Take nothing more."""
+        _, each = self.find(replica_id)
+        if each.state == "ready":
+            each.state, each.draining_since_s = "draining", now_s
+
+    def stop(self, replica_id: str) -> None:
+        """End a replica; its requests are lost."""
+        gpu, each = self.find(replica_id)
+        self._lose(each)
+        del gpu.replicas[replica_id]
+        gpu.departed_energy_j += each.queue.energy_j
+        self.set_paces(gpu)
+
+    def set_batch(self, replica_id: str, batch: int) -> None:
+        """Change the largest batch."""
+        gpu, each = self.find(replica_id)
+        changed = msgspec.structs.replace(each.command, batch=batch)
+        self._check_batch(changed)
+        each.command = changed
+        self.set_paces(gpu)
+
+    def lock_clock(self, gpu_index: int, clock_mhz: float | None) -> None:
+        """Lock the graphics clock, or unlock it."""
+        gpu = self.gpu(gpu_index)
+        lowest_mhz, highest_mhz = gpu.spec.max_clock_mhz * LOWEST_CLOCK_SHARE, gpu.spec.max_clock_mhz
+        if clock_mhz is not None and not lowest_mhz <= clock_mhz <= highest_mhz:
+            raise OutOfRange(f"GPU {gpu_index} runs at {lowest_mhz:g} to {highest_mhz:g} MHz, not at {clock_mhz:g}")
+        gpu.clock_mhz = clock_mhz
+        self.set_paces(gpu)
+
+    def limit_power(self, gpu_index: int, limit_w: float | None) -> None:
+        """Limit the board's power, or lift the limit."""
+        gpu = self.gpu(gpu_index)
+        idle_w = self.world.idle_w(gpu.spec.gpu_type)
+        if limit_w is not None and limit_w <= idle_w:
+            raise OutOfRange(f"GPU {gpu_index} draws {idle_w:g} W when idle and cannot be limited to {limit_w:g} W")
+        gpu.power_limit_w = limit_w
+        self.set_paces(gpu)
+
+    def lose_gpu(self, gpu: SimGpu) -> None:
+        """The GPU stops answering: every replica on it fails."""
+        gpu.is_healthy = False
+        gpu.clock_mhz = gpu.power_limit_w = None
+        for each in gpu.replicas.values():
+            self._lose(each)
+            each.state = "failed"
+
+    def set_paces(self, gpu: SimGpu) -> None:
+        """Look the execution times on a GPU up again."""
+        gpu.set_paces({route.service: route.slo_ms / 1000.0 for route in self.routes})
+
+    def _lose(self, each: SimReplica) -> None:
+        self.tally(each.command.service).reject(each.queue.drop())
+
+    def _check_batch(self, command: ReplicaCommand) -> None:
+        try:
+            largest = self.world.max_batch(command.network)
+        except TruthError as error:
+            raise LaunchFailed(str(error)) from error
+        if command.batch > largest:
+            raise OutOfRange(f"{command.network} was measured with batches 1 to {largest}, not {command.batch}")

@@ -1,0 +1,125 @@
+"""How fast the replicas of one simulated GPU execute: the truth at their shares, clock, neighbours and power limit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from agents.sim.engine import Floats, Pace
+from agents.sim.truth import Placed
+
+CLOCK_STEP_MHZ = 15.0
+"""NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
+LOWEST_CLOCK_SHARE = 0.3
+"""Of the highest clock; a board does not throttle below it for power alone."""
+
+
+class World(Protocol):
+    """The part of `agents.sim.truth.Truth` that a simulation reads."""
+
+    def max_batch(self, network: str) -> int:
+        """Largest batch that was measured."""
+        ...
+
+    def noise_cv(self, network: str) -> float:
+        """Standard deviation of one batch's time over its mean."""
+        ...
+
+    def batch_ms(self, placed: Placed) -> Floats:
+        """Mean time by batch size: (max_batch + 1,)."""
+        ...
+
+    def busy_w(self, placed: Placed, batch: int) -> float:
+        """Watts above idle while such a batch runs."""
+        ...
+
+    def idle_w(self, gpu_type: str) -> float:
+        """Watts of an idle GPU."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One replica as its GPU sees it."""
+
+    network: str
+    sm_percent: float
+    batch: int
+    slo_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """The GPU under the replicas."""
+
+    gpu_type: str
+    clock_mhz: float
+    """Wanted: the locked clock, or the highest."""
+    lowest_mhz: float
+    power_limit_w: float
+    slowdown: float = 1.0
+    """Factor on every execution time; above 1 for a straggler."""
+
+
+@dataclass(slots=True)
+class PaceMaker:
+    """Paces of the replicas of one GPU; remembers the watts that it has looked up."""
+
+    world: World
+    _watts: dict[Placed, Floats] = field(default_factory=dict)
+
+    def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
+        """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
+        steps = int((board.clock_mhz - board.lowest_mhz) // CLOCK_STEP_MHZ)
+        low, high = 0, max(0, steps)
+        while low < high:  # watts fall with every step down: find the first step that fits
+            middle = (low + high) // 2
+            if self._full_load_w(board, tenants, board.clock_mhz - middle * CLOCK_STEP_MHZ) <= board.power_limit_w:
+                high = middle
+            else:
+                low = middle + 1
+        return board.clock_mhz - low * CLOCK_STEP_MHZ
+
+    def paces(self, board: Board, tenants: Mapping[str, Tenant]) -> dict[str, Pace]:
+        """The pace of every replica by id, all at the clock in effect. Raises TruthError for an unknown network."""
+        clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
+        return {
+            replica_id: Pace(
+                batch=tenant.batch,
+                batch_s=self._batch_s(board, clock_mhz, tenant, neighbours(tenants, replica_id)),
+                batch_w=self._batch_w(board, clock_mhz, tenant),
+                slo_s=tenant.slo_s,
+            )
+            for replica_id, tenant in tenants.items()
+        }
+
+    def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[float, ...]) -> Floats:
+        placed = _placed(board, clock_mhz, tenant, others)
+        return self.world.batch_ms(placed) * (board.slowdown / 1000.0)
+
+    def _batch_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> Floats:
+        placed = _placed(board, clock_mhz, tenant, ())
+        if placed not in self._watts:
+            batches = range(1, self.world.max_batch(tenant.network) + 1)
+            self._watts[placed] = np.array([0.0, *(self.world.busy_w(placed, batch) for batch in batches)])
+        return self._watts[placed]
+
+    def _full_load_w(self, board: Board, tenants: Sequence[Tenant], clock_mhz: float) -> float:
+        busy_w = sum(self.world.busy_w(_placed(board, clock_mhz, tenant, ()), tenant.batch) for tenant in tenants)
+        return self.world.idle_w(board.gpu_type) + busy_w
+
+
+def neighbours(tenants: Mapping[str, Tenant], replica_id: str) -> tuple[float, ...]:
+    """SM percents of the other replicas."""
+    return tuple(tenant.sm_percent for other, tenant in tenants.items() if other != replica_id)
+
+
+def _placed(board: Board, clock_mhz: float, tenant: Tenant, others: tuple[float, ...]) -> Placed:
+    return Placed(
+        network=tenant.network,
+        gpu_type=board.gpu_type,
+        sm_percent=tenant.sm_percent,
+        clock_mhz=clock_mhz,
+        neighbour_sm_percents=others,
+    )

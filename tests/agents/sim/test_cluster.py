@@ -1,0 +1,285 @@
+"""The simulated cluster: its devices, its load balancer, its faults, and that nothing is ever lost from the books."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.clock import ManualClock
+from agents.device import GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
+from agents.enforce import actions, is_settled
+from agents.perform import perform
+from agents.protocol import NodeCommand, bucket_of
+from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.device import SimulatedDevice
+from agents.sim.front_door import HOLD_CAPACITY, ServiceDoor
+from agents.sim.load import Load, LoadShape
+from agents.sim.node import QUEUE_CAPACITY
+from agents.sim.spec import Fault, make_node
+from agents.sim.truth import load_truth
+from tests.agents.factories import a_command, a_gpu, a_replica, run
+from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
+
+
+async def reconcile(device: SimulatedDevice, wanted: NodeCommand) -> None:
+    for action in actions(wanted, await device.state()):
+        await perform(device, action)
+
+
+def settle(device: SimulatedDevice, wanted: NodeCommand, clock: ManualClock) -> None:
+    for _ in range(60):
+        run(reconcile(device, wanted))
+        if is_settled(wanted, run(device.state())):
+            return
+        clock.advance(1.0)
+    raise AssertionError("the node never settles")
+
+
+def is_balanced(cluster: SimulatedCluster) -> bool:
+    return all(each.arrivals == each.served + each.rejected + each.queued for each in cluster.totals())
+
+
+def wanted(*, clock_mhz: float = 1500.0, generation: int = 1, batch: int = 8, sm_percent: float = 50.0) -> NodeCommand:
+    replica = a_replica("r1", batch=batch, sm_percent=sm_percent)
+    return a_command(a_gpu(replica, clock_mhz=clock_mhz), generation=generation)
+
+
+def test_a_replica_becomes_ready_after_the_launch_delay_and_serves_what_waited() -> None:
+    cluster, clock = a_cluster(a_node(launch_s=5.0), rates_rps={"chat": 10.0})
+    device = SimulatedDevice(cluster, "n1")
+    run(reconcile(device, wanted()))
+    clock.advance(4.9)
+    assert run(device.state()).gpus[0].replicas[0].state == "starting"
+    clock.advance(0.1)
+    run(reconcile(device, wanted()))
+    clock.advance(5.0)
+    (chat,) = run(device.read()).services
+    # 100 requests in 10 s with an SLO of 100 ms; the 50 of the first 5 s are too late when the replica becomes ready.
+    assert (chat.arrivals, chat.rejected, chat.served, chat.in_slo, chat.queued) == (100, 50, 50, 50, 0)
+
+
+def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
+    cluster, clock = a_cluster(rates_rps={"chat": 300.0})
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    readings: list[Readings] = []
+    for _ in range(7):
+        clock.advance(1.3)
+        readings.append(run(device.read()))
+    (total,) = cluster.totals()
+    mine = [reading.services[0] for reading in readings]
+    assert sum(each.arrivals for each in mine) == total.arrivals
+    assert sum(each.served for each in mine) == total.served
+    assert is_balanced(cluster)
+    assert sum(count for each in mine for _, count in each.latency_buckets) == sum(total.latency_buckets)
+
+
+def test_power_follows_the_load() -> None:
+    cluster, clock = a_cluster(rates_rps={"chat": 50.0})
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    run(device.read())
+    clock.advance(10.0)
+    (gpu,) = run(device.read()).gpus
+    # 50 batches of 10 ms a second: half busy, 50 W idle and half of 100 W.
+    assert gpu.power_w == pytest.approx(100.0, rel=0.01)
+    assert gpu.energy_j == pytest.approx(1000.0, rel=0.01)
+    assert gpu.busy_percent == pytest.approx(50.0, rel=0.02)
+    assert gpu.memory_used_mib == 1000.0
+
+
+def test_a_lower_clock_and_a_straggler_make_every_batch_longer() -> None:
+    fault = Fault(kind="straggler", node="n1", start_s=100.0, factor=3.0)
+    cluster, clock = a_cluster(rates_rps={"chat": 10.0}, faults=(fault,))
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(clock_mhz=750.0), clock)
+    run(device.read())
+    clock.advance(10.0)
+    (slow,) = run(device.read()).replicas
+    assert slow.execution_ms == pytest.approx(20.0)
+    clock.advance(200.0)
+    run(device.read())
+    clock.advance(10.0)
+    (slower,) = run(device.read()).replicas
+    assert slower.execution_ms == pytest.approx(60.0)
+
+
+def test_a_power_limit_throttles_the_clock_until_full_load_fits() -> None:
+    cluster, clock = a_cluster()
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=130.0)), clock)
+    (gpu,) = run(device.read()).gpus
+    assert gpu.clock_mhz == 1200.0  # 50 W + 100 W · 1200 / 1500 = 130 W
+
+
+def test_neighbours_slow_each_other_from_the_moment_they_are_ready() -> None:
+    cluster, clock = a_cluster(rates_rps={"chat": 10.0})
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    settle(device, a_command(a_gpu(a_replica("r1", batch=8), a_replica("r2", service="b")), generation=2), clock)
+    run(device.read())
+    clock.advance(5.0)
+    assert run(device.read()).replicas[0].execution_ms == pytest.approx(20.0)
+
+
+def test_requests_of_a_service_without_a_replica_are_counted_once_by_the_first_node_and_wait_in_a_bounded_queue() -> (
+    None
+):
+    cluster, clock = a_cluster(a_node("n2"), a_node("n1"), rates_rps={"chat": 100.0})
+    first, second = SimulatedDevice(cluster, "n1"), SimulatedDevice(cluster, "n2")
+    clock.advance(8.0)
+    (chat,) = run(first.read()).services
+    assert (chat.arrivals, chat.queued, chat.rejected) == (800, HOLD_CAPACITY, 800 - HOLD_CAPACITY)
+    assert run(second.read()).services == ()
+    assert is_balanced(cluster)
+
+
+def test_requests_are_shared_by_weight_over_nodes() -> None:
+    cluster, clock = a_cluster(a_node("n1"), a_node("n2"), rates_rps={"chat": 400.0})
+    one, two = SimulatedDevice(cluster, "n1"), SimulatedDevice(cluster, "n2")
+    settle(one, a_command(a_gpu(a_replica("a", batch=8, rate_rps=300.0))), clock)
+    settle(two, a_command(a_gpu(a_replica("b", batch=8, rate_rps=100.0)), node="n2"), clock)
+    run(one.read()), run(two.read())
+    clock.advance(25.0)
+    mine, yours = run(one.read()).services[0], run(two.read()).services[0]
+    assert mine.arrivals + yours.arrivals == 10_000
+    assert mine.arrivals == pytest.approx(7500, abs=200)  # 4.6 standard deviations of a binomial
+
+
+def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest() -> None:
+    cluster, clock = a_cluster(rates_rps={"chat": 2000.0})  # 800 rps is all that 8 requests per 10 ms give
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    clock.advance(1.0)  # what waited for the launch goes first
+    run(device.read())
+    clock.advance(10.0)
+    (chat,) = run(device.read()).services
+    assert chat.in_slo == pytest.approx(8000, rel=0.01)
+    assert chat.rejected == pytest.approx(12_000, rel=0.01)
+    assert chat.queued < QUEUE_CAPACITY
+    assert is_balanced(cluster)
+
+
+def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_ones() -> None:
+    cluster, clock = a_cluster(rates_rps={"chat": 1000.0}, faults=(Fault(kind="gpu_lost", node="n1", start_s=30.0),))
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    clock.advance(40.0)
+    (gpu,) = run(device.state()).gpus
+    assert (gpu.healthy, [each.state for each in gpu.replicas]) == (False, ["failed"])
+    run(reconcile(device, wanted()))
+    assert run(device.state()).gpus[0].replicas == ()
+    with pytest.raises(GpuLost, match="GPU 0"):
+        run(device.start_replica(0, a_replica("r2")))
+    assert run(device.read()).services[0].rejected > 0
+    assert is_balanced(cluster)
+
+
+def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_is_over() -> None:
+    cluster, clock = a_cluster(faults=(Fault(kind="launch_failure", node="n1", start_s=0.0, end_s=8.0),))
+    device = SimulatedDevice(cluster, "n1")
+    run(reconcile(device, wanted()))
+    clock.advance(6.0)
+    assert run(device.state()).gpus[0].replicas[0].state == "failed"
+    settle(device, wanted(), clock)
+
+
+def test_a_silent_node_is_silent_only_while_the_fault_lasts() -> None:
+    cluster, clock = a_cluster(faults=(Fault(kind="silent", node="n1", start_s=10.0, end_s=20.0),))
+    seen = []
+    for _ in range(3):
+        clock.advance(9.0)
+        cluster.advance()
+        seen.append(cluster.is_silent("n1"))
+    assert seen == [False, True, False]
+
+
+def test_what_no_device_takes_is_refused_in_words() -> None:
+    cluster, _ = a_cluster()
+    device = SimulatedDevice(cluster, "n1")
+    run(device.start_replica(0, a_replica("r1", memory_mib=3000.0)))
+    with pytest.raises(LaunchFailed, match="needs 2000 MiB, GPU 0 has 1000"):
+        run(device.start_replica(0, a_replica("r2", memory_mib=2000.0)))
+    with pytest.raises(LaunchFailed, match="runs already"):
+        run(device.start_replica(0, a_replica("r1")))
+    with pytest.raises(OutOfRange, match="1 to 8, not 9"):
+        run(device.set_batch("r1", 9))
+    with pytest.raises(OutOfRange, match="not at 2000"):
+        run(device.lock_clock_mhz(0, 2000.0))
+    with pytest.raises(OutOfRange, match="50 W when idle"):
+        run(device.limit_power_w(0, 40.0))
+    with pytest.raises(UnknownPart, match="no GPU 1"):
+        run(device.lock_clock_mhz(1, 1000.0))
+    with pytest.raises(UnknownPart, match="no replica r9"):
+        run(device.drain("r9"))
+
+
+def test_closing_a_device_ends_everything_and_restores_its_defaults() -> None:
+    cluster, clock = a_cluster()
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    run(device.close())
+    state = run(device.state())
+    assert (state.routes, state.gpus[0].replicas, state.gpus[0].clock_mhz) == ((), (), None)
+    assert is_balanced(cluster)
+
+
+@settings(max_examples=25)
+@given(looks=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12), batch=st.integers(1, 8))
+def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> None:
+    def totals(steps: list[float]) -> object:
+        cluster, clock = a_cluster(rates_rps={"chat": 700.0}, world=PlainWorld(deviation=0.1))
+        device = SimulatedDevice(cluster, "n1")
+        settle(device, wanted(batch=batch), clock)
+        for step in steps:
+            clock.advance(step)
+            run(device.read())
+            assert is_balanced(cluster)
+        clock.advance(1020.0 + 100.0 - clock.now_s())
+        return cluster.totals()
+
+    assert totals(looks) == totals([])
+
+
+def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
+    clock = ManualClock()
+    node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
+    load = Load(shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0)
+    scenario = Scenario(loads={"chat": load}, seed=7)
+    cluster = SimulatedCluster((node,), scenario, world=load_truth(), clock=clock)
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, a_command(a_gpu(a_replica("r1", batch=8, memory_mib=3000.0))), clock)
+    clock.advance(250.0)
+    (chat,) = run(device.read()).services
+    assert chat.served > 10_000
+    assert chat.in_slo / (chat.served + chat.rejected) > 0.95  # all but those of the launch's 5 s
+    assert max(bucket for bucket, _ in chat.latency_buckets) <= bucket_of(120.0)
+
+
+def test_an_unknown_gpu_type_names_those_that_can_be_simulated() -> None:
+    with pytest.raises(ValueError, match="V100-16GB"):
+        make_node("n1", "K80", gpus=1, memory_mib=1.0)
+
+
+def test_a_door_without_weights_shares_evenly() -> None:
+    door = ServiceDoor(EvenLoad(rate_rps=1000.0), np.random.default_rng(2))
+    handed = door.step(0.0, 4.0, [0.0, 0.0])
+    assert sum(handed.new) == 4000
+    assert handed.new[0] == pytest.approx(2000, abs=150)
+
+
+def test_a_cluster_is_deterministic() -> None:
+    def one_run() -> object:
+        cluster, clock = a_cluster(rates_rps={"chat": 500.0}, world=PlainWorld(deviation=0.2))
+        settle(SimulatedDevice(cluster, "n1"), wanted(), clock)
+        clock.advance(30.0)
+        return cluster.totals()
+
+    assert one_run() == one_run()
+
+
+def test_devices_work_in_an_event_loop_too() -> None:
+    cluster, _ = a_cluster()
+    assert asyncio.run(SimulatedDevice(cluster, "n1").state()).gpus[0].gpu_type == "V100-32GB"
