@@ -1,0 +1,1 @@
+"""Dispatch: in which order waiting work is taken up."""

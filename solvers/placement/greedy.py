@@ -1,0 +1,79 @@
+"""Placement by rules: HetSev's worst fit in the order given, and best fit of the largest first; the better one counts.
+
+Source: HetSev §4.2, Algorithm 1, lines 5–14; its lines 1–4 (fair queues) are `dispatch.fair_queues`, whose order comes
+in as `PlacementProblem.order`. Changed: worst fit looks among the open GPUs first and opens another one only when
+none of them takes the replica.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.placement.packing import Groups, Packing, Reals, Whole, canonical, has_all, score
+
+Fit = Literal["best", "worst"]
+
+
+def place_greedily(packing: Packing, order: Sequence[str]) -> Groups:
+    """The best, by `score`, of worst fit in that order and of best fit by descending size and by value for size."""
+    sizes = _relative_sizes(packing)
+    largest, total = sizes.max(axis=1), sizes.sum(axis=1)
+    groups = [
+        place_in_order(packing, _given_order(packing, order), fit="worst"),
+        place_in_order(packing, _descending(largest), fit="best"),
+        place_in_order(packing, _descending(total), fit="best"),
+    ]
+    if not any(has_all(packing, one) for one in groups):
+        density = np.array(packing.values) / np.maximum(total, 1e-12)
+        groups.append(place_in_order(packing, _descending(density), fit="best"))
+    return max(groups, key=lambda one: score(packing, one))
+
+
+def place_in_order(packing: Packing, order: Sequence[int], *, fit: Fit) -> Groups:
+    """Each replica, in that order of indices, to the open GPU with the most (worst) or least (best) room left.
+
+    Room left is that of the scarcest dimension, relative to an empty GPU. O(replicas · GPUs).
+    """
+    room = np.tile(packing.rooms, (packing.gpus, 1))
+    taken = np.zeros((packing.label_count, packing.gpus), dtype=bool)
+    groups: list[list[int]] = []
+    for index in order:
+        labels = list(packing.labels[index])
+        gpu = _choose(room[: len(groups)] - packing.sizes[index], taken[labels, : len(groups)], packing.rooms, fit)
+        if gpu is None and len(groups) == packing.gpus:
+            continue
+        if gpu is None:
+            gpu = len(groups)
+            groups.append([])
+        groups[gpu].append(index)
+        room[gpu] -= packing.sizes[index]
+        taken[labels, gpu] = True
+    return canonical(groups)
+
+
+def _choose(left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit) -> int | None:
+    """The open GPU to take, given what would be left on each (M, D) and where labels are taken (labels, M)."""
+    possible = (left >= 0).all(axis=1) & ~taken.any(axis=0)
+    if not possible.any():
+        return None
+    scarcest = (left / np.maximum(rooms, 1)).min(axis=1)
+    if fit == "worst":
+        return int(np.argmax(np.where(possible, scarcest, -np.inf)))
+    return int(np.argmin(np.where(possible, scarcest, np.inf)))
+
+
+def _relative_sizes(packing: Packing) -> Reals:
+    relative: Reals = packing.sizes / np.maximum(packing.rooms, 1)
+    return relative
+
+
+def _given_order(packing: Packing, order: Sequence[str]) -> list[int]:
+    place = {name: position for position, name in enumerate(order)}
+    names = [replica.name for replica in packing.replicas]
+    return sorted(range(len(names)), key=lambda index: (place.get(names[index], len(place)), index))
+
+
+def _descending(keys: Reals) -> list[int]:
+    return [int(index) for index in np.argsort(-keys, kind="stable")]
