@@ -250,13 +250,6 @@ def test_a_figure_that_json_cannot_hold_is_never_written() -> None:
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="needs the shared folder beside the repository")
 
 
-@needs_shared
-def test_the_copied_examples_are_the_contract_s() -> None:
-    for name in ("example_problem.json", "example_plan.json"):
-        assert document(name) == json.loads((SHARED / "contracts" / name).read_text())
-
-
-@needs_shared
 def test_what_we_write_satisfies_the_schemas() -> None:
     problem, plan, report = example()
     plan = replace(plan, unserved=(Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),))
@@ -267,8 +260,15 @@ def test_what_we_write_satisfies_the_schemas() -> None:
         ("plan", plan_to_json(plan, report)),
         ("plan", plan_to_json(plan, goodput)),
     ):
-        rules = json.loads((SHARED / "contracts" / f"{schema}.schema.json").read_text())
-        assert list(Draft202012Validator(rules).iter_errors(json.loads(text))) == []
+        assert list(Draft202012Validator(document(f"{schema}.schema.json")).iter_errors(json.loads(text))) == []
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "name", ["example_problem.json", "example_plan.json", "problem.schema.json", "plan.schema.json"]
+)
+def test_the_copies_here_are_the_contract_s(name: str) -> None:
+    assert document(name) == json.loads((SHARED / "contracts" / name).read_text())
 
 
 @needs_shared
