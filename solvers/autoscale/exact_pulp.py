@@ -1,0 +1,206 @@
+"""The autoscaling program in PuLP, solved by CBC: the independent second opinion, and the way to other solvers.
+
+Rows are scaled so that CBC's absolute tolerances mean the same everywhere: demand in shares of λ_s, resources in shares
+of their total, served weight in shares of Σ W_s · λ_s, cost in shares of the largest coefficient.
+`export` writes the last level as .lp or .mps for CBC, HiGHS, Gurobi or CPLEX.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pulp
+
+from solvers.autoscale.greedy import solve_greedy
+from solvers.autoscale.problem import AutoscaleProblem
+from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, Program, make_program, score
+from solvers.errors import InvalidInput
+from solvers.outcome import Budget, SolveStatus
+
+# CBC has no deterministic clock; its node count is the nearest thing. A small node takes it about 0.1 ms.
+NODES_PER_WORK_UNIT = 10_000
+
+_STATUS = {
+    pulp.LpSolutionOptimal: SolveStatus.OPTIMAL,
+    pulp.LpSolutionIntegerFeasible: SolveStatus.FEASIBLE,
+    pulp.LpSolutionInfeasible: SolveStatus.INFEASIBLE,
+    pulp.LpSolutionUnbounded: SolveStatus.FAILED,
+    # CBC has "stopped" for every limit that came before the first solution.
+    pulp.LpSolutionNoSolutionFound: SolveStatus.TIME_LIMIT,
+}
+
+
+def solve_pulp(program: Program, *, start: Counts, budget: Budget) -> ExactAnswer:
+    """Solve the program's levels one after the other; `start` is a feasible answer that only tells which are needed."""
+    formulation = _build(program, may_fall_short=not _serves_all(program, start))
+    best: Counts | None = None
+    worst = SolveStatus.OPTIMAL
+    levels = _levels(formulation, program)
+    for level in levels:
+        status, message = _run(formulation, level, budget)
+        if status is not SolveStatus.OPTIMAL:
+            worst = status
+        if not status.has_solution:
+            return ExactAnswer(
+                status=SolveStatus.FEASIBLE if best and status is SolveStatus.TIME_LIMIT else status,
+                counts=best,
+                messages=(f"pulp: {level.name}: {message or status.value}",),
+            )
+        best = tuple(round(variable.value()) for variable in formulation.counts)
+        if level is not levels[-1]:
+            _hold(formulation, level)
+    bound = score(program, best).cost_usd_per_hour if best is not None and worst is SolveStatus.OPTIMAL else None
+    return ExactAnswer(status=worst, counts=best, bound=bound)
+
+
+def export(problem: AutoscaleProblem, path: Path, *, budget: Budget | None = None) -> None:
+    """Write the program's cost level to `path` as .lp or .mps.
+
+    Where not everything can be served, the earlier levels are solved first and stand in the file as constraints.
+    Raises InvalidInput for a problem out of range or another suffix.
+    """
+    if path.suffix not in (".lp", ".mps"):
+        raise InvalidInput("path", f"must end in .lp or .mps, not {path.name!r}")
+    program = make_program(problem)
+    formulation = _build(program, may_fall_short=not _serves_all(program, solve_greedy(program)))
+    *earlier, cost = _levels(formulation, program)
+    for level in earlier:
+        status, _ = _run(formulation, level, budget or Budget())
+        if status.has_solution:
+            _hold(formulation, level)
+    formulation.problem.setObjective(cost.objective)
+    if path.suffix == ".lp":
+        formulation.problem.writeLP(str(path))
+    else:
+        formulation.problem.writeMPS(str(path))
+
+
+class _Formulation(NamedTuple):
+    problem: pulp.LpProblem
+    counts: Sequence[pulp.LpVariable]
+    launched: Sequence[pulp.LpVariable]
+    shortage: Sequence[pulp.LpVariable]
+    missing: Sequence[pulp.LpVariable]
+    may_fall_short: bool
+
+
+class _Level(NamedTuple):
+    name: str
+    objective: pulp.LpAffineExpression
+    margin: float
+    """By how much a later level may be worse on this one."""
+    part: float
+    """Of the budget: a level must leave something to the next."""
+
+
+def _serves_all(program: Program, counts: Counts) -> bool:
+    rated = score(program, counts)
+    return rated.served_weight >= program.weight_wanted and rated.missing_weight == 0
+
+
+def _build(program: Program, *, may_fall_short: bool) -> _Formulation:
+    problem = pulp.LpProblem("autoscale", pulp.LpMinimize)
+    slack = 1.0 if may_fall_short else 0.0
+    formulation = _Formulation(
+        problem=problem,
+        counts=[
+            pulp.LpVariable(_name("n", i, option.service, option.gpu_type), 0, program.most[i], pulp.LpInteger)
+            for i, option in enumerate(program.options)
+        ],
+        launched=[
+            pulp.LpVariable(_name("launched", i, option.service, option.gpu_type), 0)
+            for i, option in enumerate(program.options)
+        ],
+        shortage=[
+            pulp.LpVariable(_name("short", i, service.name), 0, slack) for i, service in enumerate(program.services)
+        ],
+        missing=[
+            pulp.LpVariable(_name("missing", i, service.name), 0, slack * service.min_replicas)
+            for i, service in enumerate(program.services)
+        ],
+        may_fall_short=may_fall_short,
+    )
+    _add_services(formulation, program)
+    for row, limit in enumerate(program.limits):
+        used = [(formulation.counts[index], need / limit.total) for index, need in limit.needs if limit.total > 0]
+        # Where the total is 0, every count is bounded by 0 already.
+        if used:
+            problem += pulp.LpAffineExpression(used) <= 1, _name(limit.rule, row, limit.where)
+    for index, option in enumerate(program.options):
+        change = formulation.counts[index] - option.running
+        problem += formulation.launched[index] >= change, _name("launch", index, option.service, option.gpu_type)
+    return formulation
+
+
+def _add_services(formulation: _Formulation, program: Program) -> None:
+    problem, counts = formulation.problem, formulation.counts
+    for row, (service, own) in enumerate(zip(program.services, program.options_of, strict=True)):
+        wanted = service.arrival_rate_rps
+        replicas = pulp.lpSum(counts[index] for index in own)
+        if wanted > 0:
+            served = pulp.LpAffineExpression(
+                [(counts[index], min(1.0, program.options[index].capacity_rps / wanted)) for index in own]
+            )
+            problem += served + formulation.shortage[row] >= 1, _name("demand", row, service.name)
+        if service.min_replicas > 0:
+            enough = replicas + formulation.missing[row] >= service.min_replicas
+            problem += enough, _name("least", row, service.name)
+        if service.max_replicas is not None and own:
+            problem += replicas <= service.max_replicas, _name("most", row, service.name)
+
+
+def _levels(formulation: _Formulation, program: Program) -> list[_Level]:
+    """Shortage, missing replicas, cost; the first two only where they may differ from 0. All are minimised."""
+    levels = []
+    if formulation.may_fall_short:
+        wanted = [service.priority * service.arrival_rate_rps for service in program.services]
+        priorities = [service.priority for service in program.services]
+        levels = [
+            _Level("shortage", _weighted(formulation.shortage, wanted, sum(wanted)), TOLERANCE, 0.5),
+            _Level("missing", _weighted(formulation.missing, priorities, max(priorities)), TOLERANCE, 0.5),
+        ]
+    prices = [option.cost_usd_per_hour for option in program.options]
+    largest = max([*prices, *program.launch_cost], default=1.0)
+    cost = _weighted(formulation.counts, prices, largest)
+    cost += _weighted(formulation.launched, program.launch_cost, largest)
+    return [*levels, _Level("cost", cost, 0.0, 1.0)]
+
+
+def _weighted(variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float) -> pulp.LpAffineExpression:
+    pairs = zip(variables, weights, strict=True)
+    return pulp.LpAffineExpression([(variable, weight / (unit or 1.0)) for variable, weight in pairs])
+
+
+def _hold(formulation: _Formulation, level: _Level) -> None:
+    """Keep a level that was just solved at its value."""
+    best = pulp.value(level.objective)
+    formulation.problem.addConstraint(level.objective <= best + level.margin, f"hold_{level.name}")
+
+
+def _run(formulation: _Formulation, level: _Level, budget: Budget) -> tuple[SolveStatus, str]:
+    """Minimise one level over the formulation as it stands; the status, and CBC's complaint if it failed."""
+    formulation.problem.setObjective(level.objective)
+    seconds = budget.remaining_s()
+    solver = pulp.PULP_CBC_CMD(
+        msg=False,
+        # No `threads`: with 1 CBC starts its parallel search with one worker, which was seen to hang on a tiny case.
+        timeLimit=level.part * seconds if math.isfinite(seconds) else None,
+        maxNodes=max(1, round(level.part * budget.work * NODES_PER_WORK_UNIT)),
+        gapRel=0.0,
+        gapAbs=0.0,
+        # By default CBC drops a solution that is better by less than 1e-5; and its preprocessing was seen to cut the
+        # optimum off, and to call what was left optimal, when a level was held with a margin of 1e-6.
+        options=[f"randomCbcSeed {budget.seed % (1 << 31)}", "increment 1e-9", "preprocess off"],
+    )
+    try:
+        formulation.problem.solve(solver)
+    except pulp.PulpSolverError as error:
+        return SolveStatus.FAILED, str(error)
+    return _STATUS.get(formulation.problem.sol_status, SolveStatus.UNKNOWN), ""
+
+
+def _name(kind: str, index: int, *parts: str) -> str:
+    """A name that the LP format takes; the index keeps it unique after other characters became `_`."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", "_".join((kind, str(index), *parts)))

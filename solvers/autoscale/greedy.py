@@ -1,0 +1,144 @@
+"""Greedy counts for the autoscaling program: HetSev's heuristic, service by service.
+
+Running replicas are kept, surplus ones go (the dearest first, while the rest still serves the rate), and a gap is
+filled with the GPU type whose replicas cost least by the program's own objective. The paper fills the whole gap with
+one type; here the last replica is priced, and then chosen, by itself, so that a small remainder gets a small GPU.
+
+From nothing and with enough GPUs the cost is at most twice the optimum: let g be the type with the least cost per rps
+that the optimum uses. If the optimum uses a type with T ≥ λ, one replica of it was a candidate. Else T_g < λ, and
+C_g · ⌈λ / T_g⌉ ≤ C_g · (λ / T_g + 1) ≤ 2 · C_g · λ / T_g ≤ 2 · optimum. Choosing the last one apart never costs more.
+"""
+
+from solvers.autoscale.program import (
+    TOLERANCE,
+    Counts,
+    Program,
+    option_cost,
+    replicas_needed,
+    replicas_that_fit,
+    score,
+    serves_more,
+)
+
+
+def solve_greedy(program: Program) -> Counts:
+    """Counts that keep every limit. Starts from what runs; from nothing only where that serves more."""
+    running = tuple(option.running for option in program.options)
+    kept = _counts(program, running)
+    if not any(running):
+        return kept
+    fresh = _counts(program, (0,) * len(running))
+    return fresh if serves_more(program, score(program, fresh), score(program, kept)) else kept
+
+
+def _counts(program: Program, running: Counts) -> Counts:
+    state = _State(program)
+    by_priority = sorted(range(len(program.services)), key=lambda service: -program.services[service].priority)
+    for service in by_priority:
+        for index in program.options_of[service]:
+            state.add(index, min(running[index], state.fit(service, index)))
+        _trim(state, service)
+    for service in by_priority:
+        _fill(state, service)
+        _trim(state, service)
+    for service in by_priority:
+        _reach_least(state, service)
+    return tuple(state.counts)
+
+
+class _State:
+    """Counts under construction and what they leave free."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.counts = [0] * len(program.options)
+        self._free = {(limit.rule, limit.where): limit.total for limit in program.limits}
+
+    def add(self, index: int, count: int) -> None:
+        """Add replicas of one option; a negative count takes them away."""
+        self.counts[index] += count
+        for limit, need in self.program.limits_of[index]:
+            self._free[limit.rule, limit.where] -= need * count
+
+    def fit(self, service: int, index: int) -> int:
+        """How many more replicas of an option the limits allow."""
+        bounds = [self.program.most[index] - self.counts[index]]
+        most = self.program.services[service].max_replicas
+        if most is not None:
+            bounds.append(most - self.replicas(service))
+        for limit, need in self.program.limits_of[index]:
+            bounds.append(replicas_that_fit(self._free[limit.rule, limit.where], need))
+        return max(0, min(bounds))
+
+    def replicas(self, service: int) -> int:
+        """The service's replicas so far."""
+        return sum(self.counts[index] for index in self.program.options_of[service])
+
+    def gap_rps(self, service: int) -> float:
+        """The rate that the counts do not serve yet; negative where there is more capacity than rate."""
+        options = self.program.options
+        capacity = sum(options[index].capacity_rps * self.counts[index] for index in self.program.options_of[service])
+        return self.program.services[service].arrival_rate_rps - capacity
+
+    def added_cost(self, index: int, count: int) -> float:
+        """What `count` more replicas of an option add to the objective."""
+        before = self.counts[index]
+        return option_cost(self.program, index, before + count) - option_cost(self.program, index, before)
+
+
+def _trim(state: _State, service: int) -> None:
+    """Take away, one at a time, the dearest replica that the rest can do without."""
+    program, target = state.program, state.program.services[service]
+    slack = TOLERANCE * target.arrival_rate_rps
+    while state.replicas(service) > target.min_replicas:
+        spare = [
+            index
+            for index in program.options_of[service]
+            if state.counts[index] and state.gap_rps(service) + program.options[index].capacity_rps <= slack
+        ]
+        if not spare:
+            return
+        state.add(min(spare, key=lambda index: (state.added_cost(index, -1), index)), -1)
+
+
+def _fill(state: _State, service: int) -> None:
+    """Add replicas until the rate is served or nothing more fits."""
+    options = state.program.options
+    slack = TOLERANCE * state.program.services[service].arrival_rate_rps
+    while (gap := state.gap_rps(service)) > slack:
+        fit = {index: state.fit(service, index) for index in state.program.options_of[service]}
+        needed = {index: replicas_needed(gap, options[index].capacity_rps) for index in fit}
+        whole = [index for index in fit if needed[index] <= fit[index]]
+        if whole:
+            best = min(whole, key=lambda index: (_cost_to_fill(state, whole, index, gap), index))
+            state.add(best, max(1, needed[best] - 1))
+            continue
+        most = max(fit, key=lambda index: (options[index].capacity_rps * fit[index], -index), default=None)
+        if most is None or fit[most] == 0:
+            return
+        state.add(most, fit[most])
+
+
+def _cost_to_fill(state: _State, able: list[int], index: int, gap_rps: float) -> float:
+    """The cost of all but the last replica that the gap needs of one option, and of the cheapest way to end it."""
+    options = state.program.options
+    count = replicas_needed(gap_rps, options[index].capacity_rps)
+    if count == 1:
+        return state.added_cost(index, 1)
+    remainder = gap_rps - (count - 1) * options[index].capacity_rps
+    last = min(
+        state.added_cost(index, count) - state.added_cost(index, count - 1)
+        if other == index
+        else state.added_cost(other, replicas_needed(remainder, options[other].capacity_rps))
+        for other in able
+    )
+    return state.added_cost(index, count - 1) + last
+
+
+def _reach_least(state: _State, service: int) -> None:
+    """Add the cheapest replicas until the service has its least number, as far as they fit."""
+    while state.replicas(service) < state.program.services[service].min_replicas:
+        able = [index for index in state.program.options_of[service] if state.fit(service, index)]
+        if not able:
+            return
+        state.add(min(able, key=lambda index: (state.added_cost(index, 1), index)), 1)

@@ -1,0 +1,266 @@
+"""Program: the autoscaling problem in numbers, sorted and bounded; and what a vector of counts is worth in it.
+
+Both exact methods and the greedy read the same Program, so they agree on order, limits and tolerances.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solvers.autoscale.problem import (
+    UNLIMITED,
+    AutoscaleProblem,
+    AutoscaleSolution,
+    Option,
+    ReplicaCount,
+    ServiceTarget,
+    check_problem,
+)
+from solvers.outcome import SolveStatus
+from solvers.plan import Unserved, UnservedReason
+
+# The contract allows 1e-6 relative on demand, memory and power, for rounding.
+TOLERANCE = 1e-6
+# Two costs nearer than this are equal; the solvers work to about 1e-9 of the largest coefficient.
+COST_TOLERANCE = 1e-6
+# Keeps a quotient such as 0.3 / 0.1 = 2.9999999999999996 from losing a whole replica.
+_QUOTIENT_GUARD = 1e-9
+
+Counts = tuple[int, ...]
+"""Replicas wanted, one per option of the Program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Σ need · n over some options ≤ total."""
+
+    rule: UnservedReason
+    where: str
+    """The GPU type, or `cluster`."""
+    needs: tuple[tuple[int, float], ...]
+    """(option index, need of one replica > 0)."""
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The integer program over n[i], one per option."""
+
+    services: tuple[ServiceTarget, ...]
+    """Sorted by name."""
+    options: tuple[Option, ...]
+    """Sorted by service, then GPU type."""
+    options_of: tuple[tuple[int, ...], ...]
+    """Per service, the indices of its options."""
+    launch_cost: tuple[float, ...]
+    """Per option, C · κ · L: what launching one replica adds to the objective."""
+    limits: tuple[Limit, ...]
+    limits_of: tuple[tuple[tuple[Limit, float], ...], ...]
+    """Per option, the limits that it counts in, each with its need."""
+    stock: tuple[int | None, ...]
+    """Per option, the number of GPUs of its type."""
+    most: tuple[int, ...]
+    """Per option, a count that some optimum never exceeds."""
+
+    @property
+    def weight_wanted(self) -> float:
+        """Σ priority · arrival rate: the served weight of a plan that serves everything."""
+        return sum(service.priority * service.arrival_rate_rps for service in self.services)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The three levels of the objective."""
+
+    served_weight: float
+    missing_weight: float
+    cost_usd_per_hour: float
+    """Level 3: Σ C · (X + κ · L · max(X, 0))."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactAnswer:
+    """What an exact method found; `counts` is None when it has no solution."""
+
+    status: SolveStatus
+    counts: Counts | None = None
+    bound: float | None = None
+    """Proven lower bound on level 3 among plans that serve at least as much."""
+    messages: tuple[str, ...] = ()
+
+
+def make_program(problem: AutoscaleProblem) -> Program:
+    """The Program of a problem. Raises InvalidInput."""
+    check_problem(problem)
+    services = tuple(sorted(problem.services, key=lambda service: service.name))
+    options = tuple(sorted(problem.options, key=lambda option: (option.service, option.gpu_type)))
+    limits = _limits(problem, options)
+    limits_of = tuple(
+        tuple((limit, need) for limit in limits for index, need in limit.needs if index == wanted)
+        for wanted in range(len(options))
+    )
+    gpus = {total.gpu_type: total.gpus for total in problem.totals}
+    by_name = {service.name: service for service in services}
+    return Program(
+        services=services,
+        options=options,
+        options_of=tuple(
+            tuple(index for index, option in enumerate(options) if option.service == service.name)
+            for service in services
+        ),
+        launch_cost=tuple(
+            option.cost_usd_per_hour * problem.launch_weight_per_s * option.launch_s for option in options
+        ),
+        limits=limits,
+        limits_of=limits_of,
+        stock=tuple(gpus[option.gpu_type] for option in options),
+        most=tuple(
+            _most(option, by_name[option.service], gpus[option.gpu_type], own_limits)
+            for option, own_limits in zip(options, limits_of, strict=True)
+        ),
+    )
+
+
+def replicas_needed(rate_rps: float, capacity_rps: float) -> int:
+    """The fewest replicas of that capacity that serve the rate."""
+    return math.ceil(rate_rps / capacity_rps * (1 - _QUOTIENT_GUARD))
+
+
+def replicas_that_fit(free: float, need: float) -> int:
+    """How often `need` > 0 fits into `free`."""
+    return max(0, math.floor(free / need * (1 + _QUOTIENT_GUARD)))
+
+
+def served_rps(program: Program, counts: Sequence[int], service: int) -> float:
+    """The rate that the counts serve of the service with that index; a shortage within tolerance counts as none."""
+    wanted = program.services[service].arrival_rate_rps
+    capacity = sum(program.options[index].capacity_rps * counts[index] for index in program.options_of[service])
+    return wanted if capacity >= wanted * (1 - TOLERANCE) else capacity
+
+
+def replicas_missing(program: Program, counts: Sequence[int], service: int) -> int:
+    """How many replicas the counts lack to the service's least number."""
+    return max(0, program.services[service].min_replicas - sum(counts[i] for i in program.options_of[service]))
+
+
+def option_cost(program: Program, index: int, count: int) -> float:
+    """What `count` replicas of one option add to level 3."""
+    option = program.options[index]
+    change = count - option.running
+    return option.cost_usd_per_hour * change + program.launch_cost[index] * max(change, 0)
+
+
+def score(program: Program, counts: Sequence[int]) -> Score:
+    """The three levels of the objective at these counts."""
+    indexed = tuple(enumerate(program.services))
+    return Score(
+        served_weight=sum(service.priority * served_rps(program, counts, index) for index, service in indexed),
+        missing_weight=sum(service.priority * replicas_missing(program, counts, index) for index, service in indexed),
+        cost_usd_per_hour=sum(option_cost(program, index, count) for index, count in enumerate(counts)),
+    )
+
+
+def serves_more(program: Program, left: Score, right: Score) -> bool | None:
+    """Whether `left` is better on levels 1 and 2; None when they are equal there."""
+    margin = TOLERANCE * program.weight_wanted
+    if abs(left.served_weight - right.served_weight) > margin:
+        return left.served_weight > right.served_weight
+    if not math.isclose(left.missing_weight, right.missing_weight, rel_tol=TOLERANCE):
+        return left.missing_weight < right.missing_weight
+    return None
+
+
+def is_better(program: Program, left: Score, right: Score) -> bool:
+    """Whether `left` is better than `right` by more than the tolerances."""
+    more = serves_more(program, left, right)
+    if more is not None:
+        return more
+    return left.cost_usd_per_hour < right.cost_usd_per_hour - COST_TOLERANCE * max(1.0, abs(right.cost_usd_per_hour))
+
+
+def fits(program: Program, counts: Sequence[int]) -> bool:
+    """Whether counts from a solver keep every limit, to 1e-6 relative and a thousandth of a unit per replica."""
+    for limit in program.limits:
+        used = sum(need * counts[index] for index, need in limit.needs)
+        if used > limit.total * (1 + TOLERANCE) + 1e-3 * sum(counts[index] for index, _ in limit.needs):
+            return False
+    for service, own in zip(program.services, program.options_of, strict=True):
+        if service.max_replicas is not None and sum(counts[index] for index in own) > service.max_replicas:
+            return False
+    return all(0 <= count <= most for count, most in zip(counts, program.most, strict=True))
+
+
+def decode(program: Program, counts: Sequence[int]) -> AutoscaleSolution:
+    """The solution that these counts stand for."""
+    unserved = (_unserved(program, counts, service) for service in range(len(program.services)))
+    return AutoscaleSolution(
+        counts=tuple(
+            ReplicaCount(service=option.service, gpu_type=option.gpu_type, count=count, change=count - option.running)
+            for option, count in zip(program.options, counts, strict=True)
+        ),
+        unserved=tuple(entry for entry in unserved if entry is not None),
+    )
+
+
+def _limits(problem: AutoscaleProblem, options: tuple[Option, ...]) -> tuple[Limit, ...]:
+    totals = sorted(problem.totals, key=lambda total: total.gpu_type)
+    limits: list[Limit] = []
+    for total in totals:
+        own = [(index, option) for index, option in enumerate(options) if option.gpu_type == total.gpu_type]
+        where = total.gpu_type
+        limits.append(_limit("sm", where, [(i, option.sm_percent) for i, option in own], total.sm_percent))
+        limits.append(_limit("memory", where, [(i, option.memory_mib) for i, option in own], total.memory_mib))
+        limits.append(_limit("power", where, [(i, option.power_w) for i, option in own], total.power_w))
+    everywhere = list(enumerate(options))
+    limits.append(_limit("stock", "cluster", [(i, option.cpu_cores) for i, option in everywhere], problem.cpu_cores))
+    memory = [(i, option.cpu_memory_mib) for i, option in everywhere]
+    limits.append(_limit("memory", "cluster", memory, problem.cpu_memory_mib))
+    return tuple(limit for limit in limits if limit.needs and limit.total != UNLIMITED)
+
+
+def _limit(rule: UnservedReason, where: str, needs: list[tuple[int, float]], total: float) -> Limit:
+    return Limit(rule=rule, where=where, needs=tuple((index, need) for index, need in needs if need > 0), total=total)
+
+
+def _most(option: Option, service: ServiceTarget, gpus: int | None, own_limits: tuple[tuple[Limit, float], ...]) -> int:
+    # One replica beyond what serves the whole rate alone, and beyond min_replicas, could be dropped at no loss.
+    bounds = [max(replicas_needed(service.arrival_rate_rps, option.capacity_rps), service.min_replicas)]
+    bounds += [count for count in (gpus, service.max_replicas) if count is not None]
+    bounds += [replicas_that_fit(limit.total, need) for limit, need in own_limits]
+    return min(bounds)
+
+
+def _unserved(program: Program, counts: Sequence[int], service: int) -> Unserved | None:
+    target = program.services[service]
+    shortage = target.arrival_rate_rps - served_rps(program, counts, service)
+    missing = replicas_missing(program, counts, service)
+    if shortage == 0 and missing == 0:
+        return None
+    reason = _blocking_rule(program, counts, service)
+    return Unserved(service=target.name, rate_rps=shortage, reason=reason, replicas_missing=missing)
+
+
+def _blocking_rule(program: Program, counts: Sequence[int], service: int) -> UnservedReason:
+    """The rule that forbids one more replica: that of the largest option; `budget` when one more was possible."""
+    own = program.options_of[service]
+    if not own:
+        return "slo"
+    most = program.services[service].max_replicas
+    if most is not None and sum(counts[index] for index in own) >= most:
+        return "replicas"
+    rules = [
+        _rule_against(program, counts, index)
+        for index in sorted(own, key=lambda index: -program.options[index].capacity_rps)
+    ]
+    return "budget" if None in rules else rules[0] or "budget"
+
+
+def _rule_against(program: Program, counts: Sequence[int], index: int) -> UnservedReason | None:
+    stock = program.stock[index]
+    if stock is not None and counts[index] >= stock:
+        return "stock"
+    for limit, need in program.limits_of[index]:
+        used = sum(other_need * counts[other] for other, other_need in limit.needs)
+        if replicas_that_fit(limit.total - used, need) < 1:
+            return limit.rule
+    return None

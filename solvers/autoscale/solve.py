@@ -1,0 +1,62 @@
+"""The autoscaling technique's quality chain: exact within the budget → best incumbent → greedy."""
+
+from typing import Literal
+
+from solvers.autoscale.greedy import solve_greedy
+from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution
+from solvers.autoscale.program import Counts, ExactAnswer, Program, decode, fits, is_better, make_program, score
+from solvers.outcome import Budget, SolveReport, SolveStatus
+
+Method = Literal["cp-sat", "pulp", "greedy"]
+
+
+def solve(
+    problem: AutoscaleProblem, budget: Budget, *, method: Method = "cp-sat"
+) -> tuple[AutoscaleSolution, SolveReport]:
+    """Replica counts that keep every limit, never worse than the greedy's, and how they came about.
+
+    The report's objective and bound are level 3 of the formulation (HetSev's cost: what changes, against what runs);
+    its method says which way spoke: `cp-sat`, `pulp-cbc` or `greedy`. Raises InvalidInput.
+    """
+    begun = budget.elapsed()
+    program = make_program(problem)
+    greedy = solve_greedy(program)
+    if method == "greedy":
+        answer = ExactAnswer(status=SolveStatus.UNKNOWN)
+    elif budget.remaining_s() == 0:
+        answer = ExactAnswer(status=SolveStatus.TIME_LIMIT, messages=(f"{method}: no time was left to try it",))
+    else:
+        answer = _solve_exact(program, start=greedy, budget=budget, method=method)
+    counts, status, messages = _better(program, answer, greedy)
+    report = SolveReport(
+        technique="autoscale",
+        method="greedy" if counts is greedy else "pulp-cbc" if method == "pulp" else method,
+        status=status,
+        objective=score(program, counts).cost_usd_per_hour,
+        bound=answer.bound,
+        seconds=budget.elapsed() - begun,
+        messages=messages,
+    )
+    return decode(program, counts), report
+
+
+def _solve_exact(program: Program, *, start: Counts, budget: Budget, method: Method) -> ExactAnswer:
+    # Imported here so that a greedy answer never pays for loading a solver.
+    if method == "pulp":
+        from solvers.autoscale.exact_pulp import solve_pulp
+
+        return solve_pulp(program, start=start, budget=budget)
+    from solvers.autoscale.exact_cp_sat import solve_cp_sat
+
+    return solve_cp_sat(program, start=start, budget=budget)
+
+
+def _better(program: Program, answer: ExactAnswer, greedy: Counts) -> tuple[Counts, SolveStatus, tuple[str, ...]]:
+    """The exact counts where they are valid and no worse than the greedy's, else the greedy's; the reasons why."""
+    if answer.counts is None:
+        return greedy, SolveStatus.FEASIBLE, answer.messages
+    if not fits(program, answer.counts):
+        return greedy, SolveStatus.FEASIBLE, (*answer.messages, "the solver's counts broke a limit; the greedy's stand")
+    if is_better(program, score(program, greedy), score(program, answer.counts)):
+        return greedy, SolveStatus.FEASIBLE, (*answer.messages, "the greedy's counts are better than the incumbent")
+    return answer.counts, answer.status, answer.messages
