@@ -7,7 +7,7 @@ For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this
     3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
-and, where that leaves a choice among GPUs that carry nothing, the lowest ids.
+and, where that leaves a choice among GPUs that carry nothing, the lowest ids, in the order of the plan's content.
 
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
 replica runs there already. An unhealthy GPU takes nothing. What the plan does not name is stopped, wherever it runs.
@@ -179,7 +179,7 @@ def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place])
     offered = occupied + empty[: len(slots)]
     cost, forbidden = _costs(problem, slots, offered)
     chosen: list[_Place | None] = [None] * len(slots)
-    # GPUs that carry nothing are alike: whichever of them were matched, the lowest ids stand in for them.
+    # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
     lowest_empty = iter(empty)
     for slot, place in zip(*linear_sum_assignment(cost), strict=True):
         if not forbidden[slot, place]:

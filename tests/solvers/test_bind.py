@@ -147,9 +147,18 @@ def test_another_sm_percent_or_network_is_another_replica() -> None:
 
 def test_a_batch_change_is_avoided_where_another_gpu_needs_none() -> None:
     gpus = fleet(2)
-    first = bound(a_plan(on_gpu(replica("a", batch=1)), on_gpu(replica("a", batch=4))), gpus).plan
-    kept = bound(a_plan(on_gpu(replica("a", batch=4)), on_gpu(replica("a", batch=1))), gpus, first)
-    assert kept.steps == ()
+    first = bound(a_plan(on_gpu(replica("a", batch=4))), gpus).plan
+    second = bound(a_plan(on_gpu(replica("a", batch=4)), on_gpu(replica("a", batch=1))), gpus, first).plan
+    assert [gpu.replicas[0].batch for gpu in second.gpus] == [4, 1]
+    assert bound(a_plan(on_gpu(replica("a", batch=1)), on_gpu(replica("a", batch=4))), gpus, second).steps == ()
+
+
+def test_a_clock_change_is_avoided_where_another_gpu_needs_none() -> None:
+    gpus = fleet(2)
+    first = bound(a_plan(on_gpu("a", clock_mhz=1500.0)), gpus).plan
+    second = bound(a_plan(on_gpu("a", clock_mhz=1500.0), on_gpu("a", clock_mhz=1000.0)), gpus, first).plan
+    assert [gpu.clock_mhz for gpu in second.gpus] == [1500.0, 1000.0]
+    assert bound(a_plan(on_gpu("a", clock_mhz=1000.0), on_gpu("a", clock_mhz=1500.0)), gpus, second).steps == ()
 
 
 def test_a_gpu_that_carries_nothing_is_better_than_one_that_must_drain_first() -> None:
@@ -169,20 +178,23 @@ def test_gpus_are_matched_within_their_type_only() -> None:
     assert started(moved) == 1
 
 
+def drawn_plan(draw: random.Random) -> Plan:
+    """1 to 4 GPUs with 1 to 3 replicas each."""
+    return a_plan(
+        *(
+            on_gpu(
+                *(replica(name, draw.choice((25.0, 50.0))) for name in draw.sample(SERVICES, draw.randint(1, 3))),
+                clock_mhz=draw.choice((1000.0, 1500.0)),
+            )
+            for _ in range(draw.randint(1, 4))
+        )
+    )
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_assignment_of_gpus_starts_fewer_replicas(seed: int) -> None:
-    draw = random.Random(seed)
-    gpus = fleet(4)
-
-    def drawn_plan() -> Plan:
-        patterns = [
-            on_gpu(*(replica(name, draw.choice((25.0, 50.0))) for name in draw.sample(SERVICES, draw.randint(1, 2))))
-            for _ in range(draw.randint(1, 4))
-        ]
-        return a_plan(*patterns)
-
-    first = bound(drawn_plan(), gpus).plan
-    wanted = drawn_plan()
+    draw, gpus = random.Random(seed), fleet(4)
+    first, wanted = bound(drawn_plan(draw), gpus).plan, drawn_plan(draw)
     result = bound(wanted, gpus, first)
     held = {gpu.id: Counter((each.service, each.sm_percent) for each in gpu.replicas) for gpu in first.gpus}
     patterns = [Counter((each.service, each.sm_percent) for each in gpu.replicas) for gpu in wanted.gpus]
@@ -200,6 +212,16 @@ def _content(plan: Plan) -> Counter[GpuPlan]:
         for gpu in plan.gpus
         for _ in range(gpu.count)
     )
+
+
+def test_gpus_that_carry_nothing_are_filled_by_id_in_the_order_of_the_plan_s_content() -> None:
+    for seed in range(100):
+        draw, gpus = random.Random(seed), fleet(8)
+        first = bound(drawn_plan(draw), gpus).plan
+        taken = [gpu for gpu in bound(drawn_plan(draw), gpus, first).plan.gpus if gpu.id not in where(first)]
+        assert [gpu.id for gpu in taken] == [gpu.id for gpu in gpus if gpu.id not in where(first)][: len(taken)], seed
+        contents = [(gpu.clock_mhz, [(each.service, each.sm_percent) for each in gpu.replicas]) for gpu in taken]
+        assert contents == sorted(contents), seed
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -272,14 +294,14 @@ def test_an_empty_plan_stops_everything() -> None:
 
 
 def test_ids_are_never_used_twice() -> None:
-    gpus, running, seen = fleet(3), None, dict[str, str]()
+    gpus, running, seen = fleet(3), None, set[str]()
     draw = random.Random(7)
     for _ in range(30):
         plan = a_plan(*(on_gpu(*draw.sample(SERVICES, draw.randint(1, 3))) for _ in range(draw.randint(0, 3))))
         result = bound(plan, gpus, running)
         fresh = [each for step in result.steps for each in step.start]
-        assert len(set(fresh)) == len(fresh) and seen.keys().isdisjoint(fresh)
-        seen |= dict.fromkeys(fresh, "")
+        assert len(set(fresh)) == len(fresh) and seen.isdisjoint(fresh)
+        seen.update(fresh)
         running = result.plan
 
 

@@ -393,8 +393,10 @@ def test_the_example_report_follows_from_the_example_plan() -> None:
         ({"cost_usd_per_hour": 1.7643}, "cost_usd_per_hour"),
         ({"cost_usd_per_hour": math.nan}, "cost_usd_per_hour"),
         ({"lower_bound_usd_per_hour": 1.7643}, "lower_bound_usd_per_hour"),
+        ({"lower_bound_usd_per_hour": math.nan}, "lower_bound_usd_per_hour"),
         ({"lower_bound_usd_per_hour": 1.6}, "gap_percent"),
         ({"gap_percent": 1.0}, "gap_percent"),
+        ({"gap_percent": math.nan}, "gap_percent"),
     ],
 )
 def test_a_report_that_the_plan_contradicts_is_caught(changes: dict[str, float], field: str) -> None:

@@ -150,6 +150,28 @@ def test_rates_that_swap_between_replicas_are_no_loss() -> None:
     assert losses(taken) == {}
 
 
+def test_replicas_that_only_change_rates_carry_the_larger_one_throughout() -> None:
+    def shared(name: str, s_rps: float, t_rps: float) -> BoundGpu:
+        return a_gpu(name, a_replica(f"s-{name}", rate_rps=s_rps), a_replica(f"t-{name}", rate_rps=t_rps))
+
+    before, after = [shared("g0", 100, 50), shared("g1", 50, 100)], [shared("g0", 50, 100), shared("g1", 100, 50)]
+    assert losses(steps(before, after)) == {}
+    # Beside them 60 rps of s drain: 210 are needed, 2 · 100 are left.
+    drained = a_replica("s-old", rate_rps=60.0, memory_mib=BIG_MIB)
+    taken = steps([*before, a_gpu("g2", drained)], [*after, a_gpu("g2", replace(drained, id=ReplicaId("s-new")))])
+    assert losses(taken) == {"s": 10.0}
+
+
+def test_a_batch_change_carries_the_new_rate_only_after_its_step() -> None:
+    before = [a_gpu("g0", a_replica("a-1", rate_rps=20.0)), a_gpu("g1", a_replica("a-2", rate_rps=5.0))]
+    after = [
+        a_gpu("g0", a_replica("a-1", rate_rps=5.0, batch=4)),
+        a_gpu("g1", a_replica("a-3", rate_rps=20.0, memory_mib=BIG_MIB)),
+    ]
+    # 25 before and after; while g1 drains, only a-1's old 20 are carried.
+    assert losses(steps(before, after)) == {"a": 5.0}
+
+
 def test_clock_and_power_cap_change_every_replica_of_the_gpu() -> None:
     before = [a_gpu("g", a_replica("a-1"), a_replica("b-1"))]
     for after in (replace(before[0], clock_mhz=1400.0), replace(before[0], power_cap_w=250.0)):
