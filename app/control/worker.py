@@ -174,7 +174,7 @@ def _serve(pipe: Connection) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from solvers.policies import warm_up
+    from solvers.policies.warm_up import warm_up
 
     warm_up()
     pipe.send("ready")

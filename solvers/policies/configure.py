@@ -1,0 +1,160 @@
+"""Configurations: at which operating row a service would run on a GPU type, whatever its neighbours turn out to be.
+
+HetSev profiles each service once per GPU type (its T_g). Here the profile is one operating row whose capacity holds
+next to the *worst* company that the GPU may hold, so that counting replicas and placing them can be done one after
+the other without breaking a promise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solvers.plan import replicas_of
+from solvers.predict.colocation import WorstNeighbours, capacities_rps, worst_neighbours
+from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.state import GpuType
+
+KEEP_TOLERANCE = 1.15
+"""A running row stays as long as its cost for the present rate is within this factor of the best row's: every other
+row would restart all of the service's replicas on that GPU type."""
+
+SEPARATE_COMPANY = 8
+"""Up to this many services each gets its own worst company, without itself. Beyond, one company per GPU type that
+counts the service itself among its neighbours: a little more cautious, and linear instead of quadratic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One service on one GPU type: the row, and what it carries in the worst company."""
+
+    service: str
+    gpu_type: str
+    row: OperatingPoint
+    capacity_rps: float
+    """> 0."""
+    cost_usd_per_hour: float
+    """The price of the part of a GPU that the replica occupies: its largest share of SMs, memory, watts or places."""
+
+
+def configure(problem: Problem, *, keep_running: bool) -> tuple[Configuration, ...]:
+    """The cheapest configuration per service and GPU type for the present rate; none where the SLO cannot be met.
+
+    With `keep_running`, a row that runs now is preferred within KEEP_TOLERANCE.
+    """
+    chosen = []
+    for gpu_type in problem.gpu_types:
+        companies = Companies(problem, gpu_type)
+        for service in problem.services:
+            candidates = companies.candidates(service)
+            if candidates:
+                chosen.append(_choose(problem, service, candidates, keep_running=keep_running))
+    return tuple(chosen)
+
+
+def planning_clock_mhz(gpu_type: GpuType) -> float:
+    """The clock that HetSev runs a GPU at: the highest, since it does not choose clocks."""
+    return max(gpu_type.clocks_mhz)
+
+
+class Companies:
+    """The worst neighbours of every service on one GPU type."""
+
+    def __init__(self, problem: Problem, gpu_type: GpuType) -> None:
+        self._problem = problem
+        self._gpu_type = gpu_type
+        self._rows = {
+            service.name: self._eligible(service) for service in problem.services if service.allows(gpu_type.name)
+        }
+        self._all = self._company(tuple(self._rows.values())) if len(self._rows) > SEPARATE_COMPANY else None
+
+    def of(self, service: str) -> WorstNeighbours:
+        """The worst company of a service."""
+        if self._all is not None:
+            return self._all
+        return self._company(tuple(rows for name, rows in self._rows.items() if name != service))
+
+    def rows(self, service: str) -> tuple[OperatingPoint, ...]:
+        """The rows at the planning clock that fit on an empty GPU."""
+        return self._rows.get(service, ())
+
+    def candidates(self, service: ServiceDemand) -> list[Configuration]:
+        """Every row with which the service meets its SLO in the worst company."""
+        rows = self.rows(service.name)
+        points = self._points(service)
+        if not rows or points is None:
+            return []
+        executions = self.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
+        law = self._problem.capacity_law
+        capacities = capacities_rps(law, rows, executions, percentile=service.percentile, slo_ms=service.slo_ms)
+        return [
+            Configuration(
+                service=service.name,
+                gpu_type=self._gpu_type.name,
+                row=row,
+                capacity_rps=float(capacity),
+                cost_usd_per_hour=self._footprint(row) * self._gpu_type.price_usd_per_hour,
+            )
+            for row, capacity in zip(rows, capacities, strict=True)
+            if capacity > 0.0
+        ]
+
+    def _company(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:
+        return worst_neighbours(others, gpu_type=self._gpu_type, max_replicas=self._problem.max_replicas_per_gpu)
+
+    def _points(self, service: ServiceDemand) -> OperatingPoints | None:
+        return self._problem.points_of(service.network, self._gpu_type.name)
+
+    def _eligible(self, service: ServiceDemand) -> tuple[OperatingPoint, ...]:
+        points = self._points(service)
+        clock_mhz = planning_clock_mhz(self._gpu_type)
+        watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
+        return tuple(
+            row
+            for row in (points.rows if points else ())
+            if row.clock_mhz == clock_mhz and row.memory_mib <= self._gpu_type.memory_mib and row.power_w <= watts
+        )
+
+    def _footprint(self, row: OperatingPoint) -> float:
+        watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
+        return max(
+            row.sm_percent / 100.0,
+            row.memory_mib / self._gpu_type.memory_mib,
+            row.power_w / watts if row.power_w > 0 else 0.0,
+            1.0 / self._problem.max_replicas_per_gpu,
+        )
+
+
+def _choose(
+    problem: Problem, service: ServiceDemand, candidates: Sequence[Configuration], *, keep_running: bool
+) -> Configuration:
+    """The candidate with the least cost of enough replicas; ties by fewer replicas, then by a smaller row."""
+    stock = problem.gpu_type(candidates[0].gpu_type).count
+    best = min(candidates, key=lambda candidate: _rank(service, candidate, stock))
+    if not keep_running:
+        return best
+    running = _running_rows(problem, service.name, best.gpu_type)
+    kept = [candidate for candidate in candidates if candidate.row[:3] in running]
+    if not kept:
+        return best
+    favourite = min(kept, key=lambda candidate: _rank(service, candidate, stock))
+    beyond, cost = _rank(service, favourite, stock)[:2]
+    best_beyond, best_cost = _rank(service, best, stock)[:2]
+    return favourite if beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE else best
+
+
+def _rank(service: ServiceDemand, candidate: Configuration, stock: int | None) -> tuple[float, float, int, float, int]:
+    """Rate that the type's stock cannot carry, then cost, replicas, SM percent, batch."""
+    needed = max(1, service.min_replicas, math.ceil(service.arrival_rate_rps / candidate.capacity_rps - 1e-9))
+    most = needed if stock is None else min(needed, stock)
+    beyond = max(0.0, service.arrival_rate_rps - most * candidate.capacity_rps)
+    return beyond, needed * candidate.cost_usd_per_hour, needed, candidate.row.sm_percent, candidate.row.batch
+
+
+def _running_rows(problem: Problem, service: str, gpu_type: str) -> set[tuple[float, int, float]]:
+    if problem.current is None:
+        return set()
+    return {
+        (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        for gpu, replica in replicas_of(problem.current, service)
+        if gpu.gpu_type == gpu_type
+    }

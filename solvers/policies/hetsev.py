@@ -1,0 +1,330 @@
+"""Policy `hetsev`: count replicas per GPU type by HetSev's program, share GPUs, place with anti-affinity.
+
+    1. configure   one operating row per (service, GPU type), whose capacity holds in any company
+    2. autoscale   replicas per (service, GPU type), all services together (CP-SAT, else greedy)
+    3. sharing     the smallest SM percent with which each new replica carries its part (CVXPY, else closed form)
+    4. placement   who shares a GPU with whom (bounds, CP-SAT, else HetSev's worst fit over fair queues)
+    5. routing     the rate of every replica
+
+It prefers to change the running arrangement by as little as the counts ask for. A fresh arrangement replaces it when
+it serves more, or when it has been cheaper by CONSOLIDATION_GAIN for CONSOLIDATION_HOLD_S.
+
+Source: HetSev (Future Internet 2023), sections 4.1 and 4.2. Changed: replicas get a capped SM percent (HetSev shares
+without a cap); memory, SM and power totals are per GPU type; all services are solved together.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
+from solvers.autoscale.solve import solve as solve_autoscale
+from solvers.cost import cost_usd_per_hour, served_weight
+from solvers.dispatch.fair_queues import WaitingReplica, fair_order
+from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
+from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
+from solvers.placement.solve import solve as solve_placement
+from solvers.plan import Plan, UnservedReason
+from solvers.policies.arrange import Key, arrange, running_carriers
+from solvers.policies.configure import Companies, Configuration, configure
+from solvers.policies.routing import Carrier, Seat, route
+from solvers.predict.colocation import max_execution_ms
+from solvers.problem import OperatingPoint, Problem
+from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem
+from solvers.sharing.solve import solve as solve_sharing
+from solvers.state import Json, Observed
+
+NAME = "hetsev"
+MEMORY_VERSION = 1
+
+LAUNCH_S = 20.0
+"""From the decision to the first served request, where nobody measured it."""
+LAUNCH_WEIGHT_PER_S = 0.002
+"""κ: a launch of 20 s costs as much as 4 % of the replica's hourly cost; enough to break ties towards what runs."""
+
+CONSOLIDATION_GAIN = 0.10
+CONSOLIDATION_HOLD_S = 60.0
+
+FRAGMENTATION_ROUNDS = 3
+"""Times that the counts are decided again with the room that fragmentation took away."""
+
+QUEUES = 4
+PICKS_PER_ROUND = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """One candidate plan with how it came about."""
+
+    plan: Plan
+    steps: tuple[SolveReport, ...]
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan, its report, and since when a consolidation has looked worthwhile."""
+    fresh = _fresh(problem, budget)
+    changed = _changed(problem, budget)
+    since_s = _since_s(memory)
+    if changed is None:
+        chosen, since_s, why = fresh, None, "fresh arrangement"
+    else:
+        chosen, since_s, why = _choose(problem, changed, fresh, since_s, observed.at_s)
+    report = _report(problem, chosen, why)
+    return chosen.plan, report, {"version": MEMORY_VERSION, "consolidation_since_s": since_s}
+
+
+def _choose(
+    problem: Problem, changed: _Draft, fresh: _Draft, since_s: float | None, now_s: float
+) -> tuple[_Draft, float | None, str]:
+    gained = served_weight(problem, fresh.plan) - served_weight(problem, changed.plan)
+    if gained > 1e-6 * max(1.0, served_weight(problem, fresh.plan)):
+        return fresh, None, "fresh arrangement: it serves more than the running one can be changed to"
+    cost, fresh_cost = cost_usd_per_hour(problem, changed.plan), cost_usd_per_hour(problem, fresh.plan)
+    if gained < -1e-6 * max(1.0, served_weight(problem, changed.plan)):
+        return changed, None, "running arrangement, changed: a fresh one would serve less"
+    if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
+        return changed, None, "running arrangement, changed"
+    began_s = now_s if since_s is None or since_s > now_s else since_s
+    if now_s - began_s >= CONSOLIDATION_HOLD_S:
+        return fresh, None, f"consolidation: {cost:.2f} USD/h falls to {fresh_cost:.2f} USD/h"
+    waited = f"{now_s - began_s:.0f} of {CONSOLIDATION_HOLD_S:.0f} s"
+    return changed, began_s, f"running arrangement, changed; a consolidation to {fresh_cost:.2f} USD/h waits, {waited}"
+
+
+def _fresh(problem: Problem, budget: Budget) -> _Draft:
+    """A plan from nothing, with smallest SM percents."""
+    configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=False)}
+    lost: Counter[Key] = Counter()
+    for _ in range(FRAGMENTATION_ROUNDS):
+        counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, keep_running=False)
+        rows, share_report = _shrink(problem, configurations, counts, budget)
+        carriers, left_out, place_report = _place(problem, counts, rows, budget)
+        if not left_out:
+            break
+        for key, reason in left_out:
+            lost[key] += 1
+            reasons.setdefault(key[0], reason)
+    plan = route(problem, NAME, carriers, reasons)
+    return _Draft(plan=plan, steps=(count_report, share_report, place_report))
+
+
+def _changed(problem: Problem, budget: Budget) -> _Draft | None:
+    """The running arrangement, changed to what the counts ask for; None when there is none or it does not fit."""
+    running = running_carriers(problem)
+    if not running:
+        return None
+    configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=True)}
+    counts, reasons, report = _count(problem, configurations, budget, lost=Counter(), keep_running=True)
+    carriers = arrange(problem, running, counts, {key: one.row for key, one in configurations.items()})
+    if carriers is None:
+        return None
+    return _Draft(plan=route(problem, NAME, carriers, reasons), steps=(report,))
+
+
+def _count(
+    problem: Problem,
+    configurations: Mapping[Key, Configuration],
+    budget: Budget,
+    *,
+    lost: Mapping[Key, int],
+    keep_running: bool,
+) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
+    """Replicas per (service, GPU type), why services fall short, and how it was found.
+
+    `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
+    """
+    running: Counter[Key] = Counter()
+    if keep_running and problem.current is not None:
+        for gpu in problem.current.gpus:
+            running.update({(replica.service, gpu.gpu_type): gpu.count for replica in gpu.replicas})
+    solution, report = solve_autoscale(
+        AutoscaleProblem(
+            services=tuple(
+                ServiceTarget(
+                    name=service.name,
+                    arrival_rate_rps=service.arrival_rate_rps,
+                    priority=service.priority,
+                    min_replicas=service.min_replicas,
+                    max_replicas=service.max_replicas,
+                )
+                for service in problem.services
+            ),
+            options=tuple(_option(one, running[key]) for key, one in sorted(configurations.items())),
+            totals=_totals(problem, configurations, lost),
+            launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+        ),
+        budget,
+    )
+    counts = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
+    reasons = {entry.service: entry.reason for entry in solution.unserved}
+    return counts, reasons, report
+
+
+def _option(configuration: Configuration, running: int) -> Option:
+    row = configuration.row
+    return Option(
+        service=configuration.service,
+        gpu_type=configuration.gpu_type,
+        capacity_rps=configuration.capacity_rps,
+        cost_usd_per_hour=configuration.cost_usd_per_hour,
+        memory_mib=row.memory_mib,
+        sm_percent=row.sm_percent,
+        power_w=row.power_w,
+        running=running,
+        launch_s=LAUNCH_S,
+    )
+
+
+def _totals(
+    problem: Problem, configurations: Mapping[Key, Configuration], lost: Mapping[Key, int]
+) -> tuple[TypeTotals, ...]:
+    """What the GPUs of each type offer together, less what replicas that found no place would have taken."""
+    totals = []
+    for gpu_type in problem.gpu_types:
+        gone = [
+            (configurations[key].row, times)
+            for key, times in sorted(lost.items())
+            if key[1] == gpu_type.name and key in configurations
+        ]
+        count = gpu_type.count
+        totals.append(
+            TypeTotals(gpu_type=gpu_type.name)
+            if count is None
+            else TypeTotals(
+                gpu_type=gpu_type.name,
+                gpus=count,
+                memory_mib=_left(gpu_type.memory_mib * count, [row.memory_mib * times for row, times in gone]),
+                sm_percent=_left(100.0 * count, [row.sm_percent * times for row, times in gone]),
+                power_w=_left(
+                    (gpu_type.power_cap_w - gpu_type.idle_w) * count, [row.power_w * times for row, times in gone]
+                ),
+            )
+        )
+    return tuple(totals)
+
+
+def _left(total: float, taken: Sequence[float]) -> float:
+    return max(0.0, total - sum(taken))
+
+
+def _shrink(
+    problem: Problem, configurations: Mapping[Key, Configuration], counts: Mapping[Key, int], budget: Budget
+) -> tuple[dict[Key, OperatingPoint], SolveReport]:
+    """The smallest row per key with which its replicas carry their part of the rate in the worst company."""
+    companies = {gpu_type.name: Companies(problem, gpu_type) for gpu_type in problem.gpu_types}
+    capacity: dict[str, float] = defaultdict(float)
+    for (service, gpu_type), count in counts.items():
+        capacity[service] += configurations[service, gpu_type].capacity_rps * count
+    keys = sorted(counts)
+    limited = tuple(_limited(problem, companies[key[1]], configurations[key], capacity[key[0]]) for key in keys)
+    solution, report = solve_sharing(SharingProblem(replicas=limited), budget)
+    rows = {}
+    for key, sm_percent in zip(keys, solution.sm_percent, strict=True):
+        chosen = configurations[key].row
+        if sm_percent is not None and sm_percent < chosen.sm_percent:
+            wanted = (sm_percent, chosen.batch, chosen.clock_mhz)
+            chosen = next(row for row in companies[key[1]].rows(key[0]) if row[:3] == wanted)
+        rows[key] = chosen
+    return rows, report
+
+
+def _limited(problem: Problem, companies: Companies, configuration: Configuration, capacity_rps: float) -> LimitedCurve:
+    """The worst-company curve at the configuration's batch, with the longest time that still carries its part."""
+    service = problem.service(configuration.service)
+    points = problem.points_of(service.network, configuration.gpu_type)
+    assert points is not None, "a configuration has operating points"
+    rows = sorted(row for row in companies.rows(service.name) if row.batch == configuration.row.batch)
+    executions = companies.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
+    load = min(1.0, service.arrival_rate_rps / capacity_rps)
+    limit_ms = max_execution_ms(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=configuration.row.batch,
+        slo_ms=service.slo_ms,
+        rate_rps=max(load * configuration.capacity_rps, 1e-6),
+    )
+    return LimitedCurve(
+        name=f"{service.name} on {configuration.gpu_type}",
+        curve=Curve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist())),
+        limit_ms=limit_ms,
+    )
+
+
+def _place(
+    problem: Problem, counts: Mapping[Key, int], rows: Mapping[Key, OperatingPoint], budget: Budget
+) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
+    """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
+    names = {
+        f"{service}/{gpu_type}/{number:04d}": (service, gpu_type)
+        for (service, gpu_type), count in sorted(counts.items())
+        for number in range(count)
+    }
+    order = fair_order(
+        [
+            WaitingReplica(
+                name=name, network=problem.service(key[0]).network, memory_mib=rows[key].memory_mib, waiting_s=0.0
+            )
+            for name, key in names.items()
+        ],
+        queues=QUEUES,
+        per_round=PICKS_PER_ROUND,
+    )
+    solution, report = solve_placement(
+        PlacementProblem(
+            replicas=tuple(_pending(problem, name, key, rows[key]) for name, key in names.items()),
+            gpus=tuple(
+                GpuStock(
+                    gpu_type=gpu_type.name,
+                    count=gpu_type.count,
+                    price_usd_per_hour=gpu_type.price_usd_per_hour,
+                    memory_mib=gpu_type.memory_mib,
+                    power_w=gpu_type.power_cap_w - gpu_type.idle_w,
+                    max_replicas=problem.max_replicas_per_gpu,
+                )
+                for gpu_type in problem.gpu_types
+            ),
+            order=order,
+        ),
+        budget,
+    )
+    carriers = [
+        Carrier(
+            gpu_type=gpu.gpu_type,
+            seats=tuple(Seat(service=names[name][0], row=rows[names[name]]) for name in gpu.replicas),
+        )
+        for gpu in solution.gpus
+    ]
+    return carriers, [(names[entry.replica], entry.reason) for entry in solution.unplaced], report
+
+
+def _pending(problem: Problem, name: str, key: Key, row: OperatingPoint) -> PendingReplica:
+    return PendingReplica(
+        name=name,
+        gpu_type=key[1],
+        sm_percent=row.sm_percent,
+        memory_mib=row.memory_mib,
+        power_w=row.power_w,
+        value=problem.service(key[0]).priority,
+        labels=(key[0],),
+    )
+
+
+def _report(problem: Problem, draft: _Draft, why: str) -> PlanReport:
+    exact = any(step.status is SolveStatus.OPTIMAL and step.method != "greedy" for step in draft.steps[:1])
+    status: PlanStatus = "feasible" if exact else "greedy"
+    weight = served_weight(problem, draft.plan) if problem.objective == "max_goodput" else None
+    return PlanReport(
+        status=status,
+        cost_usd_per_hour=cost_usd_per_hour(problem, draft.plan),
+        method=" + ".join(f"{step.technique} {step.method}" for step in draft.steps),
+        messages=(why, *(message for step in draft.steps for message in step.messages)),
+        served_weight=weight,
+        steps=draft.steps,
+    )
+
+
+def _since_s(memory: Json) -> float | None:
+    if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
+        return None
+    since = memory.get("consolidation_since_s")
+    return float(since) if isinstance(since, int | float) else None

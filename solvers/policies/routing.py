@@ -1,0 +1,131 @@
+"""Routing: the rate of every replica of a finished arrangement, and what stays unserved."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
+from solvers.problem import OperatingPoint, Problem
+from solvers.state import GpuType
+
+SAFE = 1.0 - 1e-9
+"""Rates stay this far below a replica's capacity, so that the checker's own rounding never finds them above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One replica's place in an arrangement: its service and its operating row."""
+
+    service: str
+    row: OperatingPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """One GPU of an arrangement."""
+
+    gpu_type: str
+    seats: tuple[Seat, ...]
+
+
+def route(problem: Problem, policy: str, carriers: Sequence[Carrier], reasons: Mapping[str, UnservedReason]) -> Plan:
+    """The plan of an arrangement: each service's rate goes to its replicas in proportion to their true capacities.
+
+    What exceeds the capacities is unserved, for the reason given per service (default: stock). The clock of a GPU is
+    that of its rows, which must agree.
+    """
+    capacities = [_capacities(problem, carrier) for carrier in carriers]
+    totals: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for carrier, values in zip(carriers, capacities, strict=True):
+        for seat, capacity in zip(carrier.seats, values, strict=True):
+            totals[seat.service] += capacity
+            counts[seat.service] += 1
+    used = {
+        service.name: min(SAFE, service.arrival_rate_rps / totals[service.name]) if totals[service.name] > 0 else 0.0
+        for service in problem.services
+    }
+    gpus = tuple(
+        _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, capacities, strict=True) if carrier.seats
+    )
+    return Plan(policy=policy, gpus=merge_equal(gpus), unserved=_unserved(problem, gpus, counts, reasons))
+
+
+def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
+    """Equal GPUs as one entry with a count, in a canonical order."""
+    counts: dict[GpuPlan, int] = defaultdict(int)
+    for gpu in gpus:
+        counts[replace(gpu, count=1)] += gpu.count
+    ordered = sorted(counts, key=lambda gpu: (gpu.gpu_type, gpu.clock_mhz, [_replica_key(r) for r in gpu.replicas]))
+    return tuple(replace(gpu, count=counts[gpu]) for gpu in ordered)
+
+
+def true_capacity_rps(problem: Problem, gpu_type: GpuType, seats: Sequence[Seat], position: int) -> float:
+    """The capacity of one replica next to the others on its GPU; 0 when it misses its SLO there."""
+    seat = seats[position]
+    service = problem.service(seat.service)
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None:
+        return 0.0
+    others = Neighbours(
+        count=len(seats) - 1,
+        pressure=sum(other.row.pressure for index, other in enumerate(seats) if index != position),
+    )
+    execution = execution_ms(seat.row, others, sensitivity=points.sensitivity, gpu_type=gpu_type)
+    return capacity_rps(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=seat.row.batch,
+        slo_ms=service.slo_ms,
+        execution_ms=execution,
+    )
+
+
+def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
+    gpu_type = problem.gpu_type(carrier.gpu_type)
+    return [true_capacity_rps(problem, gpu_type, carrier.seats, position) for position in range(len(carrier.seats))]
+
+
+def _gpu_plan(carrier: Carrier, capacities: Sequence[float], used: Mapping[str, float]) -> GpuPlan:
+    replicas = tuple(
+        ReplicaPlan(
+            service=seat.service,
+            sm_percent=seat.row.sm_percent,
+            batch=seat.row.batch,
+            arrival_rate_rps=capacity * used[seat.service],
+        )
+        for seat, capacity in zip(carrier.seats, capacities, strict=True)
+    )
+    return GpuPlan(
+        gpu_type=carrier.gpu_type,
+        clock_mhz=carrier.seats[0].row.clock_mhz,
+        replicas=tuple(sorted(replicas, key=_replica_key)),
+    )
+
+
+def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int, float]:
+    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
+
+
+def _unserved(
+    problem: Problem, gpus: Sequence[GpuPlan], counts: Mapping[str, int], reasons: Mapping[str, UnservedReason]
+) -> tuple[Unserved, ...]:
+    served: dict[str, float] = defaultdict(float)
+    for gpu in gpus:
+        for replica in gpu.replicas:
+            served[replica.service] += replica.arrival_rate_rps
+    entries = []
+    for service in sorted(problem.services, key=lambda service: service.name):
+        missing_rps = service.arrival_rate_rps - served[service.name]
+        missing = max(0, service.min_replicas - counts.get(service.name, 0))
+        if missing_rps > 1e-7 * service.arrival_rate_rps or missing:
+            entries.append(
+                Unserved(
+                    service=service.name,
+                    rate_rps=max(0.0, missing_rps),
+                    reason=reasons.get(service.name, "stock"),
+                    replicas_missing=missing,
+                )
+            )
+    return tuple(entries)

@@ -1,0 +1,47 @@
+"""Warm-up: load every solver and compile every formulation once, so that the first real tick is as fast as the next."""
+
+from dataclasses import replace
+
+from solvers.outcome import Budget
+from solvers.policies import policies, policy
+from solvers.predict.capacity_law import make_capacity_law
+from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.state import GpuType, Observed
+
+
+def warm_up() -> None:
+    """Run every policy on a tiny problem, twice: from nothing, and from its own plan."""
+    for name in policies():
+        problem = tiny_problem()
+        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
+        policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, Budget(seconds=60.0))
+
+
+def tiny_problem() -> Problem:
+    """Two services on one GPU type; large enough that every technique has something to do."""
+    rows = tuple(
+        OperatingPoint(share, batch, 1000.0, 0.1, 0.5, 4.0 * batch * 100.0 / share, 1000.0, share, share / 1000.0)
+        for share in (20.0, 40.0, 60.0, 80.0, 100.0)
+        for batch in (1, 4)
+    )
+    return Problem(
+        max_replicas_per_gpu=4,
+        capacity_law=make_capacity_law([0.98], [1, 4]),
+        gpu_types=(
+            GpuType(
+                name="any",
+                price_usd_per_hour=1.0,
+                memory_mib=16_000.0,
+                count=3,
+                sm_percent_step=20.0,
+                idle_w=20.0,
+                power_cap_w=250.0,
+                clocks_mhz=(1000.0,),
+            ),
+        ),
+        services=tuple(
+            ServiceDemand(name=name, network="net", slo_ms=200.0, percentile=0.98, arrival_rate_rps=rate)
+            for name, rate in (("one", 60.0), ("two", 35.0))
+        ),
+        points=(OperatingPoints(network="net", gpu_type="any", sensitivity=0.4, rows=rows),),
+    )
