@@ -156,10 +156,11 @@ def test_replicas_that_only_change_rates_carry_the_larger_one_throughout() -> No
 
     before, after = [shared("g0", 100, 50), shared("g1", 50, 100)], [shared("g0", 50, 100), shared("g1", 100, 50)]
     assert losses(steps(before, after)) == {}
-    # Beside them 60 rps of s drain: 210 are needed, 2 · 100 are left.
+    # Beside two replicas that swap 100 and 50 rps, 60 drain: 210 are needed, 2 · 100 are left.
     drained = a_replica("s-old", rate_rps=60.0, memory_mib=BIG_MIB)
-    taken = steps([*before, a_gpu("g2", drained)], [*after, a_gpu("g2", replace(drained, id=ReplicaId("s-new")))])
-    assert losses(taken) == {"s": 10.0}
+    before = [shared("g0", 100, 0), shared("g1", 50, 0), a_gpu("g2", drained)]
+    after = [shared("g0", 50, 0), shared("g1", 100, 0), a_gpu("g2", replace(drained, id=ReplicaId("s-new")))]
+    assert losses(steps(before, after)) == {"s": 10.0}
 
 
 def test_a_batch_change_carries_the_new_rate_only_after_its_step() -> None:
