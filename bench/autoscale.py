@@ -120,8 +120,9 @@ def main() -> None:
     print("services  types  gpus/type  method   solves   p50 ms   p99 ms  optimal  short  cost over best")
     for row in rows:
         print(
-            f"{row.services:8}  {row.gpu_types:5}  {row.gpus_per_type:9}  {row.method:7}  {row.solves:6}  {row.ms_p50:7.2f}"
-            f"  {row.ms_p99:7.2f}  {row.optimal:7}  {row.short:5}  {row.cost_over_best_percent_mean:12.2f} %"
+            f"{row.services:8}  {row.gpu_types:5}  {row.gpus_per_type:9}  {row.method:7}  {row.solves:6}"
+            f"  {row.ms_p50:7.2f}  {row.ms_p99:7.2f}  {row.optimal:7}  {row.short:5}"
+            f"  {row.cost_over_best_percent_mean:12.2f} %"
         )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

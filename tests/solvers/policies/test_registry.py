@@ -1,0 +1,17 @@
+"""The registry of policies."""
+
+import pytest
+
+from solvers.errors import UnknownPolicy
+from solvers.policies import policies, policy
+from solvers.policies.k8s_hpa import make_plan
+
+
+def test_policies_are_listed_and_found_by_name() -> None:
+    assert policies() == ("hetsev", "k8s_hpa")
+    assert policy("k8s_hpa").make_plan is make_plan
+
+
+def test_unknown_policy_names_those_that_exist() -> None:
+    with pytest.raises(UnknownPolicy, match="'hetsec'; there are hetsev, k8s_hpa"):
+        policy("hetsec")
