@@ -1,0 +1,1 @@
+"""Placement: which replicas share a GPU."""

@@ -1,10 +1,11 @@
-"""Placement by rules: HetSev's worst fit in the order given, and best fit of the largest first; the better one counts.
+"""Placement by rules: HetSev's worst fit in the order given, best fit, and filling GPU by GPU; the best one counts.
 
 Source: HetSev §4.2, Algorithm 1, lines 5–14; its lines 1–4 (fair queues) are `dispatch.fair_queues`, whose order comes
 in as `PlacementProblem.order`. Changed: worst fit looks among the open GPUs first and opens another one only when
 none of them takes the replica.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,13 +18,17 @@ Fit = Literal["best", "worst"]
 
 
 def place_greedily(packing: Packing, order: Sequence[str]) -> Groups:
-    """The best, by `score`, of worst fit in that order and of best fit by descending size and by value for size."""
+    """The best, by `score`, of worst fit in that order, best fit by descending size, and filling GPU by GPU.
+
+    Where none of them places all: of best fit by descending value for size, too.
+    """
     sizes = _relative_sizes(packing)
     largest, total = sizes.max(axis=1), sizes.sum(axis=1)
     groups = [
         place_in_order(packing, _given_order(packing, order), fit="worst"),
         place_in_order(packing, _descending(largest), fit="best"),
         place_in_order(packing, _descending(total), fit="best"),
+        fill_one_by_one(packing, total),
     ]
     if not any(has_all(packing, one) for one in groups):
         density = np.array(packing.values) / np.maximum(total, 1e-12)
@@ -62,6 +67,32 @@ def _choose(left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit) -
     if fit == "worst":
         return int(np.argmax(np.where(possible, scarcest, -np.inf)))
     return int(np.argmin(np.where(possible, scarcest, np.inf)))
+
+
+def fill_one_by_one(packing: Packing, preference: Reals) -> Groups:
+    """GPU after GPU, each filled with what fits: most replicas left with its labels first, then by `preference` (N,).
+
+    Labels force the replicas of a service apart, so those with many left must go onto every GPU they can.
+    O(replicas · placed).
+    """
+    waiting = set(range(len(packing.replicas)))
+    left = Counter(label for labels in packing.labels for label in labels)
+    groups: list[list[int]] = []
+    while waiting and len(groups) < packing.gpus:
+        ranked = sorted(
+            waiting,
+            key=lambda index: (-max((left[x] for x in packing.labels[index]), default=0), -preference[index], index),
+        )
+        groups.append([])
+        room, taken = packing.rooms.copy(), set[int]()
+        for index in ranked:
+            if taken.isdisjoint(packing.labels[index]) and (packing.sizes[index] <= room).all():
+                groups[-1].append(index)
+                room -= packing.sizes[index]
+                taken.update(packing.labels[index])
+        waiting.difference_update(groups[-1])
+        left.subtract(label for index in groups[-1] for label in packing.labels[index])
+    return canonical(groups)
 
 
 def _relative_sizes(packing: Packing) -> Reals:

@@ -41,14 +41,17 @@ def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution,
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
     A placement always exists. Status OPTIMAL when value and price are proven (evenness is a tie-break and may stay
-    unproven, which a message says), else FEASIBLE. Objective and bound are the price of the used GPUs in USD/h.
+    unproven, which a message says), else FEASIBLE. Objective and bound are the price of the used GPUs in USD/h. The
+    budget's work is shared by the GPU types that the bounds leave open.
     """
     started = budget.elapsed()
-    answers = [_solve_type(packing, problem.order, budget) for packing in split(problem)]
+    greedy = [_greedy_answer(packing, problem.order) for packing in split(problem)]
+    open_types = sum(not answer.is_proven for answer in greedy)
+    shared = replace(budget, work=budget.work / max(1, open_types))
+    answers = [_evened(_improved(answer, shared), shared) for answer in greedy]
     solution = _solution(problem, answers)
     wrong = broken_rules(problem, solution.gpus)
     if wrong:
-        greedy = [_greedy_answer(packing, problem.order) for packing in split(problem)]
         solution, answers = _solution(problem, greedy), [replace(one, messages=wrong) for one in greedy]
     report = SolveReport(
         technique="placement",
@@ -62,13 +65,6 @@ def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution,
     return solution, report
 
 
-def _solve_type(packing: Packing, order: Sequence[str], budget: Budget) -> _Answer:
-    answer = _greedy_answer(packing, order)
-    if not answer.is_proven:
-        answer = _improved(answer, budget)
-    return _evened(answer, budget)
-
-
 def _greedy_answer(packing: Packing, order: Sequence[str]) -> _Answer:
     groups = place_greedily(packing, order)
     if has_all(packing, groups):
@@ -80,6 +76,8 @@ def _greedy_answer(packing: Packing, order: Sequence[str]) -> _Answer:
 
 def _improved(answer: _Answer, budget: Budget) -> _Answer:
     name = answer.packing.stock.gpu_type
+    if answer.is_proven:
+        return answer
     if budget.remaining_s() <= 0.0:
         return replace(answer, messages=(f"{name}: no time left for CP-SAT",))
     from solvers.placement.exact import Limits, place_better  # Imports ortools: only where a search is needed.
@@ -99,10 +97,10 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
 
 
 def _evened(answer: _Answer, budget: Budget) -> _Answer:
-    """The answer with a lower peak SM percent, by moves and swaps, then by CP-SAT where that is not proven lowest."""
+    """The answer with a lower peak SM percent, by moves and swaps; then by CP-SAT, unless price is still open."""
     packing, groups = answer.packing, even_out(answer.packing, answer.groups)
     least = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
-    if peak(packing, groups) <= least or budget.remaining_s() <= 0.0:
+    if peak(packing, groups) <= least or not answer.is_proven or budget.remaining_s() <= 0.0:
         return replace(answer, groups=groups)
     from solvers.placement.exact import Limits, place_more_evenly  # As above.
 

@@ -1,0 +1,1 @@
+"""Sharing: the smallest SM percent with which a replica keeps its limit."""

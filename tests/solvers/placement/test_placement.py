@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from solvers.errors import InvalidInput
 from solvers.outcome import Budget, SolveStatus
+from solvers.placement import assignment, covering
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
 from solvers.placement.even import even_out
 from solvers.placement.exact import Limits, place_better, place_more_evenly
-from solvers.placement.greedy import place_greedily, place_in_order
-from solvers.placement.packing import Groups, Packing, has_all, peak, score, split
+from solvers.placement.formulation import classes_of
+from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
+from solvers.placement.packing import SM, Groups, Packing, canonical, has_all, peak, score, split
 from solvers.placement.problem import PackedGpu, PendingReplica, PlacementProblem, PlacementSolution, broken_rules
 from solvers.placement.solve import solve
 from tests.solvers.placement.instances import best_by_trying_everything, objective, random_problem, replica, stock
@@ -141,6 +144,45 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     assert (found.value_bound, -found.gpus_bound) == (score(packing, groups).value, score(packing, groups).fewer_gpus)
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_patterns_and_assignment_agree(seed: int) -> None:
+    packing = only_packing(random_problem(seed, replicas=9, gpus=9))
+    start: Groups = tuple((index,) for index in range(len(packing.replicas)))
+    classes = classes_of(packing)
+    fewest = []
+    for build in (covering.build, assignment.build):
+        formulation = build(packing, classes, packing.gpus, needs_all=True, start=start)
+        assert formulation is not None
+        formulation.sat.minimize(formulation.used)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        assert solver.solve(formulation.sat) == cp_model.OPTIMAL
+        groups = canonical(formulation.decode(solver))
+        assert sorted(index for group in groups for index in group) == list(range(len(packing.replicas)))
+        assert len(groups) == solver.objective_value
+        fewest.append(len(groups))
+    assert fewest[0] == fewest[1]
+
+
+def test_the_patterns_of_a_small_packing_by_hand() -> None:
+    # Widths 60, 40 and 30, the last one twice without label: {60, 40}, {60, 30} and {40, 30, 30} leave no room.
+    replicas = (replica("a", 60.0), replica("b", 40.0), *(replica(f"c/{n}", 30.0, labels=()) for n in range(2)))
+    packing = only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))
+    patterns = covering.maximal_patterns(packing, classes_of(packing))
+    assert patterns is not None
+    assert sorted(map(tuple, patterns.tolist())) == [(0, 1, 2), (1, 0, 1), (1, 1, 0)]
+
+
+def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
+    # Any six of 40 services fit on a GPU: 3.8 million patterns.
+    replicas = tuple(replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number) for number in range(40))
+    problem = PlacementProblem(replicas=replicas, gpus=(stock(count=6),))
+    packing = only_packing(problem)
+    assert covering.maximal_patterns(packing, classes_of(packing)) is None
+    solution, _ = solve(problem, Budget(seconds=30.0, work=0.02))
+    assert broken_rules(problem, solution.gpus) == ()
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_bounds_hold_for_every_placement_found(seed: int) -> None:
     problem = random_problem(seed, replicas=7, gpus=2 + seed % 5)
@@ -170,6 +212,15 @@ def test_worst_fit_spreads_over_open_gpus_and_best_fit_fills_them() -> None:
 def test_worst_fit_opens_a_gpu_only_when_no_open_one_takes_the_replica() -> None:
     problem = PlacementProblem(replicas=(replica("a", 60.0), replica("b", 40.0), replica("c", 10.0)), gpus=(stock(),))
     assert place_in_order(only_packing(problem), (0, 1, 2), fit="worst") == ((0, 1), (2,))
+
+
+def test_filling_one_by_one_takes_services_with_many_replicas_first() -> None:
+    # Three of a must be on three GPUs anyway; b and c go beside them, where best fit by width pairs b with c.
+    widths = {"a/0": 40.0, "a/1": 40.0, "a/2": 40.0, "b/0": 50.0, "c/0": 45.0}
+    problem = PlacementProblem(replicas=tuple(replica(*item) for item in widths.items()), gpus=(stock(),))
+    packing = only_packing(problem)
+    assert fill_one_by_one(packing, packing.sizes[:, SM].astype(float)) == ((0, 3), (1, 4), (2,))
+    assert place_in_order(packing, (3, 4, 0, 1, 2), fit="best") == ((0,), (1,), (2,), (3, 4))
 
 
 def test_the_given_order_decides_who_comes_first_when_room_is_short() -> None:

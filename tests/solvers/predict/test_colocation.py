@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solvers.check import violations
+from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.predict.colocation import (
     ALONE,
     Neighbours,
@@ -20,7 +22,7 @@ from solvers.predict.colocation import (
     max_execution_ms,
     worst_neighbours,
 )
-from solvers.problem import CapacityLaw, OperatingPoint
+from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.problem_json import problem_from_json
 from solvers.state import GpuType
 
@@ -91,6 +93,40 @@ def test_the_contracts_example_file_gives_the_same_figures() -> None:
         execution_ms=execution,
     )
     assert (round(execution, 4), round(capacity, 3)) == (23.1572, 155.774)
+
+
+def shared_gpu(rates_rps: tuple[float, float]) -> tuple[Problem, Plan]:
+    """Two services on one GPU, 50 % each, with those arrival rates."""
+    services = tuple(
+        ServiceDemand(name=name, network=name, slo_ms=80.0, percentile=0.98, arrival_rate_rps=rate)
+        for name, rate in zip(("chat", "photo"), rates_rps, strict=True)
+    )
+    problem = Problem(
+        max_replicas_per_gpu=4,
+        capacity_law=LAW,
+        gpu_types=(gpu_type(),),
+        services=services,
+        points=tuple(
+            OperatingPoints(network=name, gpu_type="big", sensitivity=0.8, rows=(row(50.0, pressure=pressure),))
+            for name, pressure in (("chat", 0.3), ("photo", 0.1))
+        ),
+    )
+    replicas = tuple(
+        ReplicaPlan(service=one.name, sm_percent=50.0, batch=4, arrival_rate_rps=one.arrival_rate_rps)
+        for one in services
+    )
+    return problem, Plan(policy="test", gpus=(GpuPlan(gpu_type="big", clock_mhz=1400.0, replicas=replicas),))
+
+
+def test_capacities_next_to_neighbours_are_those_of_the_checker() -> None:
+    capacities = []
+    for own, other in ((0.3, 0.1), (0.1, 0.3)):
+        company = Neighbours(count=1, pressure=other)
+        execution = execution_ms(row(50.0, pressure=own), company, sensitivity=0.8, gpu_type=gpu_type())
+        capacities.append(capacity_rps(LAW, percentile=0.98, batch=4, slo_ms=80.0, execution_ms=execution))
+    assert violations(*shared_gpu((capacities[0], capacities[1]))) == ()
+    broken = violations(*shared_gpu((capacities[0] * 1.00001, capacities[1] * 1.00001)))
+    assert [violation.rule for violation in broken] == ["capacity", "capacity"]
 
 
 def test_many_rows_at_once_agree_with_one_by_one() -> None:
