@@ -1,4 +1,8 @@
-"""Forecast: recent windows → the arrival rate that the next plan must serve, per service."""
+"""Forecast: recent windows → the arrival rate that the next plan must serve, per service.
+
+The rate follows the load up after `upscale_delay_s` and down after `downscale_delay_s`, as Kubernetes' stabilisation
+windows do: it leaves the planned rate only when every forecast of the last delay agrees.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,43 +12,57 @@ import numpy as np
 from app.control.observe import age_s
 from app.control.store import ServiceWindow, Snapshot
 from solvers.forecast.arrival_rate import forecast_rate
-from solvers.state import Demand
+from solvers.state import Demand, Service
 
 
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
-    """One Demand per service. A service that was never observed, or whose telemetry stopped, keeps its last rate.
+    """One Demand per service. A service that was never observed, or whose telemetry stopped, keeps its planned rate.
 
-    The last rate is the one that the target serves; without a target it is zero.
+    The planned rate is the one that the target serves; without a target it is zero.
     """
     windows: dict[str, list[ServiceWindow]] = defaultdict(list)
     for window in snapshot.windows:
         windows[window.service].append(window)
+    planned = planned_rates_rps(snapshot)
     return tuple(
-        Demand(service=service.name, arrival_rate_rps=_rate(windows[service.name], snapshot, service.name))
+        Demand(
+            service=service.name,
+            arrival_rate_rps=_rate_rps(service, windows[service.name], snapshot, planned[service.name]),
+        )
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
     )
 
 
-def _rate(windows: Sequence[ServiceWindow], snapshot: Snapshot, service: str) -> float:
-    if windows and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s:
-        complete = [window for window in windows if age_s(window, snapshot.at) >= 0.0] or windows
+def planned_rates_rps(snapshot: Snapshot) -> defaultdict[str, float]:
+    """The rate that the target plan serves, by service."""
+    rates: defaultdict[str, float] = defaultdict(float)
+    for gpu in snapshot.target.gpus if snapshot.target else ():
+        for replica in gpu.replicas:
+            rates[replica.service] += replica.arrival_rate_rps
+    return rates
+
+
+def _rate_rps(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> float:
+    if not windows or age_s(windows[-1], snapshot.at) > snapshot.settings.stale_after_s:
+        return planned_rps
+    complete = [window for window in windows if age_s(window, snapshot.at) >= 0.0] or list(windows)
+    scaling = service.scaling
+    low = min(_forecasts(complete, snapshot, scaling.upscale_delay_s), default=planned_rps)
+    high = max(_forecasts(complete, snapshot, scaling.downscale_delay_s), default=planned_rps)
+    return min(max(planned_rps, low), high)
+
+
+def _forecasts(windows: Sequence[ServiceWindow], snapshot: Snapshot, delay_s: float) -> list[float]:
+    """The forecasts that were made, or would have been, at the end of each window within the delay."""
+    rates = []
+    for count in range(len(windows), 0, -1):
+        if rates and age_s(windows[count - 1], snapshot.at) > delay_s:
+            break
         rate = forecast_rate(
-            np.array([window.arrivals for window in complete], dtype=float),
-            np.array([window.window_s for window in complete]),
+            np.array([window.arrivals for window in windows[:count]], dtype=float),
+            np.array([window.window_s for window in windows[:count]]),
             headroom=snapshot.settings.headroom,
         )
         if rate is not None:
-            return rate
-    return planned_rate_rps(snapshot, service)
-
-
-def planned_rate_rps(snapshot: Snapshot, service: str) -> float:
-    """The rate that the target plan serves for a service."""
-    if snapshot.target is None:
-        return 0.0
-    return sum(
-        replica.arrival_rate_rps
-        for gpu in snapshot.target.gpus
-        for replica in gpu.replicas
-        if replica.service == service
-    )
+            rates.append(rate)
+    return rates

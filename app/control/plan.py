@@ -1,16 +1,17 @@
 """Plan: call the policy, check what it proposes, bind it to GPUs. Solver proposes, checker disposes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.control.store import PlanState, PolicySettings
 from app.control.worker import PlanAnswer, PlanRequest, Solver, SolverUnavailable
-from solvers.bind import Transition, bind
+from solvers.bind import bind
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
 from solvers.outcome import Budget, PlanReport, Violation
 from solvers.plan import BoundPlan, Plan, anonymous
 from solvers.problem import Problem
 from solvers.state import ClusterState, Json, Observed
+from solvers.transition import TransitionStep
 
 WEIGHT_TOLERANCE = 0.05
 """A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
@@ -24,7 +25,8 @@ class Decision:
     plan: Plan
     report: PlanReport
     bound: BoundPlan | None = None
-    transition: Transition | None = None
+    steps: tuple[TransitionStep, ...] = ()
+    """The way from the target to it."""
     violations: tuple[Violation, ...] = ()
     memory: Json = None
     reason: str = ""
@@ -76,20 +78,21 @@ def _bound(
     broken: tuple[Violation, ...],
 ) -> Decision:
     generation = 1 if target is None else target.generation + 1
-    result = bind(problem, answer.plan, state.gpus, state.nodes, target, generation=generation)
+    result = bind(problem, answer.plan, state.gpus, state.nodes, running=target, generation=generation)
     decision = Decision(
         state="proposed",
         plan=answer.plan,
         report=answer.report,
         bound=result.plan,
-        transition=result.transition,
+        steps=result.steps,
         violations=broken,
         memory=answer.memory,
     )
+    if result.unplaced:
+        missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
+        return replace(decision, state="refused", bound=None, reason=f"no free GPU for {missing} of the plan")
     if target is not None and same_state(result.plan, target):
-        return Decision(
-            state="kept", plan=answer.plan, report=answer.report, memory=answer.memory, reason="nothing would change"
-        )
+        return replace(decision, state="kept", bound=None, reason="nothing would change")
     return decision
 
 

@@ -1,0 +1,96 @@
+"""A whole cluster in one process: control loop, agents and simulated GPUs, around a store in memory.
+
+Used by closed-loop tests (on a clock that they move) and as the baseline that the demo runs beside the real control
+plane (on the demo's own clock).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agents.agent import AgentSettings, NodeAgent
+from agents.ledger import Ledger
+from agents.protocol import Observation, SyncReply
+from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.device import SimulatedDevice
+from agents.sim.pace import World
+from agents.sim.spec import NodeSpec
+from agents.transport import DirectTransport
+from app.clock import Clock
+from app.control.loop import Loop, TickOutcome, tick
+from app.control.memory_store import MemoryStore
+from app.control.store import PolicySettings
+from app.control.worker import Solver
+from solvers.problem import OperatingPoints
+from solvers.state import Gpu, GpuId, GpuType, Node, NodeId, Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What a simulated cluster consists of and what it is asked to do."""
+
+    nodes: tuple[NodeSpec, ...]
+    gpu_types: tuple[GpuType, ...]
+    points: tuple[OperatingPoints, ...]
+    services: tuple[Service, ...]
+    scenario: Scenario
+    settings: PolicySettings
+    agent_period_s: float = 5.0
+
+
+class ClosedLoop:
+    """The cluster; call `step` once per agent period and `tick` once per control period."""
+
+    def __init__(
+        self, plan: ClusterPlan, *, world: World, clock: Clock, solver: Solver, promises_may_break: bool = False
+    ) -> None:
+        self.clock = clock
+        self.store = make_store(plan, clock)
+        self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
+        self.loop = Loop(store=self.store, solver=solver, clock=clock, promises_may_break=promises_may_break)
+        self.agents = [self._make_agent(node.name, plan.agent_period_s) for node in plan.nodes]
+
+    async def step(self) -> None:
+        """Every agent enforces, observes and syncs once."""
+        for agent in self.agents:
+            await agent.step()
+
+    async def tick(self) -> TickOutcome:
+        """One round of the control loop."""
+        return await tick(self.loop)
+
+    async def _sync(self, observation: Observation, wait_s: float) -> SyncReply:  # noqa: ARG002  answers at once
+        result = await self.store.ingest((observation,), self.clock.now())
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=result.acknowledged.get((observation.node, observation.boot), 0),
+            server_time_s=self.clock.now_s(),
+            command=await self.store.command_for(observation.node, observation.generation),
+        )
+
+    def _make_agent(self, node: str, period_s: float) -> NodeAgent:
+        return NodeAgent(
+            AgentSettings(node=node, boot="simulated", period_s=period_s),
+            SimulatedDevice(self.cluster, node),
+            transport=DirectTransport(self._sync, is_silent=lambda: self.cluster.is_silent(node)),
+            clock=self.clock,
+            ledger=Ledger(None),
+        )
+
+
+def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
+    """A store that knows the cluster's inventory."""
+    store = MemoryStore(settings=plan.settings)
+    store.put_gpu_types(plan.gpu_types)
+    store.put_points(plan.points)
+    for spec in plan.nodes:
+        store.put_node(Node(id=NodeId(spec.name)), gpus_of(spec), at=clock.now())
+    store.put_services(plan.services)
+    return store
+
+
+def gpus_of(spec: NodeSpec) -> Sequence[Gpu]:
+    """The GPUs of a simulated node as the control plane knows them."""
+    return [
+        Gpu(id=GpuId(f"{spec.name}/gpu-{index}"), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)
+        for index, gpu in enumerate(spec.gpus)
+    ]
