@@ -160,13 +160,15 @@ class MemoryStore:
         """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
         unknown = sorted({entry.node for entry in observations if entry.node not in self._nodes})
         acknowledged: dict[tuple[str, str], int] = {}
-        for observation in observations:
-            if observation.node not in self._nodes:
+        for observation in sorted(observations, key=lambda entry: (entry.node, entry.boot, entry.sequence)):
+            row = self._nodes.get(observation.node)
+            if row is None:
                 continue
+            row.last_seen_at = max(received, row.last_seen_at or received)
             sequences = self._received.setdefault((observation.node, observation.boot), set())
             if observation.sequence not in sequences:
                 sequences.add(observation.sequence)
-                self._take(observation, received)
+                self._take(observation, row, received)
             acknowledged[(observation.node, observation.boot)] = max(sequences)
         return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(unknown))
 
@@ -204,10 +206,8 @@ class MemoryStore:
             catalogue_revision=self._revision,
         )
 
-    def _take(self, observation: Observation, received: datetime) -> None:
-        row = self._nodes[observation.node]
+    def _take(self, observation: Observation, row: _NodeRow, received: datetime) -> None:
         start_s = placed_start_s(observation, received.timestamp())
-        row.last_seen_at = max(received, row.last_seen_at or received)
         end_s = start_s + observation.window_s
         if row.last_window_end_s is None or end_s > row.last_window_end_s:
             row.last_window_end_s = end_s

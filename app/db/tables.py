@@ -3,7 +3,7 @@
 The schema itself, with its constraints, is made by `migrations/`; a test compares the two.
 """
 
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import (
     ARRAY,
@@ -15,6 +15,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Numeric,
+    Row,
     Table,
     Text,
 )
@@ -22,6 +23,9 @@ from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP, TSTZRANGE
 from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+"""A row of any columns; it is turned into a noun at once."""
 
 TIME = TIMESTAMP(timezone=True)
 # JSON null and SQL null are one and the same here.

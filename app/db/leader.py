@@ -1,0 +1,68 @@
+"""Leadership of the controllers: a session's advisory lock, and an epoch that grows with every new leader.
+
+PostgreSQL gives the lock back as soon as the leader's session ends, however it ends. A leader that hangs keeps it
+until the server notices (TCP keepalive); what it may still try to push then loses the compare-and-set.
+"""
+
+import contextlib
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+# "plimlead" in ASCII.
+LEADER_LOCK = 0x706C696D6C656164
+
+
+class Leader:
+    """The right to decide, for one process at a time. Holds one connection while it leads."""
+
+    def __init__(self, engine: AsyncEngine, holder: str) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._connection: AsyncConnection | None = None
+        self.epoch = 0
+        """Epoch of the present or last leadership; 0 = never led."""
+
+    async def acquire(self) -> bool:
+        """Get the lead, or confirm that it is still ours; False: another process has it."""
+        if self._connection is not None:
+            return await self._confirm(self._connection)
+        connection = await (await self._engine.connect()).execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            got = await connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK})
+            if not got.scalar_one():
+                await connection.close()
+                return False
+            # The connection idles for hours between changes of leader.
+            grown = await connection.execute(
+                text("UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"), {"holder": self._holder}
+            )
+            self.epoch = int(grown.scalar_one())
+        except BaseException:
+            await _discard(connection)
+            raise
+        self._connection = connection
+        return True
+
+    async def release(self) -> None:
+        """Give the lead back; harmless without it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _discard(connection)
+
+    async def _confirm(self, connection: AsyncConnection) -> bool:
+        """A session that answers still has its lock."""
+        try:
+            await connection.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            await self.release()
+            return False
+        return True
+
+
+async def _discard(connection: AsyncConnection) -> None:
+    """Close the session itself instead of giving it back to the pool: that ends its lock."""
+    with contextlib.suppress(SQLAlchemyError):
+        await connection.invalidate()
+    await connection.close()

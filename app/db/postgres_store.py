@@ -1,0 +1,151 @@
+"""The Store on PostgreSQL."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from agents.protocol import NodeCommand, Observation
+from app.control.store import Event, Ingested, PlanRecord, ServiceWindow, Snapshot
+from app.control.windows import Sums, make_window, snapshot_numbers
+from app.db import events, gpu_types, nodes, plans, policies, profiles, services, targets
+from app.db.archive import PartCache, pack, save_parts
+from app.db.ingest import ensure_days, ingest
+from app.db.observation_rows import place
+from app.db.tables import cluster
+from solvers.plan import BoundPlan
+from solvers.problem import OperatingPoints
+from solvers.state import ClusterState, Json
+
+
+class PostgresStore:
+    """The loop's memory in PostgreSQL. Any number of processes may have one; only hints are kept in memory."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._parts = PartCache()
+        self._days: set[date] = set()
+        self._points: tuple[OperatingPoints, ...] = ()
+        self._points_revision = 0
+        """Profile revision that `_points` were read at; 0 = never read."""
+
+    async def load_snapshot(self, now: datetime) -> Snapshot:
+        """Everything for one tick, read in one repeatable-read transaction."""
+        async with self._reading() as connection:
+            revisions = (await connection.execute(select(cluster))).one()
+            settings = await policies.load_current(connection)
+            all_nodes, statuses = await nodes.load_all(connection, now)
+            state = ClusterState(
+                gpu_types=await gpu_types.load_all(connection, now),
+                nodes=all_nodes,
+                gpus=await nodes.load_gpus(connection),
+                services=await services.load_all(connection),
+                catalogue_revision=revisions.catalogue_revision,
+            )
+            target = await plans.load_bound(connection, "target")
+            approved = await plans.load_bound(connection, "approved")
+            return Snapshot(
+                at=now,
+                state=state,
+                points=await self._load_points(connection, revisions.profile_revision),
+                target=None if target is None else target[1],
+                settings=settings,
+                windows=await _load_windows(connection, now, settings.window_s),
+                statuses=statuses,
+                approved=None if approved is None else approved[1],
+                approved_id=None if approved is None else approved[0],
+                memory=await policies.load_memory(connection, settings.policy),
+            )
+
+    async def record_plan(self, record: PlanRecord) -> int:
+        """Write a decision down; returns its plan id."""
+        packed = None if record.problem is None else pack(record.problem, self._parts)
+        async with self._engine.begin() as connection:
+            if packed is not None:
+                await save_parts(connection, packed.parts)
+            plan_id = await plans.record(connection, record, packed)
+        if packed is not None:
+            self._parts.stored.update(packed.parts)
+        return plan_id
+
+    async def push_target(
+        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+    ) -> bool:
+        """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
+        async with self._engine.begin() as connection:
+            return await targets.push(connection, plan_id, bound, commands, at)
+
+    async def save_memory(self, policy: str, memory: Json) -> None:
+        """Keep what the policy wrote down, until the next tick."""
+        async with self._engine.begin() as connection:
+            await policies.save_memory(connection, policy, memory)
+
+    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+        """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
+        if not observations:
+            return Ingested()
+        placed = [place(observation, received) for observation in observations]
+        missing = {entry.start.astimezone(UTC).date() for entry in placed} - self._days
+        if missing:
+            async with self._engine.begin() as connection:
+                await ensure_days(connection, missing)
+            self._days |= missing
+        async with self._engine.begin() as connection:
+            return await ingest(connection, placed, received)
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        async with self._engine.connect() as connection:
+            return await targets.newest_command(connection, node, after_generation)
+
+    async def add_event(self, event: Event) -> None:
+        """Append one line to the audit."""
+        async with self._engine.begin() as connection:
+            await events.add(connection, event)
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            async with connection.begin():
+                yield connection
+
+    async def _load_points(self, connection: AsyncConnection, revision: int) -> tuple[OperatingPoints, ...]:
+        """Profiles change rarely and are long; they are read again only when their revision moved."""
+        if revision != self._points_revision:
+            self._points = await profiles.load_points(connection)
+            self._points_revision = revision
+        return self._points
+
+
+async def _load_windows(connection: AsyncConnection, now: datetime, window_s: float) -> tuple[ServiceWindow, ...]:
+    wanted = snapshot_numbers(now.timestamp(), window_s)
+    found = await connection.execute(
+        text(
+            "SELECT service, window_start, arrivals, served, in_slo, rejected, latency_buckets FROM service_window "
+            "WHERE window_start >= :start AND window_start < :end AND window_s = :window_s "
+            'ORDER BY window_start, service COLLATE "C"'
+        ),
+        {
+            "start": datetime.fromtimestamp(wanted.start * window_s, UTC),
+            "end": datetime.fromtimestamp(wanted.stop * window_s, UTC),
+            "window_s": window_s,
+        },
+    )
+    return tuple(
+        make_window(
+            row.service,
+            row.window_start.timestamp(),
+            window_s,
+            Sums(
+                arrivals=row.arrivals,
+                served=row.served,
+                in_slo=row.in_slo,
+                rejected=row.rejected,
+                latency_buckets={index: count for index, count in enumerate(row.latency_buckets) if count},
+            ),
+        )
+        for row in found
+    )

@@ -1,0 +1,222 @@
+"""Networks and their profiles: the operating points by GPU type, versioned."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.engine import driver_connection
+from app.db.tables import AnyRow, network, profile
+from app.db.upsert import upsert
+from app.errors import Conflict, NotFound
+from solvers.problem import OperatingPoint, OperatingPoints
+
+Provenance = Literal["measured", "scaled", "synthetic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRow:
+    """A network and the GPU types that it is profiled on."""
+
+    name: str
+    description: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime
+    gpu_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Operating points with where they come from."""
+
+    points: OperatingPoints
+    provenance: Provenance
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """One version of a profile, without its points."""
+
+    id: int
+    network: str
+    gpu_type: str
+    version: int
+    is_current: bool
+    sensitivity: float
+    provenance: Provenance
+    source: str
+    created_at: datetime
+
+
+async def save_network(
+    connection: AsyncConnection,
+    name: str,
+    *,
+    at: datetime,
+    description: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Add or replace a network."""
+    values = {"description": description, "labels": dict(labels or {})}
+    await upsert(connection, network, {"name": name}, values, only_new={"created_at": at})
+
+
+async def list_networks(
+    connection: AsyncConnection, *, after: str = "", limit: int | None = None, name: str | None = None
+) -> tuple[NetworkRow, ...]:
+    """Networks by name, or the one of that name."""
+    types = func.array_remove(func.array_agg(profile.c.gpu_type.op("ORDER BY")(profile.c.gpu_type)), None)
+    statement = (
+        select(network, types.label("gpu_types"))
+        .outerjoin(profile, (profile.c.network == network.c.name) & profile.c.is_current)
+        .where(network.c.name > after)
+        .group_by(network.c.name)
+        .order_by(network.c.name)
+        .limit(limit)
+    )
+    if name is not None:
+        statement = statement.where(network.c.name == name)
+    return tuple(
+        NetworkRow(
+            name=row.name,
+            description=row.description,
+            labels=row.labels,
+            created_at=row.created_at,
+            gpu_types=tuple(row.gpu_types),
+        )
+        for row in await connection.execute(statement)
+    )
+
+
+async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:
+    """One network. Raises NotFound."""
+    found = await list_networks(connection, name=name)
+    if not found:
+        raise NotFound(f"no network is called {name!r}")
+    return found[0]
+
+
+async def remove_network(connection: AsyncConnection, name: str) -> None:
+    """Delete a network with its profiles. Raises NotFound, Conflict when a service ever served it."""
+    try:
+        async with connection.begin_nested():
+            gone = await connection.execute(delete(network).where(network.c.name == name))
+    except IntegrityError as error:
+        raise Conflict(f"services use network {name!r}, or did; it is kept for their history") from error
+    if gone.rowcount == 0:
+        raise NotFound(f"no network is called {name!r}")
+
+
+async def list_profiles(
+    connection: AsyncConnection, *, network_name: str | None = None, after: int = 0, limit: int | None = None
+) -> tuple[ProfileRow, ...]:
+    """Versions of profiles by id."""
+    statement = select(profile).where(profile.c.id > after).order_by(profile.c.id).limit(limit)
+    if network_name is not None:
+        statement = statement.where(profile.c.network == network_name)
+    return tuple(_profile_row(row) for row in await connection.execute(statement))
+
+
+async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, OperatingPoints]:
+    """One version with its points. Raises NotFound."""
+    row = (await connection.execute(select(profile).where(profile.c.id == profile_id))).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no profile {profile_id}")
+    return _profile_row(row), (await _load_points(connection, "p.id = %s", (profile_id,)))[0]
+
+
+async def load_points(connection: AsyncConnection) -> tuple[OperatingPoints, ...]:
+    """Current operating points of all networks on all GPU types, by network and GPU type."""
+    return await _load_points(connection, "p.is_current", ())
+
+
+async def save_profiles(connection: AsyncConnection, profiles: Sequence[Profile], *, at: datetime) -> int:
+    """Make these the current versions; those that are so already stay as they are. Returns how many are new.
+
+    Networks and GPU types must exist (foreign keys).
+    """
+    current = {(entry.network, entry.gpu_type): entry for entry in await load_points(connection)}
+    new = [entry for entry in profiles if not _same(current.get(_key(entry.points)), entry.points)]
+    ids: list[int] = []
+    for entry in new:
+        ids.append(await _new_version(connection, entry, at))
+    driver = await driver_connection(connection)
+    async with driver.cursor() as cursor, cursor.copy("COPY profile_point FROM STDIN") as copy:
+        for profile_id, entry in zip(ids, new, strict=True):
+            for point in entry.points.rows:
+                await copy.write_row((profile_id, *point))
+    return len(new)
+
+
+def _same(one: OperatingPoints | None, other: OperatingPoints) -> bool:
+    if one is None or one.sensitivity != other.sensitivity:
+        return False
+    return sorted(one.rows) == sorted(other.rows)
+
+
+def _key(points: OperatingPoints) -> tuple[str, str]:
+    return points.network, points.gpu_type
+
+
+async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime) -> int:
+    of_pair = (profile.c.network == entry.points.network) & (profile.c.gpu_type == entry.points.gpu_type)
+    await connection.execute(update(profile).where(of_pair, profile.c.is_current).values(is_current=False))
+    newest = await connection.execute(select(func.coalesce(func.max(profile.c.version), 0)).where(of_pair))
+    inserted = await connection.execute(
+        insert(profile)
+        .values(
+            network=entry.points.network,
+            gpu_type=entry.points.gpu_type,
+            version=newest.scalar_one() + 1,
+            sensitivity=entry.points.sensitivity,
+            provenance=entry.provenance,
+            source=entry.source,
+            created_at=at,
+        )
+        .returning(profile.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+async def _load_points(
+    connection: AsyncConnection, condition: Literal["p.id = %s", "p.is_current"], arguments: tuple[int, ...]
+) -> tuple[OperatingPoints, ...]:
+    """Through the driver in binary: profiles of a full catalogue are tens of thousands of rows."""
+    driver = await driver_connection(connection)
+    query = f"""
+        SELECT p.network, p.gpu_type, p.sensitivity, o.sm_percent, o.batch, o.clock_mhz, o.transfer_ms, o.launch_ms,
+               o.run_ms, o.memory_mib, o.power_w, o.pressure
+        FROM profile p JOIN profile_point o ON o.profile_id = p.id WHERE {condition}
+        ORDER BY p.network, p.gpu_type, o.sm_percent, o.batch, o.clock_mhz
+    """
+    async with driver.cursor(binary=True) as cursor:
+        found = await (await cursor.execute(query.encode(), arguments)).fetchall()
+    rows: dict[tuple[str, str, float], list[OperatingPoint]] = defaultdict(list)
+    for network_name, gpu_type_name, sensitivity, *figures in found:
+        rows[(str(network_name), str(gpu_type_name), sensitivity)].append(  # type: ignore[index]
+            OperatingPoint._make(figures)
+        )
+    return tuple(
+        OperatingPoints(network=key[0], gpu_type=key[1], sensitivity=key[2], rows=tuple(points))
+        for key, points in rows.items()
+    )
+
+
+def _profile_row(row: AnyRow) -> ProfileRow:
+    return ProfileRow(
+        id=row.id,
+        network=row.network,
+        gpu_type=row.gpu_type,
+        version=row.version,
+        is_current=row.is_current,
+        sensitivity=row.sensitivity,
+        provenance=row.provenance,
+        source=row.source,
+        created_at=row.created_at,
+    )

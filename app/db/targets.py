@@ -1,0 +1,164 @@
+"""The target: which plan is in force, by compare-and-set, and the commands that carry it out."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agents.protocol import NodeCommand
+from app.db.tables import cluster, command, node, plan
+from app.errors import NotFound
+from solvers.plan import BoundPlan
+
+COMMAND_CHANNEL = "plimsoll_command"
+"""Notified with the generation when new commands are there."""
+
+
+async def push(
+    connection: AsyncConnection, plan_id: int, bound: BoundPlan, commands: Sequence[NodeCommand], at: datetime
+) -> bool:
+    """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
+
+    The one row of `cluster` is locked first, as every change of the catalogue does: pushes and changes happen one
+    after the other. Raises NotFound.
+    """
+    now = (await connection.execute(select(cluster).with_for_update())).one()
+    row = (
+        await connection.execute(
+            select(plan.c.state, plan.c.catalogue_revision).where(plan.c.id == plan_id).with_for_update()
+        )
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no plan {plan_id}")
+    if row.state not in ("proposed", "approved"):
+        return False
+    is_fresh = (bound.parent, row.catalogue_revision) == (now.target_generation, now.catalogue_revision)
+    if not is_fresh or bound.generation <= now.target_generation:
+        await connection.execute(update(plan).where(plan.c.id == plan_id).values(state="lost"))
+        return False
+    await _replace_target(connection, plan_id, bound, at)
+    await _save_allocation(connection, plan_id, bound)
+    await _save_commands(connection, commands, at)
+    await connection.execute(
+        text("SELECT pg_notify(:channel, :generation)"),
+        {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
+    )
+    return True
+
+
+async def newest_command(connection: AsyncConnection, name: str, after_generation: int) -> NodeCommand | None:
+    """The newest command for a node if its generation is newer than the one given."""
+    found = await connection.execute(
+        select(command.c.body)
+        .where(command.c.node == name, command.c.generation > after_generation)
+        .order_by(command.c.generation.desc())
+        .limit(1)
+    )
+    body = found.scalar_one_or_none()
+    return None if body is None else msgspec.json.decode(body, type=NodeCommand)
+
+
+async def _replace_target(connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime) -> None:
+    await connection.execute(update(plan).where(plan.c.state == "target").values(state="superseded"))
+    await connection.execute(
+        update(plan)
+        .where(plan.c.id == plan_id)
+        .values(
+            state="target",
+            bound=msgspec.to_builtins(bound),
+            generation=bound.generation,
+            parent=bound.parent,
+        )
+    )
+    # Two targets within one tick of the clock still follow each other: no period is empty.
+    closed = await connection.execute(
+        text(
+            "UPDATE target SET valid = tstzrange(lower(valid), greatest(:at, lower(valid) + interval '1 microsecond')) "
+            "WHERE upper_inf(valid) RETURNING upper(valid)"
+        ),
+        {"at": at},
+    )
+    await connection.execute(
+        text(
+            "INSERT INTO target (generation, plan_id, valid) "
+            "VALUES (:generation, :plan_id, tstzrange(CAST(:start AS timestamptz), NULL))"
+        ),
+        {"generation": bound.generation, "plan_id": plan_id, "start": closed.scalar_one_or_none() or at},
+    )
+    await connection.execute(update(cluster).values(target_generation=bound.generation))
+
+
+async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: BoundPlan) -> None:
+    """GPUs and replicas as rows, with what they were at this moment: the ground of every cost report."""
+    gpus = [
+        {
+            "plan_id": plan_id,
+            "gpu": gpu.id,
+            "node": gpu.node,
+            "gpu_type": gpu.gpu_type,
+            "clock_mhz": gpu.clock_mhz,
+            "power_cap_w": gpu.power_cap_w,
+        }
+        for gpu in bound.gpus
+        if gpu.replicas
+    ]
+    replicas = [
+        {
+            "plan_id": plan_id,
+            "gpu": gpu.id,
+            "gpu_type": gpu.gpu_type,
+            "clock_mhz": gpu.clock_mhz,
+            "replica": replica.id,
+            "service": replica.service,
+            "network": replica.network,
+            "sm_percent": Decimal(repr(replica.sm_percent)),
+            "batch": replica.batch,
+            "memory_mib": Decimal(repr(replica.memory_mib)),
+            "arrival_rate_rps": replica.arrival_rate_rps,
+        }
+        for gpu in bound.gpus
+        for replica in gpu.replicas
+    ]
+    if gpus:
+        await connection.execute(text(_INSERT_GPU), gpus)
+        await connection.execute(text(_INSERT_REPLICA), replicas)
+
+
+async def _save_commands(connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime) -> None:
+    known = set((await connection.execute(select(node.c.id))).scalars())
+    rows = [
+        {
+            "node": entry.node,
+            "generation": entry.generation,
+            "body": msgspec.json.encode(entry),
+            "created_at": at,
+        }
+        for entry in commands
+        if entry.node in known
+    ]
+    if rows:
+        await connection.execute(insert(command), rows)
+
+
+_INSERT_GPU = """
+INSERT INTO plan_gpu (plan_id, gpu, node, gpu_type, clock_mhz, power_cap_w, memory_mib, idle_w)
+SELECT :plan_id, :gpu, :node, name, :clock_mhz, :power_cap_w, memory_mib, idle_w
+FROM gpu_type WHERE name = :gpu_type
+"""
+
+_INSERT_REPLICA = """
+INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
+                          arrival_rate_rps)
+SELECT :plan_id, :gpu, :replica, r.service,
+       coalesce((SELECT project FROM service WHERE name = r.service), 'default'), r.network, r.sm_percent, r.batch,
+       :memory_mib,
+       coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
+                 WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current
+                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = :clock_mhz), 0),
+       :arrival_rate_rps
+FROM (SELECT CAST(:service AS text) AS service, CAST(:network AS text) AS network,
+             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+"""
