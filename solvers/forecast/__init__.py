@@ -1,0 +1,1 @@
+"""Forecast: the arrival rate that the next plan must serve."""

@@ -1,0 +1,114 @@
+"""The forecast on steady, rising, falling, spiking and silent traffic."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from solvers.errors import InvalidInput
+from solvers.forecast.arrival_rate import forecast_rate
+
+Reals = npt.NDArray[np.float64]
+WINDOW_S = 5.0
+
+
+def forecast(rates_rps: list[float] | Reals, *, window_s: float = WINDOW_S, **options: float) -> float:
+    """The forecast after windows that counted exactly these rates."""
+    rates = np.asarray(rates_rps, dtype=float)
+    rate = forecast_rate(rates * window_s, np.full(len(rates), window_s), **options)
+    assert rate is not None
+    return rate
+
+
+def test_no_history_says_nothing_which_is_not_zero() -> None:
+    assert forecast_rate(np.array([]), np.array([])) is None
+
+
+def test_windows_without_requests_forecast_zero() -> None:
+    assert forecast([0.0] * 10) == 0.0
+
+
+def test_one_window_is_its_own_forecast_with_a_poisson_margin() -> None:
+    # 20 rps in 5 s: 20 + 1.6449 · sqrt(20 / 5) = 23.29.
+    assert forecast([20.0]) == pytest.approx(23.2897, abs=1e-4)
+
+
+def test_headroom_multiplies_and_median_adds_nothing() -> None:
+    assert forecast([20.0], percentile=0.5) == pytest.approx(20.0)
+    assert forecast([20.0], percentile=0.5, headroom=1.1) == pytest.approx(22.0)
+
+
+def test_longer_windows_need_less_margin() -> None:
+    assert forecast([100.0] * 10, window_s=60.0) < forecast([100.0] * 10, window_s=5.0)
+
+
+def test_steady_poisson_traffic_stays_below_the_forecast_as_often_as_promised() -> None:
+    draw = np.random.default_rng(11)
+    counts = draw.poisson(100.0 * WINDOW_S, size=(600, 31)).astype(float)
+    windows = np.full(30, WINDOW_S)
+    forecasts = np.array([forecast_rate(row[:30], windows) for row in counts])
+    covered = np.mean(counts[:, 30] / WINDOW_S <= forecasts)
+    assert 0.92 <= covered <= 0.98
+    # The noise of one window is 4.5 rps: little is added beyond it.
+    assert np.mean(forecasts) < 100 + 2.2 * 4.5
+    assert np.std(forecasts) < 4.5
+
+
+@pytest.mark.parametrize("step_rps", [5.0, -3.0])
+def test_ramps_are_followed_to_the_next_window(step_rps: float) -> None:
+    rates = 100.0 + step_rps * np.arange(20)
+    following = rates[-1] + step_rps
+    assert forecast(rates, percentile=0.5) == pytest.approx(following, rel=0.05)
+    assert following <= forecast(rates) <= following * 1.25 + 10
+
+
+def test_a_spike_is_taken_at_its_face_at_once_and_remembered_for_a_while() -> None:
+    steady = [100.0] * 20
+    assert forecast([*steady, 400.0]) >= 400.0
+    after = [forecast([*steady, 400.0, *[100.0] * quiet]) for quiet in (1, 12, 60)]
+    assert after[0] > after[1] > after[2]
+    assert after[0] > 1.2 * forecast(steady)
+    assert after[2] == pytest.approx(forecast(steady), rel=0.1)
+
+
+def test_noise_of_the_newest_window_is_not_taken_for_a_spike() -> None:
+    # Two standard deviations of 4.5 rps: the forecast does not jump to 109 plus its margin.
+    assert forecast([*[100.0] * 20, 109.0]) < 109.0 + 0.6 * 4.5
+
+
+def test_bursty_traffic_gets_more_margin_than_steady_traffic_of_the_same_mean() -> None:
+    assert forecast([50.0, 150.0] * 10) > forecast([100.0] * 20) + 50.0
+
+
+def test_silence_after_traffic_decays_and_ends_in_zero() -> None:
+    quiet = [forecast([*[100.0] * 20, *[0.0] * count]) for count in (1, 6, 24, 60, 97)]
+    assert quiet == sorted(quiet, reverse=True)
+    assert quiet[-2] < 15.0  # After 300 s; the scatter remembers the fall for twice as long as the level does.
+    assert quiet[-1] == 0.0  # 97 windows of 5 s are more than 8 · 60 s.
+
+
+def test_first_requests_after_silence_count_at_once() -> None:
+    assert forecast([*[0.0] * 20, 10.0]) >= 10.0
+
+
+def test_windows_of_unequal_length_weigh_by_their_length() -> None:
+    # 1000 requests in 10 s and 1 in 0.1 s: a rate near 100, not near the 55 of the plain mean.
+    rate = forecast_rate(np.array([1000.0, 1.0]), np.array([10.0, 0.1]), percentile=0.5)
+    assert rate == pytest.approx(99.0, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "window_s", "options"),
+    [
+        ([1.0], [0.0], {}),
+        ([1.0], [float("nan")], {}),
+        ([-1.0], [1.0], {}),
+        ([float("inf")], [1.0], {}),
+        ([1.0, 2.0], [1.0], {}),
+        ([1.0], [1.0], {"headroom": 0.9}),
+        ([1.0], [1.0], {"percentile": 1.0}),
+        ([1.0], [1.0], {"smoothing_s": 0.0}),
+    ],
+)
+def test_bad_input_is_refused(arrivals: list[float], window_s: list[float], options: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput):
+        forecast_rate(np.array(arrivals), np.array(window_s), **options)
