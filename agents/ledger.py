@@ -46,7 +46,10 @@ class Ledger:
     def objection(self, command: NodeCommand) -> str:
         """Why the command must not replace the one in force; empty = it may, or it is the one in force."""
         if command.generation < self.generation:
-            return f"generation {command.generation} is older than {self.generation}, which is in force"
+            return (
+                f"generation {command.generation} is older than {self.generation}, which is in force "
+                "(if the control plane was rebuilt, clear the agent's state directory)"
+            )
         if command.generation == self.generation and command != self._command:
             return f"generation {command.generation} is in force with another content"
         return ""

@@ -1,0 +1,299 @@
+"""The agent of one node: observe, sync, enforce, each a step of its own, and a loop around them.
+
+The three loops run side by side, so that a silent control plane stops neither the counting nor the enforcement:
+
+    observe   every period: read the device, put an observation into the outbox
+    sync      when there is one: send the oldest; on an answer forget what is acknowledged, consider its command;
+              without one wait (jittered, doubling) and send the same again
+    enforce   every second, and at once after a new command: carry out what can be done now
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from agents.admission import objections
+from agents.backoff import Restarts, delay_s, jittered
+from agents.clock import Clock
+from agents.device import Device, DeviceError, NodeState
+from agents.enforce import Start, actions, is_settled
+from agents.ledger import Ledger
+from agents.outbox import Outbox
+from agents.perform import perform
+from agents.protocol import Ack, AckStatus, NodeCommand, Observation, SyncReply
+from agents.transport import Transport, TransportError, Unacceptable
+
+log = logging.getLogger(__name__)
+
+LONGEST_WINDOW_S = 3600.0
+"""What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
+LONGEST_DETAIL = 2000
+MOST_PROBLEMS = 64
+CLOCK_SKEW_S = 5.0
+"""A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Who this agent is and how often it acts; all times in seconds of its clock."""
+
+    node: str
+    boot: str
+    """Identity of this start; no two starts may share it."""
+    version: str = ""
+    period_s: float = 2.0
+    """From observation to observation."""
+    enforce_period_s: float = 1.0
+    handover_s: float = 15.0
+    """How long replicas that moved to another node serve on here, so that their successors can start."""
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What the next observation must tell beside the readings."""
+
+    ack: Ack | None = None
+    refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
+    sync_problem: str = ""
+    device_problem: str = ""
+    skew_problem: str = ""
+
+
+class NodeAgent:
+    """One node's agent. Simulations call the steps; a process calls `run`."""
+
+    def __init__(
+        self, settings: AgentSettings, device: Device, *, transport: Transport, clock: Clock, ledger: Ledger
+    ) -> None:
+        self.settings = settings
+        self.outbox = Outbox()
+        self._device = device
+        self._transport = transport
+        self._clock = clock
+        self._ledger = ledger
+        self._restarts = Restarts()
+        self._notes = _Notes()
+        self._sequence = 0
+        self._window_start_s = clock.now_s()
+        self._accepted_s = float("-inf")
+        self._observed = asyncio.Event()
+        self._commanded = asyncio.Event()
+        self._random = Random(f"{settings.node} {settings.boot}")
+
+    @property
+    def command(self) -> NodeCommand | None:
+        """The command in force."""
+        return self._ledger.command
+
+    async def step(self) -> None:
+        """Observe, sync and enforce once, as a simulation does each period; a silent control plane is no error."""
+        await self.enforce()
+        await self.observe()
+        try:
+            await self.sync(waits=False)
+        except TransportError as error:
+            self._notes.sync_problem = str(error)
+        await self.enforce()
+
+    async def observe(self) -> None:
+        """Read the device and keep the observation until it is acknowledged; nothing if no time has passed."""
+        now_s = self._clock.now_s()
+        if now_s <= self._window_start_s:
+            return
+        start_s = max(self._window_start_s, now_s - LONGEST_WINDOW_S)
+        self._window_start_s = now_s
+        readings = await self._device.read()
+        self._sequence += 1
+        acks = (*self._notes.refusals, *((self._notes.ack,) if self._notes.ack else ()))
+        self.outbox.add(
+            Observation(
+                node=self.settings.node,
+                boot=self.settings.boot,
+                sequence=self._sequence,
+                window_start_s=start_s,
+                window_s=now_s - start_s,
+                generation=self._ledger.generation,
+                gpus=readings.gpus,
+                replicas=readings.replicas,
+                services=readings.services,
+                acks=acks,
+                agent_version=self.settings.version,
+                problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
+            )
+        )
+        self._notes.refusals.clear()
+        self._observed.set()
+
+    async def sync(self, *, waits: bool) -> None:
+        """Send everything that is not yet acknowledged, in order; the last answer may wait for the next observation.
+
+        Raises TransportError (not Unacceptable: such an observation is given up, and says so in the next one).
+        """
+        while (oldest := self.outbox.oldest()) is not None:
+            next_s = self._window_start_s + self.settings.period_s
+            wait_s = max(0.0, next_s - self._clock.now_s()) if waits and len(self.outbox) == 1 else 0.0
+            try:
+                reply = await self._transport.exchange(oldest, wait_s=wait_s)
+            except Unacceptable as error:
+                log.error("observation %d is given up: %s", oldest.sequence, error)
+                self.outbox.discard(oldest.sequence)
+                self._notes.sync_problem = f"an observation was given up: {error}"
+                continue
+            self._notes.sync_problem = ""
+            await self._take(reply)
+            if reply.boot != self.settings.boot or reply.acknowledged < oldest.sequence:
+                return  # not durable yet: sent again with the next one
+
+    async def enforce(self) -> None:
+        """Carry out what can be done now; a failing action is reported and tried again."""
+        command = self._ledger.command
+        if command is None:
+            return
+        now_s = self._clock.now_s()
+        state = await self._device.state()
+        self._restarts.look((each for gpu in state.gpus for each in gpu.replicas), now_s)
+        is_handover = now_s < self._accepted_s + self.settings.handover_s
+        failures: list[str] = []
+        held = self._restarts.held(now_s)
+        for action in actions(command, state, held=held, is_handover=is_handover):
+            try:
+                await perform(self._device, action)
+            except DeviceError as error:
+                if isinstance(action, Start):
+                    self._restarts.note_failure(action.replica.id, now_s, reason=str(error))
+                else:
+                    failures.append(str(error))
+        failures += [f"replica {each}: {reason}" for each, reason in self._restarts.held(now_s).items()]
+        ack = _ack(command, await self._device.state(), failures)
+        if ack != self._notes.ack:
+            level = logging.WARNING if ack.status == "failed" else logging.INFO
+            log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
+        self._notes.ack = ack
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Observe, sync and enforce until `stop` is set; then say goodbye once. The device is left as it is."""
+        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop()]
+        tasks = [asyncio.create_task(each) for each in loops]
+        stopper = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopper}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a loop only ends by an error
+        finally:
+            await _cancel(*tasks, stopper)
+        await self.observe()
+        try:
+            await self.sync(waits=False)
+        except TransportError as error:
+            log.warning("could not say goodbye: %s", error)
+
+    async def _observe_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._window_start_s + self.settings.period_s - self._clock.now_s())
+            await self._guarded(self.observe)
+
+    async def _sync_loop(self) -> None:
+        failures = 0
+        while True:
+            await self._observed.wait()
+            self._observed.clear()
+            try:
+                await self.sync(waits=True)
+                failures = 0
+            except TransportError as error:
+                failures += 1
+                self._notes.sync_problem = str(error)
+                wait_s = jittered(delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), self._random)
+                log.warning("sync failed %d times, next try in %.1f s: %s", failures, wait_s, error)
+                await self._clock.sleep(wait_s)
+                self._observed.set()
+
+    async def _enforce_loop(self) -> None:
+        while True:
+            await self._guarded(self.enforce)
+            nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
+            news = asyncio.create_task(self._commanded.wait())
+            try:
+                await asyncio.wait({nap, news}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _cancel(nap, news)
+            self._commanded.clear()
+
+    async def _guarded(self, step: Callable[[], Awaitable[None]]) -> None:
+        """A device that does not answer must not end the agent."""
+        try:
+            await step()
+            self._notes.device_problem = ""
+        except DeviceError as error:
+            log.error("the device does not answer: %s", error)
+            self._notes.device_problem = str(error)
+
+    async def _take(self, reply: SyncReply) -> None:
+        """Forget what is durable and consider the command."""
+        if reply.boot == self.settings.boot:
+            self.outbox.acknowledge(reply.acknowledged)
+        skew_s = self._clock.now_s() - reply.server_time_s
+        is_skewed = abs(skew_s) > CLOCK_SKEW_S
+        self._notes.skew_problem = f"the node's clock is {skew_s:+.0f} s off the control plane's" if is_skewed else ""
+        if reply.command is not None:
+            await self._consider(reply.command)
+
+    async def _consider(self, command: NodeCommand) -> None:
+        """Accept a command, or refuse it in the next observation."""
+        if command == self._ledger.command:
+            return
+        state = await self._device.state()
+        reason = self._ledger.objection(command) or "; ".join(objections(command, self.settings.node, state.gpus))
+        if not reason:
+            try:
+                self._ledger.accept(command)
+            except OSError as error:
+                reason = f"the command cannot be kept on disk: {error}"
+        if reason:
+            log.error("generation %d is refused: %s", command.generation, reason)
+            detail = reason[:LONGEST_DETAIL]
+            self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
+            return
+        log.info("generation %d is in force", command.generation)
+        self._accepted_s = self._clock.now_s()
+        self._restarts.clear()
+        self._commanded.set()
+
+    def _problems(self) -> tuple[str, ...]:
+        lost = self.outbox.dropped
+        return tuple(
+            problem
+            for problem in (
+                *self._ledger.problems,
+                self._notes.device_problem,
+                self._notes.sync_problem,
+                self._notes.skew_problem,
+                f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
+            )
+            if problem
+        )
+
+
+def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
+    """How far the command has come."""
+    lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
+    broken = [f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and gpu.replicas]
+    status: AckStatus = "applying"
+    if failures or broken:
+        status = "failed"
+    elif is_settled(command, state):
+        status = "applied"
+    detail = "; ".join([*failures, *broken])[:LONGEST_DETAIL]
+    return Ack(generation=command.generation, status=status, detail=detail)
+
+
+async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
+    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

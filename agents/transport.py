@@ -1,0 +1,137 @@
+"""How an agent reaches the control plane: one call, one observation up, one reply down.
+
+Errors:
+
+    TransportError
+    ├── Unreachable        no answer, or "not now": the same observation is sent again later
+    ├── NotAuthorised      the token is refused: sent again too, but a person must act
+    └── Unacceptable       this observation will never be taken: it must be dropped, or it would block the others
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Protocol, TypeAlias
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from agents.protocol import Observation, SyncReply
+
+ANSWER_TIMEOUT_S = 10.0
+"""Wall seconds for an answer, beyond the wait that was asked for."""
+_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+Handler: TypeAlias = Callable[[Observation, float], Awaitable[SyncReply]]
+"""(observation, seconds that the answer may wait for a newer command) → reply."""
+
+
+class TransportError(Exception):
+    """Base of everything that a transport raises on purpose."""
+
+
+class Unreachable(TransportError):
+    """No answer, or one that says to come again."""
+
+
+class NotAuthorised(TransportError):
+    """The token is missing, wrong, revoked, or not an agent's."""
+
+
+class Unacceptable(TransportError):
+    """The control plane will never take this observation."""
+
+
+class Transport(Protocol):
+    """The way to the control plane."""
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        """Hand over one observation; the answer may take `wait_s` longer while there is no newer command."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class DirectTransport:
+    """The control plane in the same process."""
+
+    def __init__(self, handle: Handler, *, is_silent: Callable[[], bool] = lambda: False) -> None:
+        """`is_silent`: whether the agent is cut off at the moment."""
+        self._handle = handle
+        self._is_silent = is_silent
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        if self._is_silent():
+            raise Unreachable("the simulated network is down")
+        return await self._handle(observation, wait_s)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class HttpTransport:
+    """`POST {url}/api/v1/nodes/{node}/sync?wait_s=…` with a bearer token."""
+
+    def __init__(self, url: str, token: str, *, speed: float = 1.0) -> None:
+        """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds."""
+        self._url = url.rstrip("/")
+        self._token = token
+        self._speed = speed
+        self._session: aiohttp.ClientSession | None = None
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        wall_wait_s = wait_s / self._speed
+        try:
+            async with self._open().post(
+                f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
+                params={"wait_s": f"{wall_wait_s:.3f}"},
+                data=msgspec.json.encode(observation),
+                timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
+            ) as response:
+                return _read(response.status, await response.read(), response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"no answer from {self._url}: {reason}") from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        """The session; made late because it belongs to the running event loop."""
+        if self._session is None:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            self._session = aiohttp.ClientSession(headers=headers)
+        return self._session
+
+
+class _Problem(msgspec.Struct):
+    """The parts of an RFC 9457 answer that a log line needs."""
+
+    title: str = ""
+    detail: str = ""
+
+
+def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
+    if status == HTTPStatus.OK:
+        try:
+            return msgspec.json.decode(body, type=SyncReply)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Unreachable(f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?") from error
+    words = f"the control plane answered {status}{_words(body)}"
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise NotAuthorised(f"{words}; make a token with scope agent and give it by --token-file")
+    if status in _REFUSED:
+        raise Unacceptable(words)
+    raise Unreachable(words + (f", come again in {retry_after} s" if retry_after else ""))
+
+
+def _words(body: bytes) -> str:
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return f": {problem.detail or problem.title}" if problem.detail or problem.title else ""
