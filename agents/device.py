@@ -123,7 +123,7 @@ class Readings:
 
 
 class Device(Protocol):
-    """One node's GPUs, replicas and router. Implementations: `agents.sim.device`, `agents.telemetry_device`."""
+    """One node's GPUs, replicas and router. Implementations: `agents.sim.device`, `agents.readonly_device`."""
 
     async def state(self) -> NodeState:
         """What is there now."""

@@ -1,0 +1,100 @@
+"""Running one agent as a process: device, transport, ledger and signals put together."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import sys
+
+from agents.agent import AgentSettings, NodeAgent
+from agents.clock import Clock, ScaledClock
+from agents.device import Device, DeviceError
+from agents.ledger import Ledger
+from agents.transport import HttpTransport
+
+LOAD_DURATION_S = 7 * 86400
+"""A simulated agent's own load lasts a week of trace time."""
+
+log = logging.getLogger(__name__)
+
+
+def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `options` as `agents.main.make_parser` reads them."""
+    logging.basicConfig(
+        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        return asyncio.run(_run(options, token=token, boot=boot))
+    except (DeviceError, OSError, ValueError) as error:
+        log.error("the agent cannot run: %s", error)
+        return 1
+
+
+async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
+    clock = ScaledClock(speed=options.speed)
+    ledger = Ledger(options.state_dir)
+    device = make_device(options, clock)
+    transport = HttpTransport(options.url, token, speed=options.speed)
+    settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
+    agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
+    try:
+        await agent.run(stop)
+    finally:
+        await transport.close()
+        await device.close()
+    log.info("agent of node %s has stopped", options.node)
+    return 0
+
+
+def make_device(options: argparse.Namespace, clock: Clock) -> Device:
+    """The device that the arguments ask for; raises DeviceError or ValueError."""
+    return _nvml_device(options, clock) if options.device == "nvml" else _simulated_device(options, clock)
+
+
+def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.sim.cluster import Scenario, SimulatedCluster  # numba: half a second
+    from agents.sim.device import SimulatedDevice
+    from agents.sim.load import Load, LoadShape
+    from agents.sim.spec import make_node
+    from agents.sim.truth import load_truth
+
+    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    node = make_node(
+        options.node, options.gpu_type, gpus=options.gpus, memory_mib=memory_mib, launch_s=options.launch_s
+    )
+    loads = {
+        service: Load(shape=LoadShape(mean_rps=rate_rps), duration_s=LOAD_DURATION_S, seed=options.seed, stream=stream)
+        for stream, (service, rate_rps) in enumerate(sorted(dict(options.load).items()))
+    }
+    scenario = Scenario(loads=loads, seed=options.seed)
+    return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
+
+
+def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.nvml import Nvml
+    from agents.readonly_device import ReadOnlyDevice
+
+    return ReadOnlyDevice(Nvml(), clock, type_of=lambda gpu: options.gpu_type or gpu.name)
+
+
+def memory_in_name_mib(gpu_type: str) -> float:
+    """32768 for `V100-32GB`; ValueError when the name says nothing."""
+    found = re.search(r"-(\d+)GB$", gpu_type)
+    if found is None:
+        raise ValueError(f"the name {gpu_type} does not say its memory; give --gpu-memory-mib")
+    return float(found[1]) * 1024.0
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    with contextlib.suppress(PackageNotFoundError):
+        return version("plimsoll")
+    return ""

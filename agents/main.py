@@ -1,0 +1,121 @@
+"""The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
+
+Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
+arguments.
+"""
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
+
+EXAMPLES = """\
+examples:
+  plimsoll-agent --url http://127.0.0.1:8080 --token-file agent.token --node n1 --gpu-type V100-32GB --gpus 2
+  plimsoll-agent --url https://plimsoll.example --token-file agent.token --device nvml --state-dir ~/.plimsoll
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="plimsoll-agent",
+        description="Carry out on this machine what the Plimsoll control plane decides, and tell it what happens here.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reach = parser.add_argument_group("control plane")
+    reach.add_argument("--url", required=True, help="address of the control plane's API, e.g. http://127.0.0.1:8080")
+    token = reach.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token", help=f"token with scope agent; others see it in the process list, so better {TOKEN_VARIABLE}"
+    )
+    token.add_argument("--token-file", type=Path, help="file that holds the token")
+    node = parser.add_argument_group("node")
+    node.add_argument(
+        "--node", default=socket.gethostname(), help="name of this node (default: the host name, %(default)s)"
+    )
+    node.add_argument("--state-dir", type=Path, help="keeps the last command over restarts (default: keep nothing)")
+    node.add_argument(
+        "--period-s", type=_positive, default=2.0, help="seconds between observations (default: %(default)s)"
+    )
+    node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
+    node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    device = parser.add_argument_group("device")
+    device.add_argument("--device", choices=("simulated", "nvml"), default="simulated", help="default: %(default)s")
+    device.add_argument(
+        "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml: default the driver's name"
+    )
+    device.add_argument("--gpus", type=_count, default=1, help="simulated: number of GPUs (default: %(default)s)")
+    device.add_argument("--gpu-memory-mib", type=_positive, help="simulated: default from the type's name (…-32GB)")
+    device.add_argument(
+        "--launch-s", type=_positive, default=5.0, help="simulated: start of a replica (default: %(default)s)"
+    )
+    device.add_argument(
+        "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
+    )
+    device.add_argument(
+        "--seed", type=int, default=0, help="simulated: of the load and the noise (default: %(default)s)"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        token = _token(options)
+    except OSError as error:
+        parser.error(f"--token-file: {error}")
+    if not token:
+        parser.error(
+            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope agent` makes one"
+        )
+    if not options.url.startswith(("http://", "https://")):
+        parser.error(f"--url: {options.url!r} must begin with http:// or https://")
+    if options.device == "simulated" and not options.gpu_type:
+        parser.error("--device simulated needs --gpu-type, e.g. --gpu-type V100-32GB")
+    # Imported late: aiohttp alone takes longer than --help may.
+    from agents.daemon import run_agent
+
+    return run_agent(options, token=token, boot=uuid4().hex)
+
+
+def _token(options: argparse.Namespace) -> str:
+    if options.token_file is not None:
+        return str(options.token_file.read_text(encoding="utf-8").strip())
+    return str(options.token or os.environ.get(TOKEN_VARIABLE, ""))
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be a finite number above 0")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 64:
+        raise argparse.ArgumentTypeError(f"{text} must be 1 to 64")
+    return number
+
+
+def _load(text: str) -> tuple[str, float]:
+    service, separator, rate = text.partition("=")
+    if not service or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like chat=50")
+    try:
+        return service, _positive(rate)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{rate!r} is not a rate; write e.g. {service}=50") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""The agent as it runs: its loops on a fast clock, over HTTP, and as a process that is killed and started again."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from agents.agent import AgentSettings, NodeAgent
+from agents.clock import ScaledClock
+from agents.ledger import Ledger
+from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.device import SimulatedDevice
+from agents.sim.spec import Fault
+from agents.transport import DirectTransport, HttpTransport, NotAuthorised, TransportError, Unacceptable, Unreachable
+from tests.agents.control_planes import PaperControlPlane
+from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node
+
+pytestmark = pytest.mark.integration
+
+COMMAND = a_command(a_gpu(a_replica("r1", batch=8)), generation=3)
+PATIENCE_S = 20.0
+SPEED = 50.0
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that happens in another task or process."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110, the news comes from other processes and through plain lists
+            await asyncio.sleep(0.01)
+
+
+class Running:
+    """A simulated node with its agent's loops running, 50 times as fast as the wall clock."""
+
+    def __init__(self, *, faults: tuple[Fault, ...] = ()) -> None:
+        self.clock = ScaledClock(speed=SPEED)
+        self.plane = PaperControlPlane(self.clock, COMMAND)
+        scenario = Scenario(loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults)
+        self.cluster = SimulatedCluster((a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock)
+        transport = DirectTransport(self.plane.answer, is_silent=lambda: self.cluster.is_silent("n1"))
+        self.agent = NodeAgent(
+            AgentSettings(node="n1", boot="b1"),
+            SimulatedDevice(self.cluster, "n1"),
+            transport=transport,
+            clock=self.clock,
+            ledger=Ledger(None),
+        )
+
+    async def run(self, is_enough: Callable[[], bool]) -> None:
+        stop = asyncio.Event()
+        loops = asyncio.create_task(self.agent.run(stop))
+        try:
+            await until(lambda: is_enough() or loops.done())
+        finally:
+            stop.set()
+            await loops
+
+    def is_applied(self) -> bool:
+        return any(ack.status == "applied" for each in self.plane.received for ack in each.acks)
+
+
+def arrivals(observations: list[Observation]) -> int:
+    return sum(service.arrivals for each in observations for service in each.services)
+
+
+def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
+    async def scenario() -> Running:
+        running = Running()
+        await running.run(lambda: running.is_applied() and len(running.plane.received) >= 10)
+        return running
+
+    running = asyncio.run(scenario())
+    received = running.plane.received
+    assert [each.sequence for each in received] == list(range(1, len(received) + 1))
+    for earlier, later in pairwise(received):
+        assert later.window_start_s == pytest.approx(earlier.window_start_s + earlier.window_s)
+    last = received[-1]
+    seconds = last.window_start_s + last.window_s - received[0].window_start_s
+    assert arrivals(received) == pytest.approx(100.0 * seconds, rel=0.05)  # a millisecond of wall time is 5 requests
+    assert last.replicas[0].state == "ready"
+    assert max(running.plane.waits_s) <= 2.0
+
+
+def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() -> None:
+    async def scenario() -> Running:
+        running = Running(faults=(Fault(kind="silent", node="n1", start_s=20.0, end_s=60.0),))
+        await running.run(
+            lambda: (
+                running.clock.now_s() - running.plane.received[0].window_start_s > 110.0
+                if running.plane.received
+                else False
+            )
+        )
+        return running
+
+    running = asyncio.run(scenario())
+    received = running.plane.received
+    assert [each.sequence for each in received] == list(range(1, len(received) + 1))
+    silent = [each for each in received if 25.0 < each.window_start_s - received[0].window_start_s < 55.0]
+    assert sum(service.in_slo for each in silent for service in each.services) > 2000
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def served(answer: Answer) -> AsyncIterator[str]:
+    """An HTTP server on a free port of this machine; its URL."""
+    app = web.Application()
+    app.router.add_post("/api/v1/nodes/{node}/sync", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def an_observation(node: str = "n1") -> Observation:
+    return Observation(node=node, boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0)
+
+
+async def exchange(url: str, *, node: str = "n1") -> SyncReply:
+    transport = HttpTransport(url, "secret", speed=10.0)
+    try:
+        return await transport.exchange(an_observation(node), wait_s=5.0)
+    finally:
+        await transport.close()
+
+
+def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
+    seen: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        observation = msgspec.json.decode(await request.read(), type=Observation)
+        seen.update(
+            token=request.headers["Authorization"], wait_s=request.query["wait_s"], node=request.match_info["node"]
+        )
+        reply = SyncReply(boot=observation.boot, acknowledged=1, server_time_s=7.0, command=COMMAND)
+        return web.Response(body=msgspec.json.encode(reply))
+
+    async def scenario() -> SyncReply:
+        async with served(answer) as url:
+            return await exchange(url + "/", node="rack 1/n 2")
+
+    assert asyncio.run(scenario()).command == COMMAND
+    assert seen == {"token": "Bearer secret", "wait_s": "0.500", "node": "rack 1/n 2"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        (401, '{"detail":"the token was revoked"}', NotAuthorised, "revoked"),
+        (403, "", NotAuthorised, "scope agent"),
+        (422, '{"title":"Invalid","detail":"window_s: must be above 0"}', Unacceptable, "window_s"),
+        (404, '{"title":"Not found"}', Unreachable, "Not found"),
+        (503, "", Unreachable, "come again in 2 s"),
+        (200, "<html>", Unreachable, "not a sync reply"),
+    ],
+)
+def test_every_refusal_has_its_own_error(status: int, body: str, error: type[TransportError], words: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body, headers={"Retry-After": "2"})
+
+    async def scenario() -> None:
+        async with served(answer) as url:
+            await exchange(url)
+
+    with pytest.raises(error, match=words):
+        asyncio.run(scenario())
+
+
+def test_nobody_listening_is_unreachable() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response()
+
+    async def scenario() -> None:
+        async with served(answer) as url:
+            pass
+        await exchange(url)
+
+    with pytest.raises(Unreachable, match="no answer from"):
+        asyncio.run(scenario())
+
+
+class AgentProcess:
+    """`plimsoll-agent` as an operator starts it."""
+
+    def __init__(self, url: str, state_dir: Path) -> None:
+        arguments = ["--url", url, "--token", "secret", "--node", "n1", "--state-dir", str(state_dir)]
+        device = ["--gpu-type", "V100-32GB", "--speed", "20", "--load", "chat=50"]
+        self.process = subprocess.Popen([sys.executable, "-m", "agents.main", *arguments, *device])
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=PATIENCE_S)
+
+
+def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_goodbye(tmp_path: Path) -> None:
+    received: list[Observation] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        observation = msgspec.json.decode(await request.read(), type=Observation)
+        received.append(observation)
+        command: NodeCommand | None = COMMAND if not observation.generation else None
+        reply = SyncReply(boot=observation.boot, acknowledged=observation.sequence, server_time_s=0.0, command=command)
+        return web.Response(body=msgspec.json.encode(reply))
+
+    async def scenario() -> int:
+        async with served(answer) as url:
+            first = AgentProcess(url, tmp_path)
+            await until(lambda: any(each.generation == 3 for each in received) or first.process.poll() is not None)
+            await asyncio.to_thread(first.end, signal.SIGKILL)
+            received.clear()
+            second = AgentProcess(url, tmp_path)
+            await until(lambda: any(each.replicas for each in received) or second.process.poll() is not None)
+            return await asyncio.to_thread(second.end, signal.SIGTERM)
+
+    assert asyncio.run(scenario()) == 0
+    assert {each.generation for each in received} == {3}
+    assert len({each.boot for each in received}) == 1
+    assert received[-1].replicas[0].id == "r1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--token", "t"], 2, "--url"),
+        (["--url", "ftp://x", "--token", "t", "--gpu-type", "T4"], 2, "must begin with http"),
+        (["--url", "http://x", "--gpu-type", "T4"], 2, "--token-file or PLIMSOLL_TOKEN"),
+        (["--url", "http://x", "--token", "t"], 2, "needs --gpu-type"),
+        (["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--speed", "-1"], 2, "above 0"),
+        (["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--load", "chat"], 2, "chat=50"),
+        (["--url", "http://x", "--token", "t", "--gpu-type", "T4"], 1, "--gpu-memory-mib"),
+        (["--url", "http://x", "--token", "t", "--gpu-type", "K80-12GB"], 1, "known: T4"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], code: int, words: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "agents.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, words in ended.stderr) == (code, True)
