@@ -1,19 +1,36 @@
 """A machine with real GPUs that is only watched: telemetry goes up, commands are answered with NotSupported."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from agents.clock import Clock
 from agents.device import DeviceError, GpuState, NodeState, NotSupported, Readings, ServiceRoute
-from agents.nvml import GpuIdentity, GpuSample, Nvml
+from agents.nvml import GpuIdentity, GpuSample
 from agents.protocol import GpuReading, ReplicaCommand
 
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
 
 
+class Telemetry(Protocol):
+    """The part of `agents.nvml.Nvml` that is needed."""
+
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU."""
+        ...
+
+    def sample(self, gpu: GpuIdentity) -> GpuSample:
+        """What a GPU does now."""
+        ...
+
+    def close(self) -> None:
+        """Shut down."""
+        ...
+
+
 class ReadOnlyDevice:
     """Telemetry of the machine's GPUs through NVML."""
 
-    def __init__(self, nvml: Nvml, clock: Clock, *, type_of: Callable[[GpuIdentity], str]) -> None:
+    def __init__(self, nvml: Telemetry, clock: Clock, *, type_of: Callable[[GpuIdentity], str]) -> None:
         """`type_of`: the catalogue's name of a GPU's type."""
         self._nvml = nvml
         self._clock = clock
