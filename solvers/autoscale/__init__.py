@@ -1,0 +1,1 @@
+"""Autoscale: how many replicas of which service on which GPU type, all services together."""
