@@ -53,16 +53,16 @@ def maximal_patterns(packing: Packing, classes: Classes) -> Whole | None:
     width = len(classes.members)
     patterns, last = np.zeros((1, width), dtype=np.int64), np.zeros(1, dtype=np.int64)
     maximal: list[Whole] = []
-    looked_at = 0
+    looked_at = 1
     while len(patterns):
-        looked_at += len(patterns)
-        if looked_at > MOST_PARTIAL_PATTERNS:
-            return None
         left = packing.rooms - patterns @ classes.sizes
         can_add = (left[:, None, :] >= classes.sizes).all(axis=2) & (patterns < classes.most)
         can_add &= (patterns > 0).astype(np.int64) @ classes.excludes == 0
         maximal.append(patterns[~can_add.any(axis=1)])
         which, added = np.nonzero(can_add & (np.arange(width) >= last[:, None]))
+        looked_at += len(which)
+        if looked_at > MOST_PARTIAL_PATTERNS:
+            return None
         patterns, last = patterns[which], added
         patterns[np.arange(len(patterns)), added] += 1
     return np.concatenate(maximal)

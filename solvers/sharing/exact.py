@@ -174,12 +174,10 @@ def _fill(formulation: Formulation, pieces: Sequence[Lines]) -> None:
 def _row_at_or_above(replica: LimitedCurve, crossing_sm_percent: float) -> float | None:
     """The crossing rounded up to a row, then checked on the rows: the answer always keeps the limit.
 
-    Where the solver's last digits put the crossing a hair beyond a row, or short of it, the rows decide.
+    The tolerance keeps a crossing that the solver's last digits put beyond a row at that row.
     """
     rows = replica.rows_in_range()
     index = bisect_left(rows.sm_percent, crossing_sm_percent - _SM_TOLERANCE)
     while index < len(rows.sm_percent) and rows.execution_ms[index] > replica.limit_ms:
         index += 1
-    while 0 < index < len(rows.sm_percent) and rows.execution_ms[index - 1] <= replica.limit_ms:
-        index -= 1
     return rows.sm_percent[index] if index < len(rows.sm_percent) else None

@@ -145,6 +145,16 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
+def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
+    packing = only_packing(random_problem(seed, replicas=7, gpus=8))
+    best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
+    crowded = max(best, key=len)
+    wasteful = canonical([*(group for group in best if group != crowded), crowded[:1], crowded[1:]])
+    found = place_better(packing, wasteful, LIMITS)
+    assert (len(found.groups), found.gpus_bound, found.status) == (len(best), len(best), SolveStatus.OPTIMAL)
+
+
+@pytest.mark.parametrize("seed", range(15))
 def test_patterns_and_assignment_agree(seed: int) -> None:
     packing = only_packing(random_problem(seed, replicas=9, gpus=9))
     start: Groups = tuple((index,) for index in range(len(packing.replicas)))

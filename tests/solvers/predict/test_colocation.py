@@ -205,6 +205,14 @@ def test_the_worst_company_is_the_worst_of_all_companies(seed: int) -> None:
         assert bound == pytest.approx(worst, rel=1e-12)
 
 
+def test_a_service_sends_at_most_one_neighbour() -> None:
+    # 80 % are free. `a` with 40 % brings 1.0; with 20 % it leaves room for `b`, together 0.5 + 0.1; never both of a's.
+    candidates = [[row(20.0, pressure=0.5), row(40.0, pressure=1.0)], [row(60.0, pressure=0.1)]]
+    kind = gpu_type(launch_per_neighbour=0.0, launch_base=0.0)
+    worst = worst_neighbours(candidates, gpu_type=kind, max_replicas=6)
+    assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)])
+
+
 def test_a_replica_that_takes_the_whole_gpu_has_no_neighbours() -> None:
     worst = worst_neighbours([[row(10.0, pressure=5.0)]] * 5, gpu_type=gpu_type(), max_replicas=6)
     assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67])
