@@ -76,7 +76,7 @@ class _Solve:
         if not self._found:
             return ExactAnswer(status=self._status, messages=tuple(self._messages))
         # An earlier level's solution counts too: it keeps every constraint.
-        status = SolveStatus.FEASIBLE if self._status is SolveStatus.TIME_LIMIT else self._status
+        status = self._status if self._status.has_solution else SolveStatus.FEASIBLE
         return ExactAnswer(status=status, counts=self._best, bound=bound, messages=tuple(self._messages))
 
     def _add_limits(self) -> None:

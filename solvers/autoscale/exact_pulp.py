@@ -37,22 +37,24 @@ def solve_pulp(program: Program, *, start: Counts, budget: Budget) -> ExactAnswe
     formulation = _build(program, may_fall_short=not _serves_all(program, start))
     best: Counts | None = None
     worst = SolveStatus.OPTIMAL
+    messages: list[str] = []
     levels = _levels(formulation, program)
     for level in levels:
         status, message = _run(formulation, level, budget)
         if status is not SolveStatus.OPTIMAL:
             worst = status
+            messages.append(f"pulp: {level.name}: {message or f'ended as {status.value}'}")
         if not status.has_solution:
-            return ExactAnswer(
-                status=SolveStatus.FEASIBLE if best and status is SolveStatus.TIME_LIMIT else status,
-                counts=best,
-                messages=(f"pulp: {level.name}: {message or status.value}",),
-            )
+            break
         best = tuple(round(variable.value()) for variable in formulation.counts)
         if level is not levels[-1]:
             _hold(formulation, level)
-    bound = score(program, best).cost_usd_per_hour if best is not None and worst is SolveStatus.OPTIMAL else None
-    return ExactAnswer(status=worst, counts=best, bound=bound)
+    if best is None:
+        return ExactAnswer(status=worst, messages=tuple(messages))
+    # An earlier level's solution counts too. CBC gives no bound of its own: only a proven optimum is one.
+    bound = score(program, best).cost_usd_per_hour if worst is SolveStatus.OPTIMAL else None
+    status = worst if worst.has_solution else SolveStatus.FEASIBLE
+    return ExactAnswer(status=status, counts=best, bound=bound, messages=tuple(messages))
 
 
 def export(problem: AutoscaleProblem, path: Path, *, budget: Budget | None = None) -> None:

@@ -10,7 +10,7 @@ C_g · ⌈λ / T_g⌉ ≤ C_g · (λ / T_g + 1) ≤ 2 · C_g · λ / T_g ≤ 2 �
 """
 
 from solvers.autoscale.program import (
-    TOLERANCE,
+    ROUNDING,
     Counts,
     Program,
     option_cost,
@@ -89,7 +89,7 @@ class _State:
 def _trim(state: _State, service: int) -> None:
     """Take away, one at a time, the dearest replica that the rest can do without."""
     program, target = state.program, state.program.services[service]
-    slack = TOLERANCE * target.arrival_rate_rps
+    slack = ROUNDING * target.arrival_rate_rps
     while state.replicas(service) > target.min_replicas:
         spare = [
             index
@@ -104,7 +104,7 @@ def _trim(state: _State, service: int) -> None:
 def _fill(state: _State, service: int) -> None:
     """Add replicas until the rate is served or nothing more fits."""
     options = state.program.options
-    slack = TOLERANCE * state.program.services[service].arrival_rate_rps
+    slack = ROUNDING * state.program.services[service].arrival_rate_rps
     while (gap := state.gap_rps(service)) > slack:
         fit = {index: state.fit(service, index) for index in state.program.options_of[service]}
         needed = {index: replicas_needed(gap, options[index].capacity_rps) for index in fit}

@@ -27,17 +27,17 @@ def solve(
         answer = ExactAnswer(status=SolveStatus.TIME_LIMIT, messages=(f"{method}: no time was left to try it",))
     else:
         answer = _solve_exact(program, start=greedy, budget=budget, method=method)
-    counts, status, messages = _better(program, answer, greedy)
+    counts, objection = _accept(program, answer, greedy)
     report = SolveReport(
         technique="autoscale",
-        method="greedy" if counts is greedy else "pulp-cbc" if method == "pulp" else method,
-        status=status,
-        objective=score(program, counts).cost_usd_per_hour,
+        method="greedy" if counts is None else "pulp-cbc" if method == "pulp" else method,
+        status=SolveStatus.FEASIBLE if counts is None else answer.status,
+        objective=score(program, greedy if counts is None else counts).cost_usd_per_hour,
         bound=answer.bound,
         seconds=budget.elapsed() - begun,
-        messages=messages,
+        messages=(*answer.messages, *objection),
     )
-    return decode(program, counts), report
+    return decode(program, greedy if counts is None else counts), report
 
 
 def _solve_exact(program: Program, *, start: Counts, budget: Budget, method: Method) -> ExactAnswer:
@@ -51,12 +51,12 @@ def _solve_exact(program: Program, *, start: Counts, budget: Budget, method: Met
     return solve_cp_sat(program, start=start, budget=budget)
 
 
-def _better(program: Program, answer: ExactAnswer, greedy: Counts) -> tuple[Counts, SolveStatus, tuple[str, ...]]:
-    """The exact counts where they are valid and no worse than the greedy's, else the greedy's; the reasons why."""
+def _accept(program: Program, answer: ExactAnswer, greedy: Counts) -> tuple[Counts | None, tuple[str, ...]]:
+    """The exact counts where they are valid and no worse than the greedy's; else None, and why."""
     if answer.counts is None:
-        return greedy, SolveStatus.FEASIBLE, answer.messages
+        return None, ()
     if not fits(program, answer.counts):
-        return greedy, SolveStatus.FEASIBLE, (*answer.messages, "the solver's counts broke a limit; the greedy's stand")
+        return None, ("the solver's counts broke a limit",)
     if is_better(program, score(program, greedy), score(program, answer.counts)):
-        return greedy, SolveStatus.FEASIBLE, (*answer.messages, "the greedy's counts are better than the incumbent")
-    return answer.counts, answer.status, answer.messages
+        return None, ("the greedy's counts are better than the solver's",)
+    return answer.counts, ()

@@ -166,6 +166,7 @@ def test_nothing_wanted_gives_an_empty_answer(method: Method) -> None:
     solution, report = solve(make_problem([], []), BUDGET, method=method)
     assert solution.counts == () and solution.unserved == ()
     assert report.objective == 0.0
+    assert report.method == {"cp-sat": "cp-sat", "pulp": "pulp-cbc", "greedy": "greedy"}[method]
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -271,6 +272,23 @@ def test_work_limit_keeps_the_best_found_so_far_and_says_so() -> None:
     assert report.status is SolveStatus.FEASIBLE
     assert any("stopped by the work limit" in message for message in report.messages)
     assert broken_limits(problem, solution) == []
+
+
+def test_a_node_limit_keeps_cbcs_best_or_the_greedys_and_says_so() -> None:
+    problem = random_problem(2, services=30, gpu_types=4, gpus=12)
+    solution, report = solve(problem, Budget(seconds=20.0, work=1e-4), method="pulp")
+    assert report.status is SolveStatus.FEASIBLE
+    assert report.messages and report.messages[0].startswith("pulp: ")
+    assert broken_limits(problem, solution) == []
+
+
+def test_a_million_replicas_overflow_nothing() -> None:
+    options = [make_option("chat", "tiny", rps=1.0, usd=1e6, launch_s=1e6)]
+    problem = make_problem([a_service(arrival_rate_rps=1e6)], options, launch_weight_per_s=1.0)
+    solution, report = solve(problem, BUDGET)
+    assert [entry.count for entry in solution.counts] == [1_000_000]
+    assert solution.unserved == ()
+    assert report.objective == pytest.approx(1e12 + 1e18)
 
 
 def test_same_seed_and_work_give_the_same_answer() -> None:
