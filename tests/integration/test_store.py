@@ -1,0 +1,320 @@
+"""One stateful test of both stores: whatever is done to them, they answer alike."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Concatenate, ParamSpec, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agents.protocol import Ack, GpuReading, NodeCommand, Observation, ServiceReading
+from app import postgres
+from app.control.memory_store import MemoryStore
+from app.control.store import PlanRecord, Snapshot
+from app.db import gpu_types, nodes, plans, policies, profiles, services
+from app.db.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from app.errors import Conflict
+from solvers.outcome import PlanReport
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.problem import OperatingPoint, OperatingPoints
+from solvers.state import Demand, Gpu, GpuId, GpuType, Json, Mode, Node, NodeId, ReplicaId, Service, Slo
+from tests.conftest import copied_database
+
+pytestmark = pytest.mark.integration
+
+Value = TypeVar("Value")
+P = ParamSpec("P")
+START = datetime(2026, 3, 1, 11, 59, 30, tzinfo=UTC)
+NODES = ("n1", "n2", "nobody")
+counts = st.integers(0, 20)
+
+
+@st.composite
+def observations(draw: st.DrawFn, now: datetime) -> Observation:
+    served = draw(counts)
+    return Observation(
+        node=draw(st.sampled_from((*NODES, *NODES[:2]))),
+        boot=draw(st.sampled_from(["a", "b"])),
+        sequence=draw(st.integers(1, 4)),
+        window_start_s=now.timestamp() - draw(st.sampled_from([-5.0, 1.0, 2.0, 3.5, 30.0, 9e5])),
+        window_s=draw(st.sampled_from([1.0, 2.0])),
+        generation=draw(st.integers(0, 2)),
+        gpus=tuple(
+            GpuReading(
+                index=index,
+                gpu_type="T4",
+                memory_mib=16384.0,
+                memory_used_mib=10.0,
+                power_w=30.0,
+                energy_j=60.0,
+                clock_mhz=1000.0,
+                busy_percent=5.0,
+                healthy=draw(st.booleans()),
+            )
+            for index in range(3)
+        ),
+        services=tuple(
+            ServiceReading(
+                service=name,
+                arrivals=draw(counts),
+                served=served,
+                in_slo=draw(st.integers(0, served)),
+                rejected=draw(counts),
+                latency_buckets=((3, served),) if served else (),
+            )
+            for name in draw(st.lists(st.sampled_from(["chat", "search"]), unique=True))
+        ),
+        acks=(Ack(generation=1, status=draw(st.sampled_from(["applied", "refused"]))),),
+    )
+
+
+class Stores(RuleBasedStateMachine):
+    """Does everything to a memory store and a PostgreSQL store."""
+
+    server: ClassVar[postgres.Server]
+    template: ClassVar[str]
+
+    @initialize()
+    def open(self) -> None:
+        self.stack = ExitStack()
+        self.runner = self.stack.enter_context(asyncio.Runner())
+        url = self.stack.enter_context(copied_database(self.server, template=self.template))
+        self.engine = make_engine(url, pool_size=2)
+        self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
+        self.postgres, self.memory = PostgresStore(self.engine), MemoryStore()
+        self.now, self.changes, self.plan_ids, self.known, self.sent = (
+            START,
+            0,
+            0,
+            set[str](),
+            list[tuple[Observation, ...]](),
+        )
+        self._save_gpu_type(2.0)
+        self.run(self._save_network())
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    def run(self, work: Awaitable[Value]) -> Value:
+        async def wait() -> Value:
+            return await work
+
+        return self.runner.run(wait())
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 7.0, 200.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(price=st.sampled_from([1.5, 2.0, 3.25]))
+    def price_changes(self, price: float) -> None:
+        if {entry.price_usd_per_hour for entry in self.snapshot().state.gpu_types} != {price}:
+            self._save_gpu_type(price)
+
+    @rule(name=st.sampled_from(NODES[:2]), gpus=st.integers(1, 3))
+    def node_is_added(self, name: str, gpus: int) -> None:
+        if name in self.known:
+            return
+        self.known.add(name)
+        nouns = [
+            Gpu(id=GpuId(f"{name}/gpu-{index}"), node=NodeId(name), gpu_type="T4", index=index) for index in range(gpus)
+        ]
+        self.memory.put_node(Node(id=NodeId(name)), nouns, at=self.now)
+        self.run(self._with_connection(nodes.save, name, ["T4"] * gpus, at=self.now))
+
+    @rule(name=st.sampled_from(["chat", "search"]))
+    def service_is_saved(self, name: str) -> None:
+        self.changes += 1
+        noun = Service(name=name, network="resnet50", slo=Slo(latency_ms=100.0 + self.changes, percentile=0.98))
+        self.memory.put_services([noun])
+        self.run(self._with_connection(services.save, noun, at=self.now, actor="test"))
+
+    @precondition(lambda self: self.snapshot().state.services)
+    @rule()
+    def service_is_deleted(self) -> None:
+        name = self.snapshot().state.services[0].name
+        self.memory.delete_service(name)
+        self.run(self._with_connection(services.remove, name, at=self.now))
+
+    @rule()
+    def profile_is_saved(self) -> None:
+        self.changes += 1
+        row = OperatingPoint(50.0, 4, 1000.0, 0.0, 1.0, float(self.changes), 900.0, 30.0, 0.1)
+        points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))
+        self.memory.put_points([points])
+        profile = profiles.Profile(points=points, provenance="measured")
+        assert self.run(self._with_connection(profiles.save_profiles, [profile], at=self.now)) == 1
+
+    @rule(mode=st.sampled_from(list(Mode)), paused=st.booleans())
+    def policy_is_saved(self, mode: Mode, paused: bool) -> None:
+        wanted = replace(self.memory.settings, mode=mode, paused=paused)
+        self.memory.settings = self.run(self._with_connection(policies.save, wanted, at=self.now, actor="test"))
+
+    @rule(data=st.data(), size=st.integers(1, 4))
+    def observations_come(self, data: st.DataObject, size: int) -> None:
+        batch = tuple(data.draw(observations(self.now)) for _ in range(size))
+        self.sent.append(batch)
+        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def observations_come_again(self, data: st.DataObject) -> None:
+        batch = tuple(reversed(data.draw(st.sampled_from(self.sent))))
+        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+
+    @rule(step=st.sampled_from([0, 0, 0, 1]), is_late=st.booleans(), push=st.booleans())
+    def plan_is_made(self, step: int, is_late: bool, push: bool) -> None:
+        before = self.snapshot()
+        parent = (before.target.generation if before.target else 0) + step
+        bound = self._bound(before, parent)
+        record = PlanRecord(
+            at=self.now,
+            state="proposed",
+            policy_version=before.settings.version,
+            catalogue_revision=0,
+            plan=Plan(policy="hetsev"),
+            report=PlanReport(status="greedy", cost_usd_per_hour=2.0),
+            bound=bound,
+            demands=(Demand(service="chat", arrival_rate_rps=10.0),),
+            problem=None,
+        )
+        self.plan_ids = self._record(record)
+        if is_late:
+            self.service_is_saved("chat")
+        if push:
+            self._push(self.plan_ids, bound)
+
+    @precondition(lambda self: self.plan_ids > 0)
+    @rule(says_yes=st.booleans(), back=st.integers(0, 2))
+    def person_judges(self, says_yes: bool, back: int) -> None:
+        plan_id = max(1, self.plan_ids - back)
+        # The database also refuses to approve what could not be pushed; memory leaves that to the push.
+        generation = self.memory.pushed[-1][1].generation if self.memory.pushed else 0
+        bound = self.memory.plans[plan_id].bound
+        if says_yes and (bound is None or bound.parent != generation):
+            return
+        in_memory = self.memory.approve if says_yes else self.memory.reject
+        in_database = plans.approve if says_yes else plans.reject
+        acts: list[Callable[[], None]] = [
+            lambda: in_memory(plan_id),
+            lambda: self.run(self._with_connection(in_database, plan_id)),
+        ]
+        assert _is_refused(acts[0]) == _is_refused(acts[1])
+
+    @precondition(lambda self: self.snapshot().approved is not None)
+    @rule()
+    def approved_plan_is_pushed(self) -> None:
+        now = self.snapshot()
+        assert now.approved is not None
+        assert now.approved_id is not None
+        self._push(now.approved_id, now.approved)
+
+    @rule(memory=st.one_of(st.none(), st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9)))))
+    def policy_remembers(self, memory: Json) -> None:
+        for store in (self.postgres, self.memory):
+            self.run(store.save_memory("hetsev", memory))
+
+    @invariant()
+    def both_answer_alike(self) -> None:
+        one, other = self.run(self.postgres.load_snapshot(self.now)), self.snapshot()
+        assert _comparable(one) == _comparable(other)
+        for name in NODES:
+            for generation in (0, 1):
+                wanted = self.run(self.memory.command_for(name, generation))
+                assert self.run(self.postgres.command_for(name, generation)) == wanted
+
+    def snapshot(self) -> Snapshot:
+        return self.run(self.memory.load_snapshot(self.now))
+
+    def _push(self, plan_id: int, bound: BoundPlan) -> None:
+        commands = tuple(NodeCommand(node=name, generation=bound.generation) for name in ("n1", "nobody"))
+        outcomes = [
+            self.run(store.push_target(plan_id, bound, commands, self.now)) for store in (self.postgres, self.memory)
+        ]
+        assert outcomes[0] == outcomes[1]
+
+    def _record(self, record: PlanRecord) -> int:
+        ids = set()
+        for store in (self.postgres, self.memory):
+            revision = self.run(store.load_snapshot(self.now)).state.catalogue_revision
+            ids.add(self.run(store.record_plan(replace(record, catalogue_revision=revision))))
+        assert len(ids) == 1
+        return ids.pop()
+
+    def _bound(self, snapshot: Snapshot, parent: int) -> BoundPlan:
+        replica = BoundReplica(
+            id=ReplicaId("chat-1"),
+            service="chat",
+            network="resnet50",
+            sm_percent=100 / 7,
+            batch=4,
+            arrival_rate_rps=10.0,
+            memory_mib=900.0,
+        )
+        gpus = tuple(
+            BoundGpu(id=gpu.id, node=gpu.node, gpu_type="T4", clock_mhz=1000.0, power_cap_w=70.0, replicas=(replica,))
+            for gpu in snapshot.state.gpus[:1]
+        )
+        return BoundPlan(generation=parent + 1, parent=parent, policy="hetsev", gpus=gpus)
+
+    def _save_gpu_type(self, price: float) -> None:
+        noun = GpuType(
+            name="T4",
+            price_usd_per_hour=price,
+            memory_mib=16384.0,
+            sm_percent_step=1.0,
+            idle_w=10.0,
+            power_cap_w=70.0,
+            clocks_mhz=(585.0, 1000.0),
+        )
+        self.memory.put_gpu_types([noun])
+        self.run(self._with_connection(gpu_types.save, noun, at=self.now))
+
+    async def _save_network(self) -> None:
+        await self._with_connection(profiles.save_network, "resnet50", at=self.now)
+
+    async def _with_connection(
+        self, act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]], *arguments: P.args, **named: P.kwargs
+    ) -> Value:
+        async with self.engine.begin() as connection:
+            return await act(connection, *arguments, **named)
+
+
+def _is_refused(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except Conflict:
+        return True
+    return False
+
+
+def _comparable(snapshot: Snapshot) -> Snapshot:
+    """Without the revision, which counts rows in PostgreSQL and changes in memory."""
+    return replace(snapshot, state=replace(snapshot.state, catalogue_revision=0))
+
+
+def test_both_stores_answer_alike(postgres_server: postgres.Server, migrated_template: str) -> None:
+    Stores.server, Stores.template = postgres_server, migrated_template
+    run_state_machine_as_test(
+        Stores,
+        settings=settings(
+            max_examples=20,
+            stateful_step_count=20,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
