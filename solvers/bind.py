@@ -3,7 +3,8 @@
 For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this order of importance:
 
     1. the fewest GPUs of the plan without a place
-    2. the most replicas kept: same GPU, service, network and SM percent (batch, rate and clock change in place)
+    2. the most replicas kept: same GPU, service, network and SM percent (batch, rate and clock change in place, as long
+       as the memory that the replica reserved at its start is enough: a running process cannot reserve more)
     3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
@@ -255,22 +256,48 @@ def _bound_gpus(problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generat
     numbers = itertools.count(1)
     bound = []
     for place, slot in sorted(taken, key=lambda pair: pair[0].gpu.id):
-        replicas = []
-        for identity, replica in slot.replicas.items():
-            kept = place.replicas.get(identity)
-            new_id = kept.id if kept else _new_id(replica.service, generation, next(numbers))
-            replicas.append(replace(replica, id=new_id))
+        gpu_type = problem.gpu_type(place.gpu.gpu_type)
+        replicas = _reserved(slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib)
+        named = [
+            replica if replica.id else replace(replica, id=_new_id(replica.service, generation, next(numbers)))
+            for replica in replicas
+        ]
         bound.append(
             BoundGpu(
                 id=place.gpu.id,
                 node=place.gpu.node,
                 gpu_type=place.gpu.gpu_type,
                 clock_mhz=slot.gpu.clock_mhz,
-                power_cap_w=problem.gpu_type(place.gpu.gpu_type).power_cap_w,
-                replicas=tuple(replicas),
+                power_cap_w=gpu_type.power_cap_w,
+                replicas=tuple(named),
             )
         )
     return tuple(bound)
+
+
+def _reserved(
+    wanted: Mapping[_Identity, BoundReplica], running: Mapping[_Identity, BoundReplica], *, memory_mib: float
+) -> list[BoundReplica]:
+    """The wanted replicas; those that run with enough memory keep id and reservation, the others have no id yet.
+
+    Where the kept reservations leave too little for the rest, the largest excess is given up first: that replica
+    starts anew with what it needs.
+    """
+    kept = {
+        identity: running[identity]
+        for identity, replica in wanted.items()
+        if identity in running and running[identity].memory_mib >= replica.memory_mib
+    }
+    excess_mib = {identity: old.memory_mib - wanted[identity].memory_mib for identity, old in kept.items()}
+    spare_mib = memory_mib - sum(replica.memory_mib for replica in wanted.values())
+    for identity in sorted(kept, key=lambda identity: (-excess_mib[identity], identity)):
+        if sum(excess_mib[each] for each in kept) <= max(0.0, spare_mib):
+            break
+        del kept[identity]
+    return [
+        replace(replica, id=kept[identity].id, memory_mib=kept[identity].memory_mib) if identity in kept else replica
+        for identity, replica in wanted.items()
+    ]
 
 
 def _new_id(service: str, generation: int, number: int) -> ReplicaId:

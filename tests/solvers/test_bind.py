@@ -125,10 +125,36 @@ def test_the_same_plan_again_changes_nothing_but_the_generation() -> None:
 
 def test_batch_rate_and_clock_change_in_place() -> None:
     gpus = fleet(3)
-    first = bound(a_plan(on_gpu(replica("a", 50.0, 1, 10.0)), on_gpu("b")), gpus).plan
-    second = bound(a_plan(on_gpu("b"), on_gpu(replica("a", 50.0, 4, 30.0), clock_mhz=1500.0)), gpus, first)
+    first = bound(a_plan(on_gpu(replica("a", 50.0, 4, 30.0)), on_gpu("b")), gpus).plan
+    second = bound(a_plan(on_gpu("b"), on_gpu(replica("a", 50.0, 1, 10.0), clock_mhz=1500.0)), gpus, first)
     assert ids(second.plan) == ids(first)
-    assert [(step.change, step.start, step.stop) for step in second.steps] == [((ids(first)["big-0"][0],), (), ())]
+    assert {gpu.clock_mhz for gpu in second.plan.gpus} == {1000.0, 1500.0}
+
+
+def test_a_smaller_batch_keeps_the_memory_that_was_reserved() -> None:
+    gpus = fleet(1)
+    first = bound(a_plan(on_gpu(replica("a", 50.0, 4))), gpus).plan  # 1024 + 4 · 512 MiB
+    second = bound(a_plan(on_gpu(replica("a", 50.0, 1))), gpus, first).plan
+    assert [each.memory_mib for each in second.gpus[0].replicas] == [3072.0]
+    assert bound(a_plan(on_gpu(replica("a", 50.0, 4))), gpus, second).plan.gpus == first.gpus
+
+
+def test_a_larger_batch_than_the_memory_was_reserved_for_is_another_replica() -> None:
+    gpus = fleet(1)
+    first = bound(a_plan(on_gpu(replica("a", 50.0, 1), "b")), gpus).plan
+    second = bound(a_plan(on_gpu(replica("a", 50.0, 4), "b")), gpus, first).plan
+    assert ids(second) == {"big-0": ["a-g2-1", "b-g1-2"]}
+
+
+def test_a_reservation_is_given_up_where_the_memory_is_needed() -> None:
+    # Two replicas at batch 4 reserve 2 · 3072 MiB of 10240. At batch 1 they need 2 · 1536, and two new ones at batch 4
+    # need 2 · 3072 more: 6144 + 3072 fits, 6144 + 6144 does not, 6144 + 1536 + 3072 (10752) does not either.
+    gpus = fleet(1)
+    first = bound(a_plan(on_gpu(replica("a", batch=4), replica("b", batch=4))), gpus).plan
+    wanted = on_gpu(*(replica(name, batch=1 if name in "ab" else 4) for name in "abcd"))
+    second = bound(a_plan(wanted), gpus, first).plan
+    assert sum(each.memory_mib for each in second.gpus[0].replicas) <= 10240.0
+    assert ids(second) == {"big-0": ["a-g2-1", "b-g2-2", "c-g2-3", "d-g2-4"]}
 
 
 def test_another_sm_percent_or_network_is_another_replica() -> None:
