@@ -35,6 +35,7 @@ class ClusterPlan:
     scenario: Scenario
     settings: PolicySettings
     agent_period_s: float = 5.0
+    handover_s: float = 15.0
 
 
 class ClosedLoop:
@@ -47,7 +48,7 @@ class ClosedLoop:
         self.store = make_store(plan, clock)
         self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
         self.loop = Loop(store=self.store, solver=solver, clock=clock, promises_may_break=promises_may_break)
-        self.agents = [self._make_agent(node.name, plan.agent_period_s) for node in plan.nodes]
+        self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
     async def step(self) -> None:
         """Every agent enforces, observes and syncs once."""
@@ -67,9 +68,11 @@ class ClosedLoop:
             command=await self.store.command_for(observation.node, observation.generation),
         )
 
-    def _make_agent(self, node: str, period_s: float) -> NodeAgent:
+    def _make_agent(self, node: str, plan: ClusterPlan) -> NodeAgent:
         return NodeAgent(
-            AgentSettings(node=node, boot="simulated", period_s=period_s),
+            AgentSettings(
+                node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s
+            ),
             SimulatedDevice(self.cluster, node),
             transport=DirectTransport(self._sync, is_silent=lambda: self.cluster.is_silent(node)),
             clock=self.clock,

@@ -1,0 +1,166 @@
+"""The demo's fleet, services and load: HetSev's cluster and SLOs (its section 6), with measured networks.
+
+Networks that nobody published measurements of have named stand-ins of like size: EfficientNet-B4 for SSD-ResNet50,
+RegNetX-8GF for the Transformer. Latencies on the T4 are scaled from the V100 and marked so in the catalogue.
+"""
+
+from dataclasses import dataclass
+
+from agents.sim.cluster import Scenario
+from agents.sim.load import Load, LoadShape, Spike
+from agents.sim.spec import NodeSpec, make_node
+from app.catalogue import load_gpu_types, load_profiles
+from app.control.store import PolicySettings
+from app.simulate.closed_loop import ClusterPlan
+from solvers.state import Scaling, Service, Slo
+
+DURATION_S = 3000
+"""HetSev's cost experiment (its section 6.3) lasts about as long."""
+
+SPEED = 20.0
+"""Trace seconds per second on the wall: the demo's trace takes two and a half minutes."""
+
+PERIOD_S = 15.0
+AGENT_PERIOD_S = 5.0
+LAUNCH_S = 10.0
+
+HANDOVER_S = 40.0
+"""A replica that moves to another node serves on this long: two agent periods and a launch, twice over."""
+
+GPU_TYPES = ("T4", "V100-32GB")
+SPIKE_FACTOR = 4.0
+OPENING = Spike(start_s=0.0, length_s=45.0, factor=0.0, ramp_s=30.0)
+"""Traffic opens once the services are deployed, and not all at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoService:
+    """One service of the demo and its load."""
+
+    name: str
+    network: str
+    slo_ms: float
+    mean_rps: float
+    spike_start_s: float | None
+    phase_s: float
+    burst_service: str
+
+
+SERVICES = (
+    DemoService(
+        name="resnet50",
+        network="resnet50",
+        slo_ms=400.0,
+        mean_rps=120.0,
+        spike_start_s=1800.0,
+        phase_s=0.0,
+        burst_service="conv",
+    ),
+    DemoService(
+        name="inception",
+        network="inception_v3",
+        slo_ms=600.0,
+        mean_rps=80.0,
+        spike_start_s=1800.0,
+        phase_s=200.0,
+        burst_service="conv",
+    ),
+    DemoService(
+        name="detection",
+        network="efficientnet_b4",
+        slo_ms=900.0,
+        mean_rps=40.0,
+        spike_start_s=None,
+        phase_s=900.0,
+        burst_service="conv",
+    ),
+    DemoService(
+        name="translation",
+        network="regnet_x_8gf",
+        slo_ms=1200.0,
+        mean_rps=30.0,
+        spike_start_s=None,
+        phase_s=1500.0,
+        burst_service="conv",
+    ),
+)
+"""SLOs and networks: HetSev, Table 1 and section 6; mean rates add up to its low load, 200 to 300 rps."""
+
+
+def demo_nodes() -> tuple[NodeSpec, ...]:
+    """Four nodes with two V100s each and four with two T4s each."""
+    memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
+    return tuple(
+        make_node(f"{label}-{number}", gpu_type, gpus=2, memory_mib=memory_mib[gpu_type], launch_s=LAUNCH_S)
+        for label, gpu_type in (("t4", "T4"), ("v100", "V100-32GB"))
+        for number in range(1, 5)
+    )
+
+
+def demo_services() -> tuple[Service, ...]:
+    """The four services: 98 % of the requests within the SLO, at least one replica each."""
+    return tuple(
+        Service(
+            name=service.name,
+            project="vision" if service.name != "translation" else "language",
+            network=service.network,
+            slo=Slo(latency_ms=service.slo_ms, percentile=0.98),
+            scaling=Scaling(min_replicas=1, downscale_delay_s=90.0),
+        )
+        for service in SERVICES
+    )
+
+
+def demo_loads(seed: int) -> dict[str, Load]:
+    """Requests by service: a day curve squeezed into the trace, a spike, and bursts resampled from a real trace."""
+    return {
+        service.name: Load(
+            shape=LoadShape(
+                mean_rps=service.mean_rps,
+                day_amplitude=0.4,
+                day_period_s=float(DURATION_S),
+                day_phase_s=service.phase_s,
+                spikes=(OPENING, *_spikes(service)),
+                burst_service=service.burst_service,
+                burst_weight=0.5,
+            ),
+            duration_s=DURATION_S,
+            seed=seed,
+            stream=stream,
+        )
+        for stream, service in enumerate(SERVICES)
+    }
+
+
+def _spikes(service: DemoService) -> tuple[Spike, ...]:
+    if service.spike_start_s is None:
+        return ()
+    return (Spike(start_s=service.spike_start_s, length_s=300.0, factor=SPIKE_FACTOR, ramp_s=60.0),)
+
+
+def demo_settings(policy: str, seed: int) -> PolicySettings:
+    """How the loop decides in the demo; the baseline differs in the policy alone."""
+    return PolicySettings(
+        policy=policy,
+        period_s=PERIOD_S,
+        window_s=AGENT_PERIOD_S,
+        stale_after_s=4 * PERIOD_S,
+        headroom=1.15,
+        max_replicas_per_gpu=6,
+        seed=seed,
+    )
+
+
+def demo_cluster(policy: str, seed: int) -> ClusterPlan:
+    """The whole demo cluster under one policy."""
+    networks = [service.network for service in SERVICES]
+    return ClusterPlan(
+        nodes=demo_nodes(),
+        gpu_types=load_gpu_types(GPU_TYPES),
+        points=load_profiles(networks, GPU_TYPES),
+        services=demo_services(),
+        scenario=Scenario(loads=demo_loads(seed), seed=seed),
+        settings=demo_settings(policy, seed),
+        agent_period_s=AGENT_PERIOD_S,
+        handover_s=HANDOVER_S,
+    )
