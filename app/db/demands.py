@@ -1,18 +1,17 @@
 """Demand: the arrival rates that plans were made for."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.tables import AnyRow, demand
+from app.db.tables import demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandRow:
-    """One forecast, or one stated rate."""
+    """One service's rate at one moment."""
 
     service: str
     at: datetime
@@ -21,39 +20,20 @@ class DemandRow:
     plan_id: int | None
 
 
-async def load_latest(connection: AsyncConnection, names: Sequence[str]) -> tuple[DemandRow, ...]:
-    """The newest rate of each of these services that has one, by service."""
-    numbered = (
-        select(demand, func.row_number().over(partition_by=demand.c.service, order_by=demand.c.at.desc()).label("age"))
-        .where(demand.c.service.in_(names))
-        .subquery()
-    )
-    statement = select(numbered).where(numbered.c.age == 1).order_by(numbered.c.service)
-    return tuple(_row(row) for row in await connection.execute(statement))
+async def list_newest(connection: AsyncConnection) -> tuple[DemandRow, ...]:
+    """The newest rate of every service, by name."""
+    statement = select(demand).distinct(demand.c.service).order_by(demand.c.service, demand.c.at.desc())
+    return tuple(DemandRow(**row._mapping) for row in await connection.execute(statement))
 
 
 async def list_rows(
-    connection: AsyncConnection,
-    service: str,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    limit: int | None = None,
+    connection: AsyncConnection, service: str, *, since: datetime, until: datetime, limit: int | None = None
 ) -> tuple[DemandRow, ...]:
-    """Rates of one service in [since, until), newest first."""
-    statement = select(demand).where(demand.c.service == service).order_by(demand.c.at.desc()).limit(limit)
-    if since is not None:
-        statement = statement.where(demand.c.at >= since)
-    if until is not None:
-        statement = statement.where(demand.c.at < until)
-    return tuple(_row(row) for row in await connection.execute(statement))
-
-
-def _row(row: AnyRow) -> DemandRow:
-    return DemandRow(
-        service=row.service,
-        at=row.at,
-        arrival_rate_rps=row.arrival_rate_rps,
-        method=row.method,
-        plan_id=row.plan_id,
+    """The rates of one service in [since, until), oldest first."""
+    statement = (
+        select(demand)
+        .where(demand.c.service == service, demand.c.at >= since, demand.c.at < until)
+        .order_by(demand.c.at)
+        .limit(limit)
     )
+    return tuple(DemandRow(**row._mapping) for row in await connection.execute(statement))

@@ -1,7 +1,7 @@
-"""Answers to requests with an Idempotency-Key, so that a repeated request gets the same answer and does nothing."""
+"""Answers to requests with an Idempotency-Key, so that a repeated request is not done twice."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -9,64 +9,60 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.tables import idempotency
 
-KEPT = timedelta(hours=24)
-ABANDONED = timedelta(minutes=2)
-"""A request that runs longer than this was cut off; its key may be used again."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """What tells one request from another."""
+class Claim:
+    """Who asks for what under which key."""
 
     key: str
     actor: str
     endpoint: str
+    """Method and path."""
+    request_sha256: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """The earlier request with the same key."""
+class Earlier:
+    """What became of the request that had this key first."""
 
     request_sha256: bytes
     status: int | None
-    """None: it still runs."""
-    body: bytes
+    """None: it is still running."""
+    body: bytes | None
 
 
-async def claim(connection: AsyncConnection, key: Key, request_sha256: bytes, *, at: datetime) -> Kept | None:
-    """None when the key is new and now taken by this request; else what was kept of the earlier one."""
-    of_key = _of(key)
-    is_over = (idempotency.c.created_at < at - KEPT) | (
-        idempotency.c.status.is_(None) & (idempotency.c.created_at < at - ABANDONED)
-    )
-    await connection.execute(delete(idempotency).where(of_key, is_over))
+async def claim(connection: AsyncConnection, wanted: Claim, *, at: datetime) -> Earlier | None:
+    """Take the key; None: it is ours now. In one transaction with the write itself a rollback gives it back."""
     taken = await connection.execute(
         insert(idempotency)
-        .values(key=key.key, actor=key.actor, endpoint=key.endpoint, request_sha256=request_sha256, created_at=at)
+        .values(
+            key=wanted.key,
+            actor=wanted.actor,
+            endpoint=wanted.endpoint,
+            request_sha256=wanted.request_sha256,
+            created_at=at,
+        )
         .on_conflict_do_nothing()
     )
-    if taken.rowcount:
+    if taken.rowcount > 0:
         return None
-    row = (await connection.execute(select(idempotency).where(of_key))).one()
-    return Kept(request_sha256=bytes(row.request_sha256), status=row.status, body=bytes(row.body or b""))
+    row = (await connection.execute(select(idempotency).where(*_is(wanted)))).one()
+    return Earlier(request_sha256=row.request_sha256, status=row.status, body=row.body)
 
 
-async def keep(connection: AsyncConnection, key: Key, *, status: int, body: bytes) -> None:
-    """Remember the answer of the request that claimed the key."""
-    await connection.execute(update(idempotency).where(_of(key)).values(status=status, body=body))
+async def answer(connection: AsyncConnection, wanted: Claim, *, status: int, body: bytes) -> None:
+    """Keep the answer for those who ask again."""
+    await connection.execute(update(idempotency).where(*_is(wanted)).values(status=status, body=body))
 
 
-async def release(connection: AsyncConnection, key: Key) -> None:
-    """The request failed and did nothing: its key may be used again."""
-    await connection.execute(delete(idempotency).where(_of(key)))
+async def release(connection: AsyncConnection, wanted: Claim) -> None:
+    """Forget a claim whose request failed, so that it may be tried again."""
+    await connection.execute(delete(idempotency).where(*_is(wanted), idempotency.c.status.is_(None)))
 
 
-async def remove_old(connection: AsyncConnection, *, at: datetime) -> int:
-    """Delete answers that are older than a day; returns how many."""
-    return (await connection.execute(delete(idempotency).where(idempotency.c.created_at < at - KEPT))).rowcount
-
-
-def _of(key: Key) -> ColumnElement[bool]:
+def _is(wanted: Claim) -> tuple[ColumnElement[bool], ...]:
     return (
-        (idempotency.c.key == key.key) & (idempotency.c.actor == key.actor) & (idempotency.c.endpoint == key.endpoint)
+        idempotency.c.key == wanted.key,
+        idempotency.c.actor == wanted.actor,
+        idempotency.c.endpoint == wanted.endpoint,
     )

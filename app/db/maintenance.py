@@ -1,0 +1,87 @@
+"""What the leader does by the hour: partitions ahead, roll-ups, and forgetting what is old."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.db.ingest import ensure_days
+
+DAYS_AHEAD = 2
+
+# An observation that was received before the roll-up began may be committed after it: look back a little further.
+COMMIT_SLACK = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long rows are kept, in days. Hourly totals, targets, events and prices are kept for ever."""
+
+    observations_days: int = 14
+    plans_days: int = 30
+    """Plans that were never in force, with their demands."""
+    idempotency_days: int = 1
+    windows_hours: int = 6
+
+
+async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = None) -> None:
+    """All of it, in short transactions. Safe to run at any time, and by two processes at once."""
+    keep = keep or Retention()
+    async with engine.begin() as connection:
+        await ensure_days(connection, {(now + timedelta(days=ahead)).date() for ahead in range(DAYS_AHEAD + 1)})
+    await roll_up(engine, now)
+    await forget(engine, now, keep)
+
+
+async def roll_up(engine: AsyncEngine, now: datetime) -> None:
+    """Bring gpu_hour up to the last full hour, and again every older hour that got late observations."""
+    async with engine.begin() as connection:
+        await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
+        await connection.execute(text(_ROLL_UP), {"now": now, "slack": COMMIT_SLACK})
+        await connection.execute(
+            text(
+                "UPDATE roll_up SET hours_until = greatest(hours_until, date_trunc('hour', :now, 'UTC')), "
+                "received_until = greatest(received_until, :now)"
+            ),
+            {"now": now},
+        )
+
+
+async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
+    """Drop partitions and rows that are older than they are kept."""
+    async with engine.begin() as connection:
+        oldest_day = (now - timedelta(days=keep.observations_days)).date()
+        await connection.execute(text("SELECT drop_observation_days(:before)"), {"before": oldest_day})
+    rules = (
+        ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
+        ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
+        ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
+        (
+            "DELETE FROM plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)",
+            timedelta(days=keep.plans_days),
+        ),
+        (
+            "DELETE FROM command c WHERE created_at < :before AND generation < "
+            "(SELECT max(generation) FROM command WHERE command.node = c.node)",
+            timedelta(days=keep.plans_days),
+        ),
+    )
+    for statement, age in rules:
+        async with engine.begin() as connection:
+            await connection.execute(text(statement), {"before": now - age})
+
+
+# A late observation's hour is summed again from all its rows: adding it up twice is not possible.
+_ROLL_UP = """
+INSERT INTO gpu_hour (gpu, hour, observed_s, busy_s, energy_j, memory_mib_s)
+SELECT o.gpu, d.hour, sum(o.window_s), sum(o.window_s * o.busy_percent / 100), sum(o.energy_j),
+       sum(o.window_s * o.memory_used_mib)
+FROM (SELECT DISTINCT date_trunc('hour', window_start, 'UTC') AS hour FROM observation, roll_up
+      WHERE received_at >= roll_up.received_until - CAST(:slack AS interval)
+        AND window_start < date_trunc('hour', CAST(:now AS timestamptz), 'UTC')) AS d
+JOIN gpu_observation o ON o.window_start >= d.hour AND o.window_start < d.hour + interval '1 hour'
+GROUP BY o.gpu, d.hour
+ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,
+    energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
+"""
