@@ -1,16 +1,19 @@
 """Routing: the rate of every replica of a finished arrangement, and what stays unserved."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
 from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
-from solvers.problem import OperatingPoint, Problem
+from solvers.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.state import GpuType
 
 SAFE = 1.0 - 1e-9
 """Rates stay this far below a replica's capacity, so that the checker's own rounding never finds them above."""
+ROUNDING = 1e-7
+"""A shortage below this share of the rate is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +36,15 @@ def route(problem: Problem, policy: str, carriers: Sequence[Carrier], reasons: M
     """The plan of an arrangement: each service's rate goes to its replicas in proportion to their true capacities.
 
     What exceeds the capacities is unserved, for the reason given per service (default: stock). The clock of a GPU is
-    that of its rows, which must agree.
+    that of its rows, which must agree. The order of carriers and seats changes nothing: sums are exact.
     """
     capacities = [_capacities(problem, carrier) for carrier in carriers]
-    totals: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
+    by_service: dict[str, list[float]] = defaultdict(list)
     for carrier, values in zip(carriers, capacities, strict=True):
         for seat, capacity in zip(carrier.seats, values, strict=True):
-            totals[seat.service] += capacity
-            counts[seat.service] += 1
-    used = {
-        service.name: min(SAFE, service.arrival_rate_rps / totals[service.name]) if totals[service.name] > 0 else 0.0
-        for service in problem.services
-    }
+            by_service[seat.service].append(capacity)
+    used = {service.name: _used(service, by_service[service.name]) for service in problem.services}
+    counts = {name: len(values) for name, values in by_service.items()}
     gpus = tuple(
         _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, capacities, strict=True) if carrier.seats
     )
@@ -70,7 +69,7 @@ def true_capacity_rps(problem: Problem, gpu_type: GpuType, seats: Sequence[Seat]
         return 0.0
     others = Neighbours(
         count=len(seats) - 1,
-        pressure=sum(other.row.pressure for index, other in enumerate(seats) if index != position),
+        pressure=math.fsum(other.row.pressure for index, other in enumerate(seats) if index != position),
     )
     execution = execution_ms(seat.row, others, sensitivity=points.sensitivity, gpu_type=gpu_type)
     return capacity_rps(
@@ -80,6 +79,12 @@ def true_capacity_rps(problem: Problem, gpu_type: GpuType, seats: Sequence[Seat]
         slo_ms=service.slo_ms,
         execution_ms=execution,
     )
+
+
+def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
+    """The part of every replica's capacity that the service's rate takes."""
+    total_rps = math.fsum(capacities_rps)
+    return min(SAFE, service.arrival_rate_rps / total_rps) if total_rps > 0.0 else 0.0
 
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
@@ -111,19 +116,20 @@ def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int, float]:
 def _unserved(
     problem: Problem, gpus: Sequence[GpuPlan], counts: Mapping[str, int], reasons: Mapping[str, UnservedReason]
 ) -> tuple[Unserved, ...]:
-    served: dict[str, float] = defaultdict(float)
+    served: dict[str, list[float]] = defaultdict(list)
     for gpu in gpus:
         for replica in gpu.replicas:
-            served[replica.service] += replica.arrival_rate_rps
+            served[replica.service].append(replica.arrival_rate_rps)
     entries = []
     for service in sorted(problem.services, key=lambda service: service.name):
-        missing_rps = service.arrival_rate_rps - served[service.name]
+        missing_rps = service.arrival_rate_rps - math.fsum(served[service.name])
         missing = max(0, service.min_replicas - counts.get(service.name, 0))
-        if missing_rps > 1e-7 * service.arrival_rate_rps or missing:
+        is_short = missing_rps > ROUNDING * service.arrival_rate_rps
+        if is_short or missing:
             entries.append(
                 Unserved(
                     service=service.name,
-                    rate_rps=max(0.0, missing_rps),
+                    rate_rps=missing_rps if is_short else 0.0,
                     reason=reasons.get(service.name, "stock"),
                     replicas_missing=missing,
                 )
