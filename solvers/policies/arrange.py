@@ -5,43 +5,63 @@ running GPU that holds them, an empty GPU only when none does.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from solvers.policies.routing import Carrier, Seat
+from solvers.plan import GpuPlan, ReplicaPlan
+from solvers.policies.routing import ROUNDING, Carrier, Seat
 from solvers.problem import OperatingPoint, Problem
+from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
 
 Key = tuple[str, str]
 """(service, GPU type)."""
 
 
-def running_carriers(problem: Problem) -> list[Carrier] | None:
-    """The running plan as carriers, one per GPU; None when there is none or when a row or GPU of it is gone."""
-    if problem.current is None:
-        return None
-    stock = {gpu_type.name: gpu_type.count for gpu_type in problem.gpu_types}
-    used: Counter[str] = Counter()
-    carriers: list[Carrier] = []
-    for gpu in problem.current.gpus:
-        used[gpu.gpu_type] += gpu.count
-        count = stock.get(gpu.gpu_type, 0)
-        if count is not None and used[gpu.gpu_type] > count:
-            return None
-        seats = tuple(
-            Seat(service=replica.service, row=row)
-            for replica in gpu.replicas
-            if (row := _row(problem, gpu.gpu_type, replica.service, (replica.sm_percent, replica.batch, gpu.clock_mhz)))
-        )
-        carriers.extend([Carrier(gpu_type=gpu.gpu_type, seats=seats)] * gpu.count)
-    return carriers
+def running_carriers(problem: Problem) -> list[Carrier]:
+    """What can go on of the running plan, one carrier per GPU that keeps a replica; empty when nothing runs.
+
+    Left out: replicas whose service left, whose GPU type is not allowed or whose row is gone; on a GPU that breaks a
+    rule since its limits changed, the least important replicas until it obeys; and where fewer GPUs are left than the
+    plan uses, those with the least SM percent (the plan is anonymous, so any may be the lost ones).
+    """
+    rows = OperatingRows(problem)
+    by_type: dict[str, list[Carrier]] = {gpu_type.name: [] for gpu_type in problem.gpu_types}
+    for gpu in problem.current.gpus if problem.current is not None else ():
+        if gpu.gpu_type in by_type:
+            seats = tuple(seat for replica in gpu.replicas for seat in _seats(problem, rows, gpu, replica))
+            carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
+            by_type[gpu.gpu_type].extend([carrier] * gpu.count if carrier.seats else [])
+    return [
+        carrier
+        for gpu_type in problem.gpu_types
+        for carrier in _stocked(by_type[gpu_type.name], problem.gpu_type(gpu_type.name).count)
+    ]
 
 
-def _row(problem: Problem, gpu_type: str, service: str, wanted: tuple[float, int, float]) -> OperatingPoint | None:
-    """The row of a running replica; None when its service left, may not run there any more, or has no such row."""
-    known = {entry.name: entry for entry in problem.services}
-    if service not in known or not known[service].allows(gpu_type):
-        return None
-    points = problem.points_of(known[service].network, gpu_type)
-    return next((row for row in points.rows if row[:3] == wanted), None) if points else None
+def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[Seat]:
+    """The seat of a running replica; none when its service left, may not run there any more, or has no such row."""
+    try:
+        service = problem.service(replica.service)
+    except KeyError:
+        return
+    row = rows.find(service.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+    if row is not None and service.allows(gpu.gpu_type):
+        yield Seat(service=service.name, row=row)
+
+
+def _lawful(problem: Problem, carrier: Carrier) -> Carrier:
+    """The carrier without the least important replicas, as many as it takes until it obeys the rules."""
+    seats = list(carrier.seats)
+    while seats and not _obeys(problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))):
+        seats.remove(min(seats, key=lambda seat: (problem.service(seat.service).priority, seat.service, seat.row)))
+    return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
+
+
+def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier]:
+    """As many carriers as there are GPUs, the fullest ones, in their order."""
+    if stock is None or len(carriers) <= stock:
+        return carriers
+    fullest = sorted(range(len(carriers)), key=lambda index: (-_sm_percent(carriers[index]), index))
+    return [carriers[index] for index in sorted(fullest[:stock])]
 
 
 def arrange(
@@ -87,7 +107,10 @@ def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoin
     fitting = [
         index
         for index, carrier in enumerate(carriers)
-        if carrier.gpu_type == gpu_type and carrier.seats and _fits(problem, carrier, seat)
+        if carrier.gpu_type == gpu_type
+        and carrier.seats
+        and _sm_percent(carrier) + row.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
+        and _obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
     ]
     if fitting:
         fullest = max(fitting, key=lambda index: (_sm_percent(carriers[index]), -index))
@@ -101,16 +124,18 @@ def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoin
     return True
 
 
-def _fits(problem: Problem, carrier: Carrier, seat: Seat) -> bool:
+def _obeys(problem: Problem, carrier: Carrier) -> bool:
+    """Whether a GPU may carry these seats, by the contract's physical rules but stock."""
     gpu_type = problem.gpu_type(carrier.gpu_type)
-    rows = [*(one.row for one in carrier.seats), seat.row]
+    rows = [seat.row for seat in carrier.seats]
+    clocks_mhz = {row.clock_mhz for row in rows}
     return (
-        all(one.service != seat.service for one in carrier.seats)
-        and all(row.clock_mhz == seat.row.clock_mhz for row in rows)
-        and len(rows) <= problem.max_replicas_per_gpu
-        and sum(row.sm_percent for row in rows) <= 100.0 + 1e-9
-        and sum(row.memory_mib for row in rows) <= gpu_type.memory_mib
-        and gpu_type.idle_w + sum(row.power_w for row in rows) <= gpu_type.power_cap_w
+        len({seat.service for seat in carrier.seats}) == len(rows) <= problem.max_replicas_per_gpu
+        and len(clocks_mhz) <= 1
+        and all(any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz) for clock in clocks_mhz)
+        and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
+        and sum(row.memory_mib for row in rows) <= gpu_type.memory_mib * (1.0 + ROUNDING)
+        and gpu_type.idle_w + sum(row.power_w for row in rows) <= gpu_type.power_cap_w * (1.0 + ROUNDING)
     )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
 from solvers.autoscale.solve import solve as solve_autoscale
-from solvers.cost import cost_usd_per_hour, served_weight
+from solvers.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
 from solvers.dispatch.fair_queues import WaitingReplica, fair_order
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
@@ -79,7 +79,10 @@ def _choose(
     gained = served_weight(problem, fresh.plan) - served_weight(problem, changed.plan)
     if gained > 1e-6 * max(1.0, served_weight(problem, fresh.plan)):
         return fresh, None, "fresh arrangement: it serves more than the running one can be changed to"
-    cost, fresh_cost = cost_usd_per_hour(problem, changed.plan), cost_usd_per_hour(problem, fresh.plan)
+    cost, fresh_cost = (
+        cost_usd_per_hour(problem, draft.plan) + migration_cost_usd_per_hour(problem, draft.plan)
+        for draft in (changed, fresh)
+    )
     if gained < -1e-6 * max(1.0, served_weight(problem, changed.plan)):
         return changed, None, "running arrangement, changed: a fresh one would serve less"
     if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
@@ -96,7 +99,7 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
     configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=False)}
     lost: Counter[Key] = Counter()
     for _ in range(FRAGMENTATION_ROUNDS):
-        counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, keep_running=False)
+        counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, running={})
         rows, share_report = _shrink(problem, configurations, counts, budget)
         carriers, left_out, place_report = _place(problem, counts, rows, budget)
         if not left_out:
@@ -114,7 +117,8 @@ def _changed(problem: Problem, budget: Budget) -> _Draft | None:
     if not running:
         return None
     configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=True)}
-    counts, reasons, report = _count(problem, configurations, budget, lost=Counter(), keep_running=True)
+    seats = Counter((seat.service, carrier.gpu_type) for carrier in running for seat in carrier.seats)
+    counts, reasons, report = _count(problem, configurations, budget, lost={}, running=seats)
     carriers = arrange(problem, running, counts, {key: one.row for key, one in configurations.items()})
     if carriers is None:
         return None
@@ -127,16 +131,12 @@ def _count(
     budget: Budget,
     *,
     lost: Mapping[Key, int],
-    keep_running: bool,
+    running: Mapping[Key, int],
 ) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
     """Replicas per (service, GPU type), why services fall short, and how it was found.
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
-    running: Counter[Key] = Counter()
-    if keep_running and problem.current is not None:
-        for gpu in problem.current.gpus:
-            running.update({(replica.service, gpu.gpu_type): gpu.count for replica in gpu.replicas})
     solution, report = solve_autoscale(
         AutoscaleProblem(
             services=tuple(
@@ -149,7 +149,7 @@ def _count(
                 )
                 for service in problem.services
             ),
-            options=tuple(_option(one, running[key]) for key, one in sorted(configurations.items())),
+            options=tuple(_option(one, running.get(key, 0)) for key, one in sorted(configurations.items())),
             totals=_totals(problem, configurations, lost),
             launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
         ),
