@@ -70,9 +70,7 @@ class ClosedLoop:
 
     def _make_agent(self, node: str, plan: ClusterPlan) -> NodeAgent:
         return NodeAgent(
-            AgentSettings(
-                node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s
-            ),
+            AgentSettings(node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s),
             SimulatedDevice(self.cluster, node),
             transport=DirectTransport(self._sync, is_silent=lambda: self.cluster.is_silent(node)),
             clock=self.clock,

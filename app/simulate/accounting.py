@@ -1,0 +1,55 @@
+"""What a simulated run cost, from its targets: the same three accountings as the SQL views, for stores in memory."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from solvers.plan import BoundGpu, BoundPlan
+from solvers.state import GpuType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """USD by service, in the accountings of `report.cost_by_service_hour`."""
+
+    whole_gpu_usd: Mapping[str, float]
+    """Every used GPU's price, divided over its services by SM percent; adds up to what the GPUs cost."""
+    memory_usd: Mapping[str, float]
+    """HetSev's accounting for shared GPUs: the price of the part of the memory that the replicas occupy."""
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    """By GPU type."""
+
+    @property
+    def total_usd(self) -> float:
+        """What the used GPUs cost."""
+        return sum(self.whole_gpu_usd.values())
+
+
+def make_bill(pushed: Sequence[tuple[datetime, BoundPlan]], gpu_types: Iterable[GpuType], until: datetime) -> Bill:
+    """The bill of targets, each in force from its time to the next one's, the last one until `until`."""
+    types = {gpu_type.name: gpu_type for gpu_type in gpu_types}
+    whole: dict[str, float] = defaultdict(float)
+    memory: dict[str, float] = defaultdict(float)
+    gpu_hours: dict[str, float] = defaultdict(float)
+    ends = [at for at, _ in pushed[1:]] + [until]
+    for (begin, plan), end in zip(pushed, ends, strict=True):
+        hours = (end - begin).total_seconds() / 3600.0
+        for gpu in plan.gpus:
+            gpu_hours[gpu.gpu_type] += hours
+            _charge(gpu, types[gpu.gpu_type], hours, whole, memory)
+    return Bill(whole_gpu_usd=dict(whole), memory_usd=dict(memory), gpu_hours=dict(gpu_hours))
+
+
+def _charge(gpu: BoundGpu, gpu_type: GpuType, hours: float, whole: dict[str, float], memory: dict[str, float]) -> None:
+    price_usd = gpu_type.price_usd_per_hour * hours
+    used_percent = sum(replica.sm_percent for replica in gpu.replicas)
+    for replica in gpu.replicas:
+        whole[replica.service] += price_usd * replica.sm_percent / used_percent
+        memory[replica.service] += price_usd * replica.memory_mib / gpu_type.memory_mib
+
+
+def hourly_cost_usd(plan: BoundPlan | None, gpu_types: Iterable[GpuType]) -> float:
+    """Price of the used GPUs of one target, USD per hour."""
+    prices = {gpu_type.name: gpu_type.price_usd_per_hour for gpu_type in gpu_types}
+    return sum(prices[gpu.gpu_type] for gpu in plan.gpus) if plan else 0.0
