@@ -1,0 +1,147 @@
+"""One service's way through the router, without HTTP."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agents.device import ServiceRoute
+from agents.lane import Lane, Overloaded
+
+
+def a_route(*shares: tuple[str, float], slo_ms: float = 100.0) -> ServiceRoute:
+    return ServiceRoute(service="chat", slo_ms=slo_ms, shares=shares)
+
+
+def a_lane(*shares: tuple[str, float], queue_limit: int = 4, replica_limit: int = 1000) -> Lane:
+    return Lane(a_route(*shares), queue_limit=queue_limit, replica_limit=replica_limit)
+
+
+def in_loop(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(5.0):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def settled() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def test_requests_are_shared_exactly_by_weight_and_smoothly() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("a", 3.0), ("b", 1.0))
+        chosen = [await lane.acquire() for _ in range(400)]
+        assert Counter(chosen) == {"a": 300, "b": 100}
+        assert all(Counter(chosen[i : i + 4]) == {"a": 3, "b": 1} for i in range(0, 400, 4))
+
+    in_loop(scenario)
+
+
+def test_weights_of_zero_share_evenly_only_among_themselves() -> None:
+    async def scenario() -> None:
+        spares = a_lane(("a", 0.0), ("b", 0.0))
+        assert Counter([await spares.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
+        mixed = a_lane(("a", 0.0), ("b", 1.0))
+        assert Counter([await mixed.acquire() for _ in range(10)]) == {"b": 10}
+
+    in_loop(scenario)
+
+
+def test_without_a_replica_requests_wait_in_order_until_one_comes_and_no_more_than_allowed() -> None:
+    async def scenario() -> None:
+        lane = a_lane(queue_limit=2)
+        first, second = asyncio.create_task(lane.acquire()), asyncio.create_task(lane.acquire())
+        await settled()
+        with pytest.raises(Overloaded, match="2 requests of service chat wait"):
+            await lane.acquire()
+        lane.switch(a_route(("a", 1.0)))
+        assert (await first, await second) == ("a", "a")
+        assert lane.in_flight("a") == 2
+
+    in_loop(scenario)
+
+
+def test_a_full_replica_is_passed_over_and_a_release_lets_the_next_one_in() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("a", 9.0), ("b", 1.0), replica_limit=1)
+        assert {await lane.acquire(), await lane.acquire()} == {"a", "b"}
+        third = asyncio.create_task(lane.acquire())
+        await settled()
+        assert not third.done()
+        lane.release("b")
+        assert await third == "b"
+
+    in_loop(scenario)
+
+
+def test_a_switch_moves_new_requests_and_leaves_those_under_way() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("old", 1.0))
+        await lane.acquire()
+        lane.switch(a_route(("new", 1.0)))
+        assert await lane.acquire() == "new"
+        assert (lane.in_flight("old"), lane.in_flight("new")) == (1, 1)
+        lane.release("old")
+        assert lane.in_flight("old") == 0
+
+    in_loop(scenario)
+
+
+def test_a_request_that_gives_up_loses_neither_its_place_nor_anybody_elses() -> None:
+    async def scenario() -> None:
+        lane = a_lane(replica_limit=1)
+        impatient, patient = asyncio.create_task(lane.acquire()), asyncio.create_task(lane.acquire())
+        await settled()
+        lane.switch(a_route(("a", 1.0)))  # the turn of the first has come, but it gives up before it runs
+        impatient.cancel()
+        assert await patient == "a"
+        assert lane.in_flight("a") == 1
+
+    in_loop(scenario)
+
+
+def test_a_request_that_gives_up_while_waiting_frees_its_place() -> None:
+    async def scenario() -> None:
+        lane = a_lane(queue_limit=1)
+        waiting = asyncio.create_task(lane.acquire())
+        await settled()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert lane.read().queued == 0
+
+    in_loop(scenario)
+
+
+def test_a_service_that_leaves_turns_its_waiting_requests_away() -> None:
+    async def scenario() -> None:
+        lane = a_lane()
+        waiting = asyncio.create_task(lane.acquire())
+        await settled()
+        lane.close()
+        with pytest.raises(Overloaded, match="has left"):
+            await waiting
+
+    in_loop(scenario)
+
+
+def test_readings_count_each_request_once() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("a", 1.0))
+        for latency_ms in (50.0, 100.0, 100.1):
+            lane.arrive()
+            lane.release(await lane.acquire())
+            lane.finish(latency_ms)
+        lane.arrive()
+        lane.reject()
+        lane.arrive()
+        await lane.acquire()
+        reading = lane.read()
+        assert (reading.arrivals, reading.served, reading.in_slo, reading.rejected, reading.queued) == (5, 3, 2, 1, 1)
+        assert sum(count for _, count in reading.latency_buckets) == 3
+        assert lane.read().arrivals == 0
+
+    in_loop(scenario)
