@@ -7,11 +7,16 @@ import logging
 import re
 import signal
 import sys
+from collections.abc import AsyncIterator
+
+from aiohttp import web
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.clock import Clock, ScaledClock
-from agents.device import Device, DeviceError
+from agents.device import Device, DeviceError, GpuState
 from agents.ledger import Ledger
+from agents.protocol import ReplicaCommand
+from agents.standin_device import StandInDevice
 from agents.transport import HttpTransport
 
 LOAD_DURATION_S = 7 * 86400
@@ -45,7 +50,8 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
     try:
-        await agent.run(stop)
+        async with _front(device, options.router_port):
+            await agent.run(stop)
     finally:
         await transport.close()
         await device.close()
@@ -53,9 +59,27 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     return 0
 
 
+@contextlib.asynccontextmanager
+async def _front(device: Device, port: int) -> AsyncIterator[None]:
+    """The router's HTTP server, where the device has a real one."""
+    if not isinstance(device, StandInDevice):
+        yield
+        return
+    runner = web.AppRunner(device.router.make_app(), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+        log.info("requests are taken on port %d", runner.addresses[0][1])
+        yield
+    finally:
+        await runner.cleanup()
+
+
 def make_device(options: argparse.Namespace, clock: Clock) -> Device:
     """The device that the arguments ask for; raises DeviceError or ValueError."""
-    return _nvml_device(options, clock) if options.device == "nvml" else _simulated_device(options, clock)
+    if options.device == "nvml":
+        return _nvml_device(options, clock)
+    return _standin_device(options, clock) if options.device == "standin" else _simulated_device(options, clock)
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
@@ -75,6 +99,28 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
     }
     scenario = Scenario(loads=loads, seed=options.seed)
     return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
+
+
+def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
+    from agents.sim.truth import Placed, load_truth
+    from agents.sim.truth_data import read_types
+
+    types, truth = read_types(), load_truth()
+    if options.gpu_type not in types:
+        raise ValueError(f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}")
+
+    def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
+        clock_mhz = gpu.clock_mhz or types[gpu.gpu_type].max_clock_mhz
+        placed = Placed(
+            network=replica.network, gpu_type=gpu.gpu_type, sm_percent=replica.sm_percent, clock_mhz=clock_mhz
+        )
+        return truth.execution_ms(placed, min(size, truth.max_batch(replica.network))) / 1000.0
+
+    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    gpus = tuple(
+        GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib) for index in range(options.gpus)
+    )
+    return StandInDevice(gpus, execution_s=execution_s, clock=clock, launch_s=options.launch_s)
 
 
 def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:

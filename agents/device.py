@@ -123,7 +123,9 @@ class Readings:
 
 
 class Device(Protocol):
-    """One node's GPUs, replicas and router. Implementations: `agents.sim.device`, `agents.readonly_device`."""
+    """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything
+    simulated), `agents.standin_device` (real HTTP, no GPU) and `agents.readonly_device` (real GPUs, telemetry only).
+    """
 
     async def state(self) -> NodeState:
         """What is there now."""

@@ -14,6 +14,11 @@ from uuid import uuid4
 
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
+DEVICES = (
+    "simulated: GPUs and requests in trace time (default); standin: real HTTP on CPU workers, no GPU; "
+    "nvml: watch real GPUs, change nothing"
+)
+
 EXAMPLES = """\
 examples:
   plimsoll-agent --url http://127.0.0.1:8080 --token-file agent.token --node n1 --gpu-type V100-32GB --gpus 2
@@ -47,20 +52,23 @@ def make_parser() -> argparse.ArgumentParser:
     node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     device = parser.add_argument_group("device")
-    device.add_argument("--device", choices=("simulated", "nvml"), default="simulated", help="default: %(default)s")
+    device.add_argument("--device", choices=("simulated", "standin", "nvml"), default="simulated", help=DEVICES)
     device.add_argument(
         "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml: default the driver's name"
     )
-    device.add_argument("--gpus", type=_count, default=1, help="simulated: number of GPUs (default: %(default)s)")
-    device.add_argument("--gpu-memory-mib", type=_positive, help="simulated: default from the type's name (…-32GB)")
+    device.add_argument("--gpus", type=_count, default=1, help="not nvml: number of GPUs (default: %(default)s)")
+    device.add_argument("--gpu-memory-mib", type=_positive, help="not nvml: default from the type's name (…-32GB)")
     device.add_argument(
-        "--launch-s", type=_positive, default=5.0, help="simulated: start of a replica (default: %(default)s)"
+        "--launch-s", type=_positive, default=5.0, help="not nvml: start of a replica (default: %(default)s)"
     )
     device.add_argument(
         "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
     )
     device.add_argument(
         "--seed", type=int, default=0, help="simulated: of the load and the noise (default: %(default)s)"
+    )
+    device.add_argument(
+        "--router-port", type=_port, default=0, help="standin: port for requests (default: any free one)"
     )
     return parser
 
@@ -79,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
-    if options.device == "simulated" and not options.gpu_type:
-        parser.error("--device simulated needs --gpu-type, e.g. --gpu-type V100-32GB")
+    if options.device != "nvml" and not options.gpu_type:
+        parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon import run_agent
 
@@ -104,6 +112,13 @@ def _count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 64:
         raise argparse.ArgumentTypeError(f"{text} must be 1 to 64")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} must be 0 to 65535")
     return number
 
 

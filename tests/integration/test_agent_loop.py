@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
@@ -198,9 +200,9 @@ def test_nobody_listening_is_unreachable() -> None:
 class AgentProcess:
     """`plimsoll-agent` as an operator starts it."""
 
-    def __init__(self, url: str, state_dir: Path) -> None:
+    def __init__(self, url: str, state_dir: Path, *more: str) -> None:
         arguments = ["--url", url, "--token", "secret", "--node", "n1", "--state-dir", str(state_dir)]
-        device = ["--gpu-type", "V100-32GB", "--speed", "20", "--load", "chat=50"]
+        device = ["--gpu-type", "V100-32GB", "--speed", "20", *more]
         self.process = subprocess.Popen([sys.executable, "-m", "agents.main", *arguments, *device])
 
     def end(self, number: signal.Signals) -> int:
@@ -220,11 +222,11 @@ def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_go
 
     async def scenario() -> int:
         async with served(answer) as url:
-            first = AgentProcess(url, tmp_path)
+            first = AgentProcess(url, tmp_path, "--load", "chat=50")
             await until(lambda: any(each.generation == 3 for each in received) or first.process.poll() is not None)
             await asyncio.to_thread(first.end, signal.SIGKILL)
             received.clear()
-            second = AgentProcess(url, tmp_path)
+            second = AgentProcess(url, tmp_path, "--load", "chat=50")
             await until(lambda: any(each.replicas for each in received) or second.process.poll() is not None)
             return await asyncio.to_thread(second.end, signal.SIGTERM)
 
@@ -232,6 +234,37 @@ def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_go
     assert {each.generation for each in received} == {3}
     assert len({each.boot for each in received}) == 1
     assert received[-1].replicas[0].id == "r1"
+
+
+def a_free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def test_an_agent_with_stand_in_workers_answers_requests_on_its_router_port(tmp_path: Path) -> None:
+    received: list[Observation] = []
+    port = a_free_port()
+
+    async def answer(request: web.Request) -> web.Response:
+        observation = msgspec.json.decode(await request.read(), type=Observation)
+        received.append(observation)
+        command = COMMAND if not observation.generation else None
+        reply = SyncReply(boot=observation.boot, acknowledged=observation.sequence, server_time_s=0.0, command=command)
+        return web.Response(body=msgspec.json.encode(reply))
+
+    async def scenario() -> tuple[int, int]:
+        async with served(answer) as url, aiohttp.ClientSession() as client:
+            agent = AgentProcess(url, tmp_path, "--device", "standin", "--router-port", str(port))
+            await until(lambda: bool(received and received[-1].acks and received[-1].acks[-1].status == "applied"))
+            body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
+            async with client.post(f"http://127.0.0.1:{port}/v2/models/chat/infer", json=body) as response:
+                status = response.status
+            return status, await asyncio.to_thread(agent.end, signal.SIGTERM)
+
+    assert asyncio.run(scenario()) == (200, 0)
+    assert sum(service.served for each in received for service in each.services) == 1
 
 
 @pytest.mark.parametrize(

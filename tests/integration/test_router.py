@@ -1,0 +1,288 @@
+"""The one real HTTP path: a client, the router, and stand-in workers, all over sockets of this machine."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agents.clock import ScaledClock
+from agents.device import DeviceError, GpuState, LaunchFailed, ServiceRoute, UnknownPart
+from agents.enforce import actions, is_settled
+from agents.perform import perform
+from agents.protocol import NodeCommand, ReplicaCommand
+from agents.router import Router
+from agents.standin_device import StandInDevice
+from agents.worker import StandInWorker
+from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def served(app: web.Application) -> AsyncIterator[str]:
+    """The app on a free port; its URL."""
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def a_route(*shares: tuple[str, float], service: str = "chat") -> ServiceRoute:
+    return ServiceRoute(service=service, slo_ms=10_000.0, shares=shares)
+
+
+def a_body(number: int) -> dict[str, object]:
+    tensor = {"name": "x", "shape": [2], "datatype": "FP32", "data": [number, 1.0]}
+    return {"id": str(number), "inputs": [tensor]}
+
+
+class Node:
+    """A router with two workers, and a client in front."""
+
+    def __init__(self, *, execution_ms: float = 2.0, router: Router | None = None) -> None:
+        self.router = router or Router()
+        self.workers = {
+            name: StandInWorker("chat", batch=4, execution_s=lambda _: execution_ms / 1000.0, clock=ScaledClock())
+            for name in ("a", "b")
+        }
+        self.addresses: dict[str, str] = {}
+        self.url = ""
+        self.client: aiohttp.ClientSession
+
+    async def infer(self, number: int, *, service: str = "chat") -> int:
+        """Status of one request; a good answer must be the request's own."""
+        async with self.client.post(f"{self.url}/v2/models/{service}/infer", json=a_body(number)) as response:
+            if response.status == 200:
+                answer = await response.json()
+                assert (answer["id"], answer["outputs"][0]["data"]) == (str(number), [number + 1.0])
+            return response.status
+
+    def served_by(self) -> dict[str, int]:
+        return {name: sum(worker.batches.elements()) for name, worker in self.workers.items()}
+
+
+def on_node(node: Node, scenario: Callable[[Node], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            for name, worker in node.workers.items():
+                node.addresses[name] = await stack.enter_async_context(served(worker.make_app()))
+            node.url = await stack.enter_async_context(served(node.router.make_app()))
+            node.client = await stack.enter_async_context(aiohttp.ClientSession())
+            async with asyncio.timeout(30.0):
+                await scenario(node)
+
+    asyncio.run(run())
+
+
+async def tick_until(is_so: Callable[[], bool]) -> None:
+    """Let the other tasks run until something holds."""
+    while not is_so():  # noqa: ASYNC110, it is reached through sockets, not through an event
+        await asyncio.sleep(0.001)
+
+
+def test_load_is_shared_by_weight_and_every_answer_reaches_its_own_caller() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(("a", 3.0), ("b", 1.0)),), node.addresses)
+        statuses = await asyncio.gather(*(node.infer(number) for number in range(400)))
+        assert Counter(statuses) == {200: 400}
+        assert node.served_by() == {"a": 300, "b": 100}
+        assert max(node.workers["a"].batches) == 4
+        (reading,) = node.router.read()
+        assert (reading.arrivals, reading.served, reading.in_slo, reading.rejected, reading.queued) == (400,) * 3 + (
+            0,
+            0,
+        )
+
+    on_node(Node(), scenario)
+
+
+def test_a_switch_under_load_loses_no_request_and_drains_the_old_worker() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(("a", 1.0)),), node.addresses)
+        before = [asyncio.create_task(node.infer(number)) for number in range(100)]
+        await tick_until(lambda: node.router.in_flight("a") > 20)
+        node.router.switch((a_route(("b", 1.0)),), node.addresses)
+        assert node.router.in_flight("a") > 0
+        after = [asyncio.create_task(node.infer(number)) for number in range(100, 200)]
+        assert Counter(await asyncio.gather(*before, *after)) == {200: 200}
+        assert node.router.in_flight("a") == node.router.in_flight("b") == 0
+        assert sum(node.served_by().values()) == 200
+        assert node.served_by()["b"] >= 100
+
+    on_node(Node(), scenario)
+
+
+def test_requests_wait_while_there_is_no_replica_and_are_counted() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(),), {})
+        waiting = [asyncio.create_task(node.infer(number)) for number in range(10)]
+        await tick_until(lambda: node.router.read()[0].queued == 10)
+        node.router.switch((a_route(("a", 1.0)),), node.addresses)
+        assert Counter(await asyncio.gather(*waiting)) == {200: 10}
+
+    on_node(Node(), scenario)
+
+
+def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(),), {})
+        waiting = [asyncio.create_task(node.infer(number)) for number in range(3)]
+        arrivals = 0
+        while arrivals < 3:
+            await asyncio.sleep(0.001)
+            arrivals += node.router.read()[0].arrivals
+        async with node.client.post(f"{node.url}/v2/models/chat/infer", json=a_body(9)) as response:
+            answer = await response.json()
+            assert (response.status, response.headers["Retry-After"], answer["status"]) == (503, "1", 503)
+            assert response.content_type == "application/problem+json"
+            assert "3 requests of service chat wait already" in answer["detail"]
+        node.router.switch((), {})
+        assert Counter(await asyncio.gather(*waiting)) == {503: 3}
+        readings = node.router.read()
+        assert sum(reading.rejected for reading in readings) == 4
+
+    on_node(Node(router=Router(queue_limit=3)), scenario)
+
+
+def test_a_worker_that_is_gone_is_replaced_by_another_for_the_same_request() -> None:
+    async def scenario(node: Node) -> None:
+        async with served(web.Application()) as url:
+            pass
+        addresses = {**node.addresses, "a": url}
+        node.router.switch((a_route(("a", 1.0), ("b", 1.0)),), addresses)
+        statuses = [await node.infer(number) for number in range(10)]
+        assert Counter(statuses) == {200: 10}
+        node.router.switch((a_route(("a", 1.0)),), addresses)
+        assert await node.infer(0) == 502
+
+    on_node(Node(), scenario)
+
+
+def test_a_worker_that_breaks_off_in_its_answer_breaks_the_callers_connection_and_counts_as_lost() -> None:
+    async def half_an_answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b"{")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async def scenario(node: Node) -> None:
+        app = web.Application()
+        app.router.add_post("/v2/models/chat/infer", half_an_answer)
+        async with served(app) as url:
+            node.router.switch((a_route(("x", 1.0)),), {"x": url})
+            with pytest.raises(aiohttp.ClientError):
+                await node.infer(0)
+        await tick_until(lambda: node.router.in_flight("x") == 0)
+        (reading,) = node.router.read()
+        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
+
+    on_node(Node(), scenario)
+
+
+def test_the_batch_changes_while_the_worker_runs() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(("a", 1.0)),), node.addresses)
+        async with node.client.put(f"{node.addresses['a']}/v2/models/chat/batch", json={"batch": 16}) as response:
+            assert (response.status, await response.json()) == (200, {"batch": 16})
+        await asyncio.gather(*(node.infer(number) for number in range(100)))
+        assert max(node.workers["a"].batches) > 4
+
+    on_node(Node(execution_ms=20.0), scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v2/models/chat/infer", "{", 400),
+        ("POST", "/v2/models/chat/infer", '{"inputs": []}', 400),
+        ("POST", "/v2/models/other/infer", '{"inputs": []}', 404),
+        ("PUT", "/v2/models/chat/batch", '{"batch": 0}', 400),
+        ("GET", "/v2/health/ready", "", 200),
+        ("GET", "/v2/models/chat/ready", "", 200),
+        ("GET", "/v2/models/other/ready", "", 404),
+    ],
+)
+def test_a_worker_answers_as_the_protocol_says(method: str, path: str, body: str, status: int) -> None:
+    async def scenario(node: Node) -> None:
+        async with node.client.request(method, node.addresses["a"] + path, data=body) as response:
+            assert response.status == status
+
+    on_node(Node(), scenario)
+
+
+def test_a_router_knows_its_services_and_which_are_ready() -> None:
+    async def scenario(node: Node) -> None:
+        node.router.switch((a_route(("a", 1.0)), a_route(service="idle")), node.addresses)
+        assert await node.infer(0, service="nobody") == 404
+        for path, status in (("chat/ready", 200), ("idle/ready", 503)):
+            async with node.client.get(f"{node.url}/v2/models/{path}") as response:
+                assert response.status == status
+        with pytest.raises(KeyError):
+            node.router.switch((a_route(("nowhere", 1.0)),), {})
+        assert await node.infer(1) == 200
+
+    on_node(Node(), scenario)
+
+
+async def wait_ready(device: StandInDevice, wanted: NodeCommand) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_settled(wanted, await device.state()):
+            for action in actions(wanted, await device.state()):
+                await perform(device, action)
+            await asyncio.sleep(0.005)
+
+
+def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_without_losing_a_request() -> None:
+    def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
+        return 0.001 * size * (100.0 / replica.sm_percent)
+
+    async def scenario() -> None:
+        device = StandInDevice((an_empty_gpu(0),), execution_s=execution_s, clock=ScaledClock(), launch_s=0.05)
+        first = a_command(a_gpu(a_replica("r1", sm_percent=20.0, batch=4)))
+        second = a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2)
+        async with served(device.router.make_app()) as url, aiohttp.ClientSession() as client:
+            node = Node(router=device.router)
+            node.url, node.client = url, client
+            await wait_ready(device, first)
+            load = [asyncio.create_task(node.infer(number)) for number in range(300)]
+            await wait_ready(device, second)
+            load += [asyncio.create_task(node.infer(number)) for number in range(300, 400)]
+            assert Counter(await asyncio.gather(*load)) == {200: 400}
+            await wait_ready(device, a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=2)), generation=3))
+            readings = await device.read()
+            await device.close()
+        (chat,) = readings.services
+        assert (chat.arrivals, chat.served, chat.rejected) == (400, 400, 0)
+        (now,) = readings.replicas
+        assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
+        assert now.requests >= 100
+        assert (await device.state()).gpus[0].replicas == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_stand_in_device_refuses_what_it_cannot_do() -> None:
+    async def scenario() -> None:
+        device = StandInDevice((an_empty_gpu(0),), execution_s=lambda *_: 0.001, clock=ScaledClock(), launch_s=0.0)
+        await device.start_replica(0, a_replica("r1", memory_mib=3000.0))
+        with pytest.raises(LaunchFailed, match="has 1000"):
+            await device.start_replica(0, a_replica("r2", memory_mib=2000.0))
+        with pytest.raises(UnknownPart, match="not ready"):
+            await device.switch_routes((a_route(("r1", 1.0)),))
+        with pytest.raises(UnknownPart, match="no GPU 3"):
+            await device.lock_clock_mhz(3, 1000.0)
+        await wait_ready(device, a_command(a_gpu(a_replica("r1", memory_mib=3000.0))))
+        with pytest.raises(DeviceError, match="does not take batch 0"):
+            await device.set_batch("r1", 0)
+        await device.close()
+
+    asyncio.run(scenario())
