@@ -86,10 +86,29 @@ class InlineSolver:
         """Nothing to end."""
 
 
+def load_policies() -> None:
+    """Import every solver and compile every formulation, so that the first request is as fast as the next."""
+    from solvers.policies.warm_up import warm_up
+
+    warm_up()
+
+
 class SolverWorker:
     """Runs policies in one child process at a time; a new one is started after each loss."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        run: Callable[[PlanRequest], PlanAnswer] = run_policy,
+        prepare: Callable[[], None] = load_policies,
+        start_limit_s: float = START_LIMIT_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        """`prepare` runs once in each child, `run` for each request; both are functions of a module."""
+        self._run = run
+        self._prepare = prepare
+        self._start_limit_s = start_limit_s
+        self._grace_s = grace_s
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._turn = asyncio.Lock()
@@ -100,7 +119,7 @@ class SolverWorker:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start the worker and wait until it has imported the solvers."""
+        """Start the worker and wait until it has imported the solvers. Raises SolverUnavailable."""
         async with self._turn:
             await self._ensure_started()
 
@@ -108,17 +127,15 @@ class SolverWorker:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
         async with self._turn:
             pipe = await self._ensure_started()
+            limit_s = request.budget.seconds + self._grace_s
+            message = replace(request, budget=_portable(request.budget))
             try:
-                pipe.send(replace(request, budget=_portable(request.budget)))
-                answer = await asyncio.to_thread(_receive, pipe, request.budget.seconds + GRACE_S)
+                answer = await self._within(limit_s, _exchange, pipe, message)
+            except TimeoutError:
+                words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
+                raise SolverUnavailable(words) from None
             except (OSError, EOFError) as error:
-                self._kill()
                 raise SolverUnavailable("the solver worker died; a new one starts with the next tick") from error
-            if answer is None:
-                self._kill()
-                raise SolverUnavailable(
-                    f"the solver worker was killed after {request.budget.seconds + GRACE_S:.1f} s without an answer"
-                )
             if isinstance(answer, PlanAnswer):
                 return answer
             raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
@@ -134,19 +151,32 @@ class SolverWorker:
         self._kill()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,), daemon=True, name="plimsoll-solver")
+        process = context.Process(
+            target=_serve, args=(theirs, self._prepare, self._run), daemon=True, name="plimsoll-solver"
+        )
         process.start()
         theirs.close()
         self._process, self._pipe = process, ours
         try:
-            ready = await asyncio.to_thread(_receive, ours, START_LIMIT_S)
+            await self._within(self._start_limit_s, ours.recv)
+        except TimeoutError:
+            words = f"the solver worker did not start within {self._start_limit_s:.0f} s"
+            raise SolverUnavailable(words) from None
         except (OSError, EOFError) as error:
-            self._kill()
             raise SolverUnavailable("the solver worker died while it started") from error
-        if ready is None:
-            self._kill()
-            raise SolverUnavailable(f"the solver worker did not start within {START_LIMIT_S:.0f} s")
         return ours
+
+    async def _within(self, limit_s: float, talk: Callable[..., object], *args: object) -> object:
+        """What the worker says; without an answer, or when the caller is cancelled, it is killed.
+
+        The kill also ends the thread that waits on the pipe, so that no late answer meets a later request.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.to_thread(talk, *args)
+        except BaseException:
+            self._kill()
+            raise
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -162,19 +192,18 @@ def _portable(budget: Budget) -> Budget:
     return Budget(seconds=budget.seconds, work=budget.work, seed=budget.seed, threads=budget.threads)
 
 
-def _receive(pipe: Connection, timeout_s: float) -> object:
-    """The next message, or None when none came in time. Raises EOFError when the other side is gone."""
-    return pipe.recv() if pipe.poll(timeout_s) else None
+def _exchange(pipe: Connection, message: PlanRequest) -> object:
+    """Send and receive. Raises EOFError or OSError when the other side is gone."""
+    pipe.send(message)
+    return pipe.recv()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanRequest], PlanAnswer]) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from solvers.policies.warm_up import warm_up
-
-    warm_up()
+    prepare()
     pipe.send("ready")
     while True:
         try:
@@ -182,7 +211,7 @@ def _serve(pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer: PlanAnswer | str = run_policy(request)
+            answer: PlanAnswer | str = run(request)
         except Exception as error:  # the one place where a policy's fault becomes a message to the loop
             answer = f"{type(error).__name__}: {error}"
         pipe.send(answer)
