@@ -5,7 +5,6 @@ Wake-ups that come while a tick runs are answered by one more tick, however many
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
@@ -23,6 +22,10 @@ RETRY_S = 2.0
 
 SHORTEST_GAP_S = 0.5
 """Least time between two ticks, so that a storm of wake-ups cannot occupy the database."""
+
+
+JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+"""However late a job runs, it runs once."""
 
 
 class Lead(Protocol):
@@ -80,9 +83,9 @@ class Controller:
 
     async def run(self) -> None:
         """Lead and tick until cancelled."""
-        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
+        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
         period_s = await self._period_s()
-        scheduler.add_job(self.wake, "interval", seconds=self._wall(period_s), id="tick")
+        scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
         scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
         listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")
         scheduler.start()
@@ -97,8 +100,7 @@ class Controller:
         finally:
             scheduler.shutdown(wait=False)
             listener.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await listener
+            await asyncio.wait([listener])
             await self._lead.release()
 
     async def _round(self) -> None:
@@ -126,6 +128,10 @@ class Controller:
         if wanted_s != period_s:
             scheduler.reschedule_job("tick", trigger="interval", seconds=self._wall(wanted_s))
         return wanted_s
+
+    async def _wake_on_time(self) -> None:
+        # A coroutine: the scheduler runs plain functions in another thread, which must not set an asyncio.Event.
+        self.wake()
 
     async def _listen(self) -> None:
         async for _ in self._wakeups.listen():
