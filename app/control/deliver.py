@@ -8,11 +8,15 @@ from solvers.state import ClusterState
 
 
 def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
-    """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one."""
+    """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one.
+
+    GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan.
+    """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
     for gpu in bound.gpus:
-        by_node[gpu.node].append(gpu)
+        if gpu.id in index_of:
+            by_node[gpu.node].append(gpu)
     routes = _routes(bound, state)
     return tuple(
         NodeCommand(

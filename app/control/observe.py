@@ -34,8 +34,11 @@ def observe(snapshot: Snapshot) -> Observed:
 
 
 def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> Reading:
-    """The reading of one service from its windows, oldest first; at least one."""
-    recent = [window for window in windows if age_s(window, now) <= READING_WINDOW_S] or [windows[-1]]
+    """The reading of one service from its windows, oldest first; at least one.
+
+    A window that is still open counts only while there is no other.
+    """
+    recent = [window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S] or [windows[-1]]
     seconds = sum(window.window_s for window in recent)
     served = sum(window.served for window in recent)
     finished = served + sum(window.rejected for window in recent)

@@ -10,6 +10,7 @@ from solvers.cost import cost_usd_per_hour
 from solvers.outcome import Budget, PlanReport, Violation
 from solvers.plan import BoundPlan, Plan, anonymous
 from solvers.problem import Problem
+from solvers.rows import OperatingRows
 from solvers.state import ClusterState, Json, Observed
 from solvers.transition import TransitionStep
 
@@ -99,15 +100,43 @@ def _bound(
 def keep(problem: Problem, target: BoundPlan | None, *, reason: str, memory: Json) -> Decision:
     """The current plan stays; the report says why."""
     plan = Plan(policy="none") if target is None else anonymous(target)
-    report = PlanReport(
-        status="kept", cost_usd_per_hour=cost_usd_per_hour(problem, plan), method="keep", messages=(reason,)
-    )
+    cost = cost_usd_per_hour(problem, _known(problem, plan))
+    report = PlanReport(status="kept", cost_usd_per_hour=cost, method="keep", messages=(reason,))
     return Decision(state="kept", plan=plan, report=report, memory=memory, reason=reason)
 
 
+def _known(problem: Problem, plan: Plan) -> Plan:
+    """The part of the plan that can be priced: services, GPU types and rows may have gone since it was made."""
+    rows, services = OperatingRows(problem), {service.name: service.network for service in problem.services}
+    types = {gpu_type.name for gpu_type in problem.gpu_types}
+    gpus = (
+        replace(
+            gpu,
+            replicas=tuple(
+                replica
+                for replica in gpu.replicas
+                if replica.service in services
+                and rows.find(
+                    services[replica.service], gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+                )
+            ),
+        )
+        for gpu in plan.gpus
+        if gpu.gpu_type in types
+    )
+    return replace(plan, gpus=tuple(gpus))
+
+
 def same_state(new: BoundPlan, old: BoundPlan) -> bool:
-    """Whether both plans want the same replicas with the same settings and nearly the same routing weights."""
-    return _shape(new) == _shape(old) and _weights_close(new, old) and new.unserved == old.unserved
+    """Whether both plans want the same replicas with the same settings and nearly the same routing weights.
+
+    How much of a short service's rate stays unserved moves with the demand and alone pushes nothing.
+    """
+    return _shape(new) == _shape(old) and _weights_close(new, old) and _shortages(new) == _shortages(old)
+
+
+def _shortages(plan: BoundPlan) -> frozenset[tuple[str, int]]:
+    return frozenset((entry.service, entry.replicas_missing) for entry in plan.unserved)
 
 
 def _shape(plan: BoundPlan) -> frozenset[tuple[object, ...]]:

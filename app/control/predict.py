@@ -40,9 +40,15 @@ def make_problem(
         gpu_types=gpu_types,
         services=services,
         points=used,
-        current=None if target is None else anonymous(target),
+        current=None if target is None else anonymous(_alive(target, state)),
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
     )
+
+
+def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:
+    """The target without the GPUs that left or that do not answer: nothing runs there that could be kept."""
+    alive = {gpu.id for gpu in state.gpus if gpu.healthy}
+    return replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
 
 
 def _stocked(state: ClusterState) -> tuple[GpuType, ...]:
