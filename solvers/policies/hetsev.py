@@ -15,7 +15,7 @@ without a cap); memory, SM and power totals are per GPU type; all services are s
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
 from solvers.autoscale.solve import solve as solve_autoscale
@@ -48,6 +48,9 @@ CONSOLIDATION_HOLD_S = 60.0
 FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
 
+SOLVE_SHARE = 0.2
+"""Part of the budget's work for one solve: a plan takes up to five of them."""
+
 QUEUES = 4
 PICKS_PER_ROUND = 4
 
@@ -62,6 +65,7 @@ class _Draft:
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
+    budget = replace(budget, work=budget.work * SOLVE_SHARE)
     fresh = _fresh(problem, budget)
     changed = _changed(problem, budget)
     since_s = _since_s(memory)
@@ -98,17 +102,20 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
     """A plan from nothing, with smallest SM percents."""
     configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=False)}
     lost: Counter[Key] = Counter()
+    drafts: list[_Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
         counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, running={})
         rows, share_report = _shrink(problem, configurations, counts, budget)
         carriers, left_out, place_report = _place(problem, counts, rows, budget)
-        if not left_out:
-            break
         for key, reason in left_out:
             lost[key] += 1
             reasons.setdefault(key[0], reason)
-    plan = route(problem, NAME, carriers, reasons)
-    return _Draft(plan=plan, steps=(count_report, share_report, place_report))
+        plan = route(problem, NAME, carriers, reasons)
+        drafts.append(_Draft(plan=plan, steps=(count_report, share_report, place_report)))
+        if not left_out or budget.remaining_s() <= 0.0:
+            break
+    # The first of equals: later rounds saw less room.
+    return max(drafts, key=lambda draft: served_weight(problem, draft.plan))
 
 
 def _changed(problem: Problem, budget: Budget) -> _Draft | None:
