@@ -4,11 +4,13 @@ Replicas that stay keep their GPU. Surplus replicas go first where that empties 
 running GPU that holds them, an empty GPU only when none does.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from solvers.plan import GpuPlan, ReplicaPlan
-from solvers.policies.routing import ROUNDING, Carrier, Seat
+from solvers.policies.configure import Configuration
+from solvers.policies.routing import ROUNDING, Carrier, Seat, total_capacity_rps
 from solvers.problem import OperatingPoint, Problem
 from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
 
@@ -78,6 +80,24 @@ def arrange(
             if not _add(problem, carriers, key, rows[key]):
                 return None
     return [carrier for carrier in carriers if carrier.seats]
+
+
+def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Configuration]) -> list[Carrier]:
+    """The carriers with more replicas for services that fall short, as far as room and stock allow.
+
+    Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
+    """
+    filled = list(carriers)
+    by_efficiency = sorted(options, key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type))
+    for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
+        count = sum(seat.service == service.name for carrier in filled for seat in carrier.seats)
+        spare = math.inf if service.max_replicas is None else service.max_replicas - count
+        missing_rps = service.arrival_rate_rps - total_capacity_rps(problem, filled, service.name)
+        for option in (one for one in by_efficiency if one.service == service.name):
+            key = (service.name, option.gpu_type)
+            while missing_rps > 0.0 and spare > 0 and _add(problem, filled, key, option.row):
+                missing_rps, spare = missing_rps - option.capacity_rps, spare - 1
+    return filled
 
 
 def _remove_surplus(running: Sequence[Carrier], wanted: Mapping[Key, int]) -> list[Carrier]:

@@ -25,7 +25,7 @@ from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveSt
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
 from solvers.plan import Plan, UnservedReason
-from solvers.policies.arrange import Key, arrange, running_carriers
+from solvers.policies.arrange import Key, arrange, running_carriers, top_up
 from solvers.policies.configure import Companies, Configuration, configure
 from solvers.policies.routing import Carrier, Seat, route
 from solvers.predict.colocation import max_execution_ms
@@ -107,15 +107,23 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
         counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, running={})
         rows, share_report = _shrink(problem, configurations, counts, budget)
         carriers, left_out, place_report = _place(problem, counts, rows, budget)
+        if left_out:
+            carriers = top_up(problem, carriers, tuple(configurations.values()))
         for key, reason in left_out:
             lost[key] += 1
             reasons.setdefault(key[0], reason)
         plan = route(problem, NAME, carriers, reasons)
         drafts.append(_Draft(plan=plan, steps=(count_report, share_report, place_report)))
-        if not left_out or budget.remaining_s() <= 0.0:
+        if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
             break
-    # The first of equals: later rounds saw less room.
-    return max(drafts, key=lambda draft: served_weight(problem, draft.plan))
+    return max(drafts, key=lambda draft: _merit(problem, draft))
+
+
+def _merit(problem: Problem, draft: _Draft) -> tuple[float, float]:
+    """Served weight, to a millionth of all weight, then cheapness."""
+    everything = sum(service.priority * service.arrival_rate_rps for service in problem.services)
+    served = served_weight(problem, draft.plan) / everything if everything > 0.0 else 1.0
+    return round(served, 6), -cost_usd_per_hour(problem, draft.plan)
 
 
 def _changed(problem: Problem, budget: Budget) -> _Draft | None:

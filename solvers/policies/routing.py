@@ -60,6 +60,16 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     return tuple(replace(gpu, count=counts[gpu]) for gpu in ordered)
 
 
+def total_capacity_rps(problem: Problem, carriers: Sequence[Carrier], service: str) -> float:
+    """What all replicas of a service carry together, next to the neighbours that they have."""
+    return sum(
+        true_capacity_rps(problem, problem.gpu_type(carrier.gpu_type), carrier.seats, position)
+        for carrier in carriers
+        for position, seat in enumerate(carrier.seats)
+        if seat.service == service
+    )
+
+
 def true_capacity_rps(problem: Problem, gpu_type: GpuType, seats: Sequence[Seat], position: int) -> float:
     """The capacity of one replica next to the others on its GPU; 0 when it misses its SLO there."""
     seat = seats[position]
