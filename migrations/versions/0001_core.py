@@ -92,7 +92,9 @@ CREATE TABLE gpu (
     healthy boolean NOT NULL DEFAULT true,
     cordoned boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL,
-    UNIQUE (node, index)
+    UNIQUE (node, index),
+    -- Observations name GPUs by it without asking this table.
+    CHECK (id = node || '/gpu-' || index)
 );
 CREATE INDEX gpu_by_type ON gpu (gpu_type);
 COMMENT ON TABLE gpu IS 'One physical GPU.';

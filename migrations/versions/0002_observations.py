@@ -17,7 +17,7 @@ CREATE TABLE agent_boot (
     first_seen_at timestamptz NOT NULL,
     PRIMARY KEY (node, boot)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE agent_boot IS 'Starts of agents; a row is locked while observations of that start are written.';
+COMMENT ON TABLE agent_boot IS 'Starts of agents; it tells replayed observations from new ones.';
 
 CREATE TABLE observation (
     node resource_name NOT NULL,

@@ -1,0 +1,257 @@
+"""Reporting views against figures that were worked out by hand."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.db import gpu_types, maintenance, reports
+from app.db.engine import make_engine
+from app.db.listen import conninfo
+from app.db.postgres_store import PostgresStore
+from tests.integration.fleet import (
+    START,
+    make_fleet,
+    make_gpu_reading,
+    make_observation,
+    make_service_reading,
+    push,
+)
+
+pytestmark = pytest.mark.integration
+Rows = list[tuple[object, ...]]
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return START.replace(hour=hour, minute=minute)
+
+
+def query(url: str, fill: Callable[[AsyncEngine], Awaitable[None]], *statements: str) -> list[Rows]:
+    """The rows of each statement after `fill` did its part."""
+
+    async def work() -> list[Rows]:
+        engine = make_engine(url, pool_size=2)
+        try:
+            await fill(engine)
+            async with engine.connect() as connection:
+                return [[tuple(row) for row in await connection.execute(text(entry))] for entry in statements]
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(work())
+
+
+async def a_busy_morning(engine: AsyncEngine) -> None:
+    """10:00 three services on one T4 at 1.20 USD; 10:30 the price doubles; 10:45 another target; seen until 11:15.
+
+    Every stretch below costs 0.60 USD: gpu-0 10:00-10:30 (half an hour at 1.20), 10:30-10:45 and 10:45-11:00 (a
+    quarter at 2.40), gpu-1 10:45-11:00, and both 11:00-11:15.
+    """
+    store = await make_fleet(engine, {"web": ["chat", "vision"], "default": ["search"]})
+    # SM percent idle 25; memory 25 %, 25 % and 12.5 % of 16384 MiB, idle 37.5 %.
+    await push(store, at(10), {"n1/gpu-0": [("chat", 30, 4096), ("search", 20, 4096), ("vision", 25, 2048)]})
+    async with engine.begin() as connection:
+        await gpu_types.set_price(connection, "T4", Decimal("2.40"), at=at(10, 30))
+    await push(store, at(10, 45), {"n1/gpu-0": [("chat", 60, 8192)], "n1/gpu-1": [("search", 100, 16384)]})
+    await store.ingest((make_observation(1, at(11, 15)),), at(11, 15))
+
+
+def test_cost_by_service_is_right_to_the_cent_in_three_accountings(database: str) -> None:
+    (rows,) = query(
+        database,
+        a_busy_morning,
+        "SELECT service, project, cost_usd, whole_gpu_cost_usd, memory_cost_usd FROM report.cost_by_service_hour "
+        "WHERE hour = '2026-03-01 10:00+00' ORDER BY service",
+    )
+    assert rows == [
+        # Idle: 25 % of 1.20 + 40 % of 0.60; memory 37.5 % of 1.20 + 50 % of 0.60.
+        ("(idle)", "(idle)", Decimal("0.54"), Decimal(0), Decimal("0.75")),
+        # 30 % of 1.20 + 60 % of 0.60; whole 30/75 of 1.20 + all of 0.60; memory 25 % of 1.20 + 50 % of 0.60.
+        ("chat", "web", Decimal("0.72"), Decimal("1.08"), Decimal("0.60")),
+        # 20 % of 1.20 + all of 0.60; whole 20/75 of 1.20 + 0.60; memory 25 % of 1.20 + all of 0.60.
+        ("search", "default", Decimal("0.84"), Decimal("0.92"), Decimal("0.90")),
+        # 25 % of 1.20; whole 25/75 of 1.20; memory 12.5 % of 1.20.
+        ("vision", "web", Decimal("0.30"), Decimal("0.40"), Decimal("0.15")),
+    ]
+
+
+def test_cost_by_project_type_and_bill_agree(database: str) -> None:
+    projects, types, bill = query(
+        database,
+        a_busy_morning,
+        "SELECT project, cost_usd, whole_gpu_cost_usd FROM report.cost_by_project_hour "
+        "WHERE hour = '2026-03-01 10:00+00' ORDER BY project",
+        "SELECT extract(hour FROM hour)::int, gpu_type, cost_usd, whole_gpu_cost_usd, memory_cost_usd, idle_cost_usd "
+        "FROM report.cost_by_gpu_type_hour ORDER BY hour",
+        "SELECT extract(hour FROM hour)::int, gpu, hours, cost_usd FROM report.bill_hour ORDER BY hour, gpu",
+    )
+    assert projects == [
+        ("(idle)", Decimal("0.54"), Decimal(0)),
+        ("default", Decimal("0.84"), Decimal("0.92")),
+        ("web", Decimal("1.02"), Decimal("1.48")),
+    ]
+    assert types == [
+        (10, "T4", Decimal("2.40"), Decimal("2.40"), Decimal("2.40"), Decimal("0.54")),
+        (11, "T4", Decimal("1.20"), Decimal("1.20"), Decimal("1.20"), Decimal("0.24")),
+    ]
+    assert bill == [
+        (10, "n1/gpu-0", Decimal(1), Decimal("1.80")),
+        (10, "n1/gpu-1", Decimal("0.25"), Decimal("0.60")),
+        (11, "n1/gpu-0", Decimal("0.25"), Decimal("0.60")),
+        (11, "n1/gpu-1", Decimal("0.25"), Decimal("0.60")),
+    ]
+
+
+def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(database: str) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        store = await make_fleet(engine, {"default": ["a", "b", "c"]})
+        async with engine.begin() as connection:
+            await gpu_types.set_price(connection, "T4", Decimal("0.333333"), at=at(10))
+        # Sevenths of a GPU for 7.000001 seconds, then thirds.
+        await push(store, at(10), {"n1/gpu-0": [("a", 100 / 7, 1000), ("b", 200 / 7, 1001), ("c", 300 / 7, 7)]})
+        later = at(10) + timedelta(seconds=7, microseconds=1)
+        await push(store, later, {"n1/gpu-0": [("a", 100 / 3, 5461), ("b", 100 / 3, 5461), ("c", 100 / 3, 5462)]})
+        await store.ingest((make_observation(1, at(12, 1)),), at(12, 1))
+
+    (rows,) = query(
+        database,
+        fill,
+        "SELECT b.cost_usd, sum(a.cost_usd), sum(a.whole_gpu_cost_usd), sum(a.memory_cost_usd), min(a.cost_usd) >= 0 "
+        "FROM report.allocation_hour a JOIN report.bill_hour b USING (hour, gpu) GROUP BY hour, gpu, b.cost_usd",
+    )
+    assert len(rows) == 3
+    for bill, *sums, is_positive in rows:
+        assert sums == [bill, bill, bill]
+        assert is_positive
+
+
+def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traffic(database: str) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        store = await make_fleet(engine, {"default": ["chat", "quiet"]})
+        quiet = make_service_reading("quiet", arrivals=0, served=0, in_slo=0)
+        chat = make_service_reading("chat", arrivals=200, served=196, in_slo=195, rejected=4)
+        await store.ingest((make_observation(1, at(10, 5), services=[chat, quiet]),), at(10, 5))
+
+    (rows,) = query(
+        database,
+        fill,
+        "SELECT service, requests, in_slo, attainment_percent, slo_percent, is_met FROM report.slo_attainment_hour "
+        "ORDER BY service",
+    )
+    assert rows == [
+        # 195 of 196 served and 4 rejected.
+        ("chat", 200, 195, Decimal("97.5000"), Decimal(98), False),
+        ("quiet", 0, 0, None, Decimal(98), None),
+    ]
+
+
+async def an_hour_of_energy(engine: AsyncEngine) -> PostgresStore:
+    """gpu-0 runs chat at a profiled point (30 W above 10 W idle) for the hour in which 2 s with 80 J were seen."""
+    store = await make_fleet(engine, {"default": ["chat"]})
+    await push(store, at(9), {"n1/gpu-0": [("chat", 60, 2048)]})
+    readings = [make_gpu_reading(0, energy_j=80.0), make_gpu_reading(1, energy_j=20.0)]
+    await store.ingest((make_observation(1, at(10, 5), gpus=readings),), at(11, 5))
+    return store
+
+
+ENERGY = "SELECT service, round((energy_wh * 3600)::numeric, 6) FROM report.energy_by_service_hour ORDER BY service"
+UTILISATION = (
+    "SELECT gpu, busy_percent, power_w, memory_used_mib, allocated_hours, sm_percent "
+    "FROM report.gpu_utilisation_hour ORDER BY gpu"
+)
+
+
+def test_energy_is_divided_by_planned_watts_and_adds_up(database: str) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        await an_hour_of_energy(engine)
+
+    energy, utilisation = query(database, fill, ENERGY, UTILISATION)
+    # gpu-0's 80 J: 30 W of chat against 10 W idle, both over the whole hour. All of gpu-1's 20 J are idle.
+    assert energy == [("(idle)", Decimal(20 + 20)), ("chat", Decimal(60))]
+    assert utilisation == [
+        ("n1/gpu-0", 50.0, 40.0, 4096.0, Decimal(1), Decimal(60)),
+        ("n1/gpu-1", 50.0, 10.0, 4096.0, Decimal(0), Decimal(0)),
+    ]
+
+
+def test_rolling_up_changes_no_report_and_takes_late_observations_in(database: str) -> None:
+    async def roll_twice(engine: AsyncEngine) -> None:
+        store = await an_hour_of_energy(engine)
+        await maintenance.maintain(engine, at(11, 10))
+        late = make_observation(2, at(10, 6), gpus=[make_gpu_reading(1, energy_j=60.0)])
+        await store.ingest((late,), at(11, 11))
+        await maintenance.maintain(engine, at(12, 10))
+
+    utilisation, rolled = query(database, roll_twice, UTILISATION, "SELECT gpu, energy_j FROM gpu_hour ORDER BY gpu")
+    assert rolled == [("n1/gpu-0", 80.0), ("n1/gpu-1", 80.0)]
+    # gpu-1: 20 J + 60 J over 4 s.
+    assert [(row[0], row[2]) for row in utilisation] == [("n1/gpu-0", 40.0), ("n1/gpu-1", 20.0)]
+
+
+def test_old_partitions_are_dropped_and_hours_stay(database: str) -> None:
+    async def forget(engine: AsyncEngine) -> None:
+        await an_hour_of_energy(engine)
+        await maintenance.maintain(engine, START + timedelta(days=30))
+
+    days, hours = query(
+        database,
+        forget,
+        "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relname LIKE 'observation_2026030%'",
+        "SELECT count(*) FROM gpu_hour",
+    )
+    assert (days, hours) == ([(0,)], [(2,)])
+
+
+def test_plan_history_counts_moves_and_names_the_period_in_force(database: str) -> None:
+    (rows,) = query(
+        database,
+        a_busy_morning,
+        "SELECT generation, state, gap_percent, in_force_from, in_force_until, replicas_started, replicas_stopped "
+        "FROM report.plan_history ORDER BY plan_id",
+    )
+    assert rows == [
+        (1, "superseded", 0.0, at(10), at(10, 45), 3, 0),
+        # chat-0 stays on gpu-0; search-1 and vision-2 leave it; search-0 starts on gpu-1.
+        (2, "target", 0.0, at(10, 45), None, 1, 2),
+    ]
+
+
+def test_node_health_compares_wanted_and_observed(database: str) -> None:
+    (rows,) = query(
+        database,
+        a_busy_morning,
+        "SELECT node, silent_s, wanted_generation, observed_generation, gpus, unhealthy_gpus FROM report.node_health",
+    )
+    assert rows == [("n1", Decimal(0), 2, 0, 2, 0)]
+
+
+def test_every_report_loads_within_a_period(database: str) -> None:
+    async def work() -> dict[str, int]:
+        engine = make_engine(database, pool_size=2)
+        await a_busy_morning(engine)
+        async with engine.connect() as connection:
+            counts = {
+                name: len((await reports.load(connection, name, since=at(11), until=at(12), limit=100)).rows)
+                for name in reports.REPORTS
+            }
+        await engine.dispose()
+        return counts
+
+    counts = asyncio.run(work())
+    assert counts["bill_hour"] == 2
+    assert counts["cost_by_service_hour"] == 3
+    assert counts["plan_history"] == 0
+    assert counts["node_health"] == 1
+
+
+def test_the_reader_reads_reports_and_nothing_else(database: str) -> None:
+    with psycopg.connect(conninfo(database)) as connection:
+        connection.execute("SET ROLE plimsoll_reader")
+        assert connection.execute("SELECT count(*) FROM report.bill_hour").fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT count(*) FROM public.token")
