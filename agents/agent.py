@@ -11,7 +11,6 @@ The three loops run side by side, so that a silent control plane stops neither t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -19,7 +18,7 @@ from typing import Literal
 from agents.admission import objections
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
-from agents.device import Device, DeviceError, NodeState
+from agents.device import Device, DeviceError, NodeState, Readings
 from agents.enforce import Start, actions, is_settled
 from agents.ledger import Ledger
 from agents.outbox import Outbox
@@ -49,7 +48,7 @@ class AgentSettings:
     period_s: float = 2.0
     """From observation to observation."""
     enforce_period_s: float = 1.0
-    handover_s: float = 15.0
+    handover_s: float = 10.0
     """How long replicas that moved to another node serve on here, so that their successors can start."""
 
 
@@ -80,7 +79,7 @@ class NodeAgent:
         self._notes = _Notes()
         self._sequence = 0
         self._window_start_s = clock.now_s()
-        self._accepted_s = float("-inf")
+        self._unwanted_since_s: dict[str, float] = {}
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
         self._random = Random(f"{settings.node} {settings.boot}")
@@ -101,13 +100,20 @@ class NodeAgent:
         await self.enforce()
 
     async def observe(self) -> None:
-        """Read the device and keep the observation until it is acknowledged; nothing if no time has passed."""
+        """Read the device and keep the observation until it is acknowledged; nothing if no time has passed.
+
+        A device that does not answer is reported without readings; its counts come with the next window.
+        """
         now_s = self._clock.now_s()
         if now_s <= self._window_start_s:
             return
         start_s = max(self._window_start_s, now_s - LONGEST_WINDOW_S)
         self._window_start_s = now_s
-        readings = await self._device.read()
+        try:
+            readings = await self._device.read()
+        except DeviceError as error:
+            log.error("the device cannot be read: %s", error)
+            readings = Readings(problems=(str(error),))
         self._sequence += 1
         acks = (*self._notes.refusals, *((self._notes.ack,) if self._notes.ack else ()))
         self.outbox.add(
@@ -157,10 +163,9 @@ class NodeAgent:
         now_s = self._clock.now_s()
         state = await self._device.state()
         self._restarts.look((each for gpu in state.gpus for each in gpu.replicas), now_s)
-        is_handover = now_s < self._accepted_s + self.settings.handover_s
         failures: list[str] = []
-        held = self._restarts.held(now_s)
-        for action in actions(command, state, held=held, is_handover=is_handover):
+        held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
+        for action in actions(command, state, held=held, handover=handover):
             try:
                 await perform(self._device, action)
             except DeviceError as error:
@@ -174,6 +179,13 @@ class NodeAgent:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
         self._notes.ack = ack
+
+    def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
+        """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""
+        wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
+        unwanted = {each.id for gpu in state.gpus for each in gpu.replicas} - wanted
+        self._unwanted_since_s = {each: self._unwanted_since_s.get(each, now_s) for each in unwanted}
+        return {each for each in unwanted if now_s < self._unwanted_since_s[each] + self.settings.handover_s}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Observe, sync and enforce until `stop` is set; then say goodbye once. The device is left as it is."""
@@ -189,13 +201,13 @@ class NodeAgent:
         await self.observe()
         try:
             await self.sync(waits=False)
-        except TransportError as error:
+        except (TransportError, DeviceError) as error:
             log.warning("could not say goodbye: %s", error)
 
     async def _observe_loop(self) -> None:
         while True:
             await self._clock.sleep(self._window_start_s + self.settings.period_s - self._clock.now_s())
-            await self._guarded(self.observe)
+            await self.observe()
 
     async def _sync_loop(self) -> None:
         failures = 0
@@ -205,7 +217,7 @@ class NodeAgent:
             try:
                 await self.sync(waits=True)
                 failures = 0
-            except TransportError as error:
+            except (TransportError, DeviceError) as error:
                 failures += 1
                 self._notes.sync_problem = str(error)
                 wait_s = jittered(delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), self._random)
@@ -215,7 +227,12 @@ class NodeAgent:
 
     async def _enforce_loop(self) -> None:
         while True:
-            await self._guarded(self.enforce)
+            try:
+                await self.enforce()
+                self._notes.device_problem = ""
+            except DeviceError as error:  # must not end the agent: the next look may find the device again
+                log.error("the device does not answer: %s", error)
+                self._notes.device_problem = str(error)
             nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
             news = asyncio.create_task(self._commanded.wait())
             try:
@@ -223,15 +240,6 @@ class NodeAgent:
             finally:
                 await _cancel(nap, news)
             self._commanded.clear()
-
-    async def _guarded(self, step: Callable[[], Awaitable[None]]) -> None:
-        """A device that does not answer must not end the agent."""
-        try:
-            await step()
-            self._notes.device_problem = ""
-        except DeviceError as error:
-            log.error("the device does not answer: %s", error)
-            self._notes.device_problem = str(error)
 
     async def _take(self, reply: SyncReply) -> None:
         """Forget what is durable and consider the command."""
@@ -260,7 +268,6 @@ class NodeAgent:
             self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
             return
         log.info("generation %d is in force", command.generation)
-        self._accepted_s = self._clock.now_s()
         self._restarts.clear()
         self._commanded.set()
 

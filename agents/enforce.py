@@ -10,8 +10,8 @@ changes is replaced (the share of a running process cannot be changed), in one o
   the same service first.
 
 Nodes do not talk to each other: a replica that moved to another node leaves a gap here before it is ready there. So
-for a while after a new command (`is_handover`), ready old replicas keep serving where a part of their service's
-planned rate lies on other nodes, unless their room is needed.
+for a while (`handover`) ready old replicas keep serving where a part of their service's planned rate lies on other
+nodes, unless their room is needed.
 
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
@@ -91,12 +91,13 @@ def actions(
     actual: NodeState,
     *,
     held: Collection[str] = (),
-    is_handover: bool = False,
+    handover: Collection[str] = (),
     drain_deadline_s: float = DRAIN_DEADLINE_S,
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
-    `held` names replicas that failed and must not be started again yet. The result is empty when there is
+    `held` names replicas that failed and must not be started again yet, `handover` old ones that may still wait for a
+    successor on another node. The result is empty when there is
     nothing to do, or nothing until a replica becomes ready or has drained. The command must have passed
     `admission.objections`.
     """
@@ -108,8 +109,8 @@ def actions(
     started = {start.replica.id for start in starts}
     waiting = {want.id for gpu in gpus for want in gpu.missing} - started - set(held)
     early = {old.id for gpu in gpus for old in _early_drains(gpu, waiting, taken, starts)}
-    serving = _unready(gpus) | (_elsewhere(wanted) if is_handover else set())
-    routes = _routes(wanted, actual, gpus, serving=serving, early=early)
+    serving = _still_serving(wanted, gpus, handover) - early
+    routes = _routes(wanted, actual, gpus, serving)
     routed = {replica_id for route in routes for replica_id, _ in route.shares}
     return (
         *stops,
@@ -216,10 +217,17 @@ def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[S
             yield old
 
 
-def _unready(gpus: tuple[_Gpu, ...]) -> set[str]:
-    """Services that wait for one of their wanted replicas here."""
-    missing = {want.service for gpu in gpus for want in gpu.missing}
-    return missing | {want.service for gpu in gpus for want, running in gpu.kept if running.state != "ready"}
+def _still_serving(wanted: NodeCommand, gpus: tuple[_Gpu, ...], handover: Collection[str]) -> set[str]:
+    """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
+    unready = {want.service for gpu in gpus for want in gpu.missing}
+    unready |= {want.service for gpu in gpus for want, running in gpu.kept if running.state != "ready"}
+    elsewhere = _elsewhere(wanted)
+    return {
+        old.id
+        for gpu in gpus
+        for old in gpu.retired
+        if old.state == "ready" and (old.service in unready or (old.id in handover and old.service in elsewhere))
+    }
 
 
 def _elsewhere(wanted: NodeCommand) -> set[str]:
@@ -236,9 +244,9 @@ def _elsewhere(wanted: NodeCommand) -> set[str]:
 
 
 def _routes(
-    wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], *, serving: set[str], early: set[str]
+    wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], serving: set[str]
 ) -> tuple[ServiceRoute, ...]:
-    """The table for now: ready wanted replicas by the plan's rates, and ready old ones of the services in `serving`."""
+    """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former."""
     former = {replica_id: weight for route in actual.routes for replica_id, weight in route.shares}
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     for gpu in gpus:
@@ -246,7 +254,7 @@ def _routes(
             if running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
         for old in gpu.retired:
-            if old.state == "ready" and old.service in serving and old.id not in early:
+            if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
     return tuple(
         ServiceRoute(service=route.service, slo_ms=route.slo_ms, shares=tuple(sorted(shares[route.service].items())))

@@ -4,6 +4,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
+from hypothesis import strategies as st
+
 from agents.device import DeviceError, GpuState, LaunchFailed, NodeState, Readings, RunningReplica, ServiceRoute
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 
@@ -60,6 +62,29 @@ def an_empty_node(*gpus: GpuState) -> NodeState:
     return NodeState(gpus=gpus or (an_empty_gpu(),))
 
 
+@st.composite
+def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
+    """Any command that two GPUs of 4000 MiB can carry; ids return with other sizes, services and GPUs."""
+    gpus = []
+    free_ids = draw(st.permutations([f"r{number}" for number in range(6)]))
+    for index in (0, 1):
+        count = draw(st.integers(0, 3))
+        ids, free_ids = free_ids[:count], free_ids[count:]
+        replicas = [
+            a_replica(
+                each,
+                service=draw(st.sampled_from(["a", "b"])),
+                sm_percent=draw(st.sampled_from([10.0, 30.0])),
+                batch=draw(st.sampled_from([1, 8])),
+                memory_mib=draw(st.sampled_from([200.0, 1300.0])),
+            )
+            for each in ids
+        ]
+        if draw(st.booleans()):
+            gpus.append(a_gpu(*replicas, index=index, clock_mhz=draw(st.sampled_from([900.0, 1500.0]))))
+    return a_command(*gpus, generation=generation, services=("a", "b"))
+
+
 class PaperDevice:
     """A device that only keeps books: replicas become ready or drained when the test says so.
 
@@ -71,12 +96,18 @@ class PaperDevice:
         self.log: list[str] = []
         self.fails_to_start: set[str] = set()
         self.readings = Readings()
+        self.error: DeviceError | None = None
+        """Raised by whoever asks how the device is."""
         self.is_closed = False
 
     async def state(self) -> NodeState:
+        if self.error is not None:
+            raise self.error
         return self._state
 
     async def read(self) -> Readings:
+        if self.error is not None:
+            raise self.error
         return self.readings
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:

@@ -1,5 +1,6 @@
 """The agent's steps: what it sends, what it accepts, and what it does when nobody answers."""
 
+import asyncio
 from pathlib import Path
 from random import Random
 
@@ -7,6 +8,7 @@ import pytest
 
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import ManualClock, ScaledClock
+from agents.device import NoDriver
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.protocol import Observation
@@ -171,6 +173,42 @@ def test_a_replica_that_fails_to_start_is_tried_again_later_and_later() -> None:
     bench.step()
     (applied,) = bench.last.acks
     assert applied.status == "applied"
+
+
+def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whatever_commands_follow() -> None:
+    bench = Bench()
+    bench.plane.command = a_command(a_gpu(a_replica("old")))
+    bench.step()
+    bench.device.make_ready()
+    bench.step()
+    for generation in range(2, 6):  # a new command each 2 s; the service's 10 rps are planned elsewhere
+        bench.plane.command = a_command(generation=generation, services=("chat",))
+        bench.step(2.0)
+        assert "drain old" not in bench.device.log
+    bench.plane.command = a_command(generation=6, services=("chat",))
+    bench.step(2.0)
+    bench.step(2.0)
+    assert "drain old" in bench.device.log
+
+
+def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> None:
+    async def scenario() -> list[str]:
+        clock = ScaledClock(speed=100.0)
+        plane, device = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1")))), PaperDevice(an_empty_node())
+        device.error = NoDriver("the driver is gone")
+        agent, stop = an_agent(device, plane, clock), asyncio.Event()
+        loops = asyncio.create_task(agent.run(stop))
+        await asyncio.sleep(0.1)
+        device.error = None
+        async with asyncio.timeout(10.0):
+            while "start r1" not in device.log:
+                assert not loops.done()
+                await asyncio.sleep(0.005)
+        stop.set()
+        await loops
+        return [problem for each in plane.received for problem in each.problems]
+
+    assert "the driver is gone" in asyncio.run(scenario())
 
 
 def test_a_clock_that_is_off_is_reported() -> None:

@@ -20,7 +20,7 @@ from agents.enforce import (
 )
 from agents.perform import perform
 from agents.protocol import NodeCommand
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
+from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, commands, run
 
 
 def carry_out(device: PaperDevice, wanted: NodeCommand) -> tuple[Action, ...]:
@@ -185,8 +185,8 @@ def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_
     device = settled(a_command(a_gpu(a_replica("old", rate_rps=10.0))))
     moved = a_command(generation=2, services=("chat",))  # its route says 10 rps, none of them here
     state = run(device.state())
-    assert Drain(replica_id="old") not in actions(moved, state, is_handover=True)
-    assert Drain(replica_id="old") in actions(moved, state, is_handover=False)
+    assert Drain(replica_id="old") not in actions(moved, state, handover={"old"})
+    assert Drain(replica_id="old") in actions(moved, state)
 
 
 def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
@@ -194,30 +194,7 @@ def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
     wanted = a_command(a_gpu(a_replica("new", rate_rps=10.0)), generation=2)  # the whole planned rate is here
     carry_out(device, wanted)
     device.make_ready()
-    assert Drain(replica_id="old") in actions(wanted, run(device.state()), is_handover=True)
-
-
-@st.composite
-def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
-    """Any command that two GPUs of 4000 MiB can carry; ids return with other sizes, services and GPUs."""
-    gpus = []
-    free_ids = draw(st.permutations([f"r{number}" for number in range(6)]))
-    for index in (0, 1):
-        count = draw(st.integers(0, 3))
-        ids, free_ids = free_ids[:count], free_ids[count:]
-        replicas = [
-            a_replica(
-                each,
-                service=draw(st.sampled_from(["a", "b"])),
-                sm_percent=draw(st.sampled_from([10.0, 30.0])),
-                batch=draw(st.sampled_from([1, 8])),
-                memory_mib=draw(st.sampled_from([200.0, 1300.0])),
-            )
-            for each in ids
-        ]
-        if draw(st.booleans()):
-            gpus.append(a_gpu(*replicas, index=index, clock_mhz=draw(st.sampled_from([900.0, 1500.0]))))
-    return a_command(*gpus, generation=generation, services=("a", "b"))
+    assert Drain(replica_id="old") in actions(wanted, run(device.state()), handover={"old"})
 
 
 @given(before=commands(1), after=commands(2), rounds=st.integers(0, 4))

@@ -88,7 +88,7 @@ def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
         assert later.window_start_s == pytest.approx(earlier.window_start_s + earlier.window_s)
     last = received[-1]
     seconds = last.window_start_s + last.window_s - received[0].window_start_s
-    assert arrivals(received) == pytest.approx(100.0 * seconds, rel=0.05)  # a millisecond of wall time is 5 requests
+    assert arrivals(received) == pytest.approx(100.0 * seconds, rel=0.2)  # a stall of 10 ms is 50 requests
     assert last.replicas[0].state == "ready"
     assert max(running.plane.waits_s) <= 2.0
 

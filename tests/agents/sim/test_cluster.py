@@ -1,6 +1,7 @@
 """The simulated cluster: its devices, its load balancer, its faults, and that nothing is ever lost from the books."""
 
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
@@ -19,13 +20,19 @@ from agents.sim.load import Load, LoadShape
 from agents.sim.node import QUEUE_CAPACITY
 from agents.sim.spec import Fault, make_node
 from agents.sim.truth import load_truth
-from tests.agents.factories import a_command, a_gpu, a_replica, run
+from tests.agents.factories import a_command, a_gpu, a_replica, commands, run
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
 
 
 async def reconcile(device: SimulatedDevice, wanted: NodeCommand) -> None:
     for action in actions(wanted, await device.state()):
         await perform(device, action)
+
+
+async def reconcile_healthy(device: SimulatedDevice, wanted: NodeCommand) -> None:
+    """As `reconcile`, where a GPU may be lost between looking and acting."""
+    with contextlib.suppress(GpuLost):
+        await reconcile(device, wanted)
 
 
 def settle(device: SimulatedDevice, wanted: NodeCommand, clock: ManualClock) -> None:
@@ -241,6 +248,24 @@ def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> N
         return cluster.totals()
 
     assert totals(looks) == totals([])
+
+
+@settings(max_examples=40)
+@given(first=commands(1), second=commands(2), pause_s=st.floats(0.0, 12.0), lost_s=st.floats(1.0, 20.0))
+def test_any_two_commands_and_a_lost_gpu_end_as_wanted_with_every_request_accounted_for(
+    first: NodeCommand, second: NodeCommand, pause_s: float, lost_s: float
+) -> None:
+    fault = Fault(kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0)
+    cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,))
+    device = SimulatedDevice(cluster, "n1")
+    run(reconcile_healthy(device, first))
+    clock.advance(pause_s)
+    run(reconcile_healthy(device, first))
+    for _ in range(30):
+        clock.advance(1.0)
+        run(reconcile_healthy(device, second))
+        assert is_balanced(cluster)
+    settle(device, second, clock)
 
 
 def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
