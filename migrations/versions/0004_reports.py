@@ -201,8 +201,8 @@ COLUMNS = {
     "service": "Service; `(idle)` for what no service was given.",
     "hours": "Hours of that hour in which the GPU carried replicas; GPUs without replicas are not billed.",
     "replicas": "Most replicas of the service on the GPU in that hour.",
-    "sm_percent": "SM percent that was given, mean over the time in which the GPU carried replicas.",
-    "memory_mib": "GPU memory that was given, mean over that time.",
+    "sm_percent": "SM percent that the service had there, mean over those hours.",
+    "memory_mib": "GPU memory that the service had there, mean over those hours.",
     "gpu_hours": "Hours of whole GPUs, by SM percent.",
     "cost_usd": "Price × time × SM percent; idle SM percent is the `(idle)` row. Rows add up to the bill exactly.",
     "whole_gpu_cost_usd": "The GPU's whole bill divided over its services by SM percent; none is idle. Adds up too.",
@@ -272,6 +272,7 @@ VIEWS = {
 
 # Columns that mean something else in one view than the common text says.
 SPECIAL = {
+    ("allocation_hour", "hours"): "Hours of that hour in which the service had replicas there (idle rows: anybody).",
     ("bill_hour", "cost_usd"): "Price × time: the bill, to the pico-dollar (10⁻¹² USD).",
     ("energy_by_service_hour", "energy_wh"): "Energy in watt hours.",
     ("gpu_utilisation_hour", "sm_percent"): "SM percent that was given to services, mean over the allocated hours.",

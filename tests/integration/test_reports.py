@@ -1,16 +1,19 @@
 """Reporting views against figures that were worked out by hand."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db import gpu_types, maintenance, reports
+from app.db.document import document
 from app.db.engine import make_engine
 from app.db.listen import conninfo
 from app.db.postgres_store import PostgresStore
@@ -255,3 +258,15 @@ def test_the_reader_reads_reports_and_nothing_else(database: str) -> None:
         assert connection.execute("SELECT count(*) FROM report.bill_hour").fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT count(*) FROM public.token")
+
+
+def test_the_documentation_of_the_views_is_up_to_date(database: str) -> None:
+    engine = create_engine(database, poolclass=pool.NullPool)
+    with engine.connect() as connection:
+        wanted = document(connection)
+    engine.dispose()
+    assert "None" not in wanted, "every view and column has a comment"
+    page = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+    if os.environ.get("PLIMSOLL_WRITE_DOCS"):
+        page.write_text(wanted)
+    assert page.read_text() == wanted, "run this test once with PLIMSOLL_WRITE_DOCS=1 to write docs/sql.md anew"
