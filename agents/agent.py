@@ -19,7 +19,7 @@ from agents.admission import objections
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
 from agents.device import Device, DeviceError, NodeState, Readings
-from agents.enforce import Start, actions, is_settled
+from agents.enforce import Action, Start, SwitchRoutes, actions, is_settled
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.perform import perform
@@ -32,6 +32,8 @@ LONGEST_WINDOW_S = 3600.0
 """What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
 LONGEST_DETAIL = 2000
 MOST_PROBLEMS = 64
+MOST_ROUNDS = 4
+"""Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
 CLOCK_SKEW_S = 5.0
 """A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
@@ -161,24 +163,36 @@ class NodeAgent:
         if command is None:
             return
         now_s = self._clock.now_s()
-        state = await self._device.state()
-        self._restarts.look((each for gpu in state.gpus for each in gpu.replicas), now_s)
         failures: list[str] = []
-        held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
-        for action in actions(command, state, held=held, handover=handover):
-            try:
-                await perform(self._device, action)
-            except DeviceError as error:
-                if isinstance(action, Start):
-                    self._restarts.note_failure(action.replica.id, now_s, reason=str(error))
-                else:
-                    failures.append(str(error))
+        for _ in range(MOST_ROUNDS):
+            state = await self._device.state()
+            self._restarts.look((each for gpu in state.gpus for each in gpu.replicas), now_s)
+            held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
+            todo = actions(command, state, held=held, handover=handover)
+            failures = await self._perform(todo, now_s)
+            if failures or not todo:
+                break
         failures += [f"replica {each}: {reason}" for each, reason in self._restarts.held(now_s).items()]
         ack = _ack(command, await self._device.state(), failures)
         if ack != self._notes.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
         self._notes.ack = ack
+
+    async def _perform(self, todo: tuple[Action, ...], now_s: float) -> list[str]:
+        """Carry actions out in their order; what failed, in words. A replica that fails to start is held back."""
+        failures = []
+        for action in todo:
+            try:
+                await perform(self._device, action)
+            except DeviceError as error:
+                if isinstance(action, Start):
+                    self._restarts.note_failure(action.replica.id, now_s, reason=str(error))
+                    continue
+                failures.append(str(error))
+                if isinstance(action, SwitchRoutes):
+                    break  # what follows would drain replicas that still get requests
+        return failures
 
     def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
         """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""

@@ -98,6 +98,7 @@ class PaperDevice:
         self.readings = Readings()
         self.error: DeviceError | None = None
         """Raised by whoever asks how the device is."""
+        self.switch_error: DeviceError | None = None
         self.is_closed = False
 
     async def state(self) -> NodeState:
@@ -134,6 +135,8 @@ class PaperDevice:
         self._put_gpu(replace(gpu, replicas=alive))
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        if self.switch_error is not None:
+            raise self.switch_error
         shares = {route.service: [replica_id for replica_id, _ in route.shares] for route in routes}
         self.log.append(f"route {shares}")
         self._state = replace(self._state, routes=routes)

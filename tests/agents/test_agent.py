@@ -8,7 +8,7 @@ import pytest
 
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import ManualClock, ScaledClock
-from agents.device import NoDriver
+from agents.device import DeviceError, NoDriver
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.protocol import Observation
@@ -209,6 +209,35 @@ def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> None:
         return [problem for each in plane.received for problem in each.problems]
 
     assert "the driver is gone" in asyncio.run(scenario())
+
+
+def test_an_idle_replica_makes_room_for_its_successor_within_one_enforcement() -> None:
+    bench = Bench()
+    bench.plane.command = a_command(a_gpu(a_replica("old", memory_mib=3000.0)))
+    bench.step()
+    bench.device.make_ready()
+    bench.step()
+    bench.device.log.clear()
+    bench.plane.command = a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2)
+    bench.step()
+    assert bench.device.log == ["route {'chat': []}", "drain old", "stop old", "start new"]
+
+
+def test_a_failing_switch_drains_nothing() -> None:
+    bench = Bench()
+    bench.plane.command = a_command(a_gpu(a_replica("old")))
+    bench.step()
+    bench.device.make_ready()
+    bench.step()
+    bench.device.switch_error = DeviceError("the router is stuck")
+    bench.plane.command = a_command(generation=2)
+    bench.step()
+    bench.step()
+    assert bench.last.acks[-1].detail == "the router is stuck"
+    assert "drain old" not in bench.device.log
+    bench.device.switch_error = None
+    bench.step()
+    assert "drain old" in bench.device.log
 
 
 def test_a_clock_that_is_off_is_reported() -> None:
