@@ -5,7 +5,7 @@ not. Silence of one node takes its GPUs out of the plan; silence of all nodes ma
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -58,15 +58,18 @@ def latency_percentile_ms(windows: Sequence[ServiceWindow], percentile: float) -
     for window in windows:
         for bucket, count in window.latency_buckets:
             counts[bucket] += count
+    return bucket_percentile_ms(counts, percentile)
+
+
+def bucket_percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
+    """Upper end of the bucket that holds the percentile of the counted requests; None when there are none."""
     total = sum(counts.values())
-    if total == 0:
-        return None
     below = 0
     for bucket in sorted(counts):
         below += counts[bucket]
-        if below >= percentile * total:
+        if total and below >= percentile * total:
             return bucket_end_ms(bucket)
-    return bucket_end_ms(max(counts))
+    return None
 
 
 def hold_reason(snapshot: Snapshot) -> str | None:

@@ -150,8 +150,8 @@ def _gpu(line: GpuLine, colours: Mapping[str, str]) -> Text:
 def _costs(frame: Frame) -> Text:
     text = Text(" now ")
     text.append(f"{frame.cost_now_usd_per_hour:.2f} USD/h", style="bold green")
-    text.append(f", k8s_hpa on the same load {frame.baseline_now_usd_per_hour:.2f}")
-    text.append(f"  ·  so far {frame.cost_usd:.2f} against {frame.baseline_usd:.2f} USD", style="dim")
+    text.append(f", k8s_hpa {frame.baseline_now_usd_per_hour:.2f} on the same load")
+    text.append(f" · so far {frame.cost_usd:.2f} to {frame.baseline_usd:.2f} USD", style="dim")
     return text
 
 

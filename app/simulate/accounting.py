@@ -32,7 +32,7 @@ def make_bill(pushed: Sequence[tuple[datetime, BoundPlan]], gpu_types: Iterable[
     whole: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = defaultdict(float)
     gpu_hours: dict[str, float] = defaultdict(float)
-    ends = [at for at, _ in pushed[1:]] + [until]
+    ends = [*(at for at, _ in pushed), until][1:]
     for (begin, plan), end in zip(pushed, ends, strict=True):
         hours = (end - begin).total_seconds() / 3600.0
         for gpu in plan.gpus:

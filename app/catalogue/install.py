@@ -1,0 +1,47 @@
+"""Put the shipped catalogue into a database that lacks it; what an operator changed there stays."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+from app.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance
+from app.db import gpu_types, profiles
+from app.db.profiles import Profile, Provenance
+from app.db.transaction import Engine, transaction
+
+SOURCE = "catalogue that ships with Plimsoll, see app/catalogue/SOURCES.md"
+
+
+async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[str] | None = None) -> tuple[int, int]:
+    """Add the GPU types and networks (None = all) that the database lacks; returns how many of each."""
+    async with transaction(engine) as connection:
+        known_types = {row.gpu_type.name for row in await gpu_types.list_rows(connection, at)}
+        known_networks = {row.name for row in await profiles.list_networks(connection)}
+        new_types = [gpu_type for gpu_type in load_gpu_types() if gpu_type.name not in known_types]
+        wanted = list_networks() if networks is None else tuple(networks)
+        new_networks = [network for network in wanted if network not in known_networks]
+        for gpu_type in new_types:
+            await gpu_types.save(connection, gpu_type, at=at, provenance=SOURCE)
+        for network in new_networks:
+            await profiles.save_network(connection, network, at=at, description=SOURCE)
+        shipped = [profile for network in new_networks for profile in _profiles(network)]
+        await profiles.save_profiles(connection, shipped, at=at)
+    return len(new_types), len(new_networks)
+
+
+def _profiles(network: str) -> list[Profile]:
+    """One per GPU type, marked as its least certain kind of point that is not rare (at least one in ten)."""
+    kinds: dict[str, Counter[str]] = {}
+    for gpu_type, _, provenance in load_provenance(network):
+        kinds.setdefault(gpu_type, Counter())[provenance] += 1
+    return [
+        Profile(points=points, provenance=_overall(kinds[points.gpu_type]), source=SOURCE)
+        for points in load_profiles([network])
+    ]
+
+
+def _overall(kinds: Counter[str]) -> Provenance:
+    common = [kind for kind, count in kinds.items() if count * 10 >= kinds.total()]
+    if "estimated" in common:
+        return "estimated"
+    return "scaled" if "scaled" in common else "measured"

@@ -1,0 +1,166 @@
+"""The demo's closing report: what was served, what it cost beside the baseline, how long decisions took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+QUERIES = (
+    (
+        "What does each team pay, and what is idle?",
+        "SELECT project, round(sum(cost_usd), 4) AS usd FROM report.cost_by_project_hour GROUP BY 1 ORDER BY 2 DESC;",
+    ),
+    (
+        "Who missed the SLO, and by how much?",
+        "SELECT service, sum(requests) AS requests, round(100 * sum(in_slo) / sum(served + rejected), 2) AS in_slo\n"
+        "  FROM report.slo_attainment_hour GROUP BY 1 ORDER BY 3;",
+    ),
+    (
+        "Which plans were in force, why, and for how much?",
+        "SELECT plan_id, in_force_from::time(0), method, round(cost_usd_per_hour::numeric, 2) AS usd_per_hour\n"
+        "  FROM report.plan_history WHERE in_force_from IS NOT NULL ORDER BY 1 DESC LIMIT 10;",
+    ),
+)
+"""Questions with their SQL; each runs as it stands on the demo's database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSummary:
+    """One service over the whole run, under both policies."""
+
+    name: str
+    requests: int
+    slo_ms: float
+    percentile: float
+    attainment: float
+    latency_ms: float | None
+    """At the SLO's percentile."""
+    cost_usd: float
+    """Whole-GPU accounting."""
+    baseline_attainment: float
+    baseline_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The whole run."""
+
+    trace_s: float
+    wall_s: float
+    services: Sequence[ServiceSummary]
+    memory_usd: float
+    """HetSev's accounting for shared GPUs: the price of the memory in use."""
+    decision_ms: Sequence[float]
+    """Wall time of every tick, snapshot to committed plan."""
+    plans_pushed: int
+    first_plan_s: float
+    """Wall seconds from the command to the first plan in force."""
+    database_url: str
+    psql: str
+    """Command that opens the database; empty where there is no psql."""
+
+    @property
+    def cost_usd(self) -> float:
+        """Whole GPUs, all services."""
+        return sum(service.cost_usd for service in self.services)
+
+    @property
+    def baseline_usd(self) -> float:
+        """Whole GPUs, all services, under the baseline."""
+        return sum(service.baseline_usd for service in self.services)
+
+
+def render(summary: Summary) -> RenderableType:
+    """The report; fits 80 columns."""
+    return Group(
+        Text(""),
+        Text(
+            f"{summary.trace_s / 60:.0f} minutes of load in {summary.wall_s:.0f} s: `hetsev` beside `k8s_hpa` "
+            "on the same requests",
+            style="bold",
+        ),
+        _services(summary),
+        _accounts(summary),
+        _decisions(summary),
+        *_sql(summary),
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def _services(summary: Summary) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("service")
+    for heading in ("requests", "SLO", "latency", "in SLO", "USD", "in SLO", "USD k8s_hpa"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for service in summary.services:
+        share = f"p{100 * service.percentile:g}"
+        table.add_row(
+            service.name,
+            f"{service.requests:,}",
+            f"{share} {service.slo_ms:.0f} ms",
+            "–" if service.latency_ms is None else f"{service.latency_ms:.0f} ms",
+            _attained(service.attainment, service.percentile),
+            f"{service.cost_usd:.3f}",
+            _attained(service.baseline_attainment, service.percentile),
+            f"{service.baseline_usd:.3f}",
+        )
+    table.add_row(
+        "all",
+        f"{sum(service.requests for service in summary.services):,}",
+        "",
+        "",
+        "",
+        f"{summary.cost_usd:.3f}",
+        "",
+        f"{summary.baseline_usd:.3f}",
+        style="bold",
+    )
+    return table
+
+
+def _attained(attainment: float, wanted: float) -> Text:
+    return Text(f"{100 * attainment:.2f}%", style="green" if attainment >= wanted else "bold red")
+
+
+def _accounts(summary: Summary) -> Text:
+    whole = _ratio(summary.baseline_usd, summary.cost_usd)
+    memory = _ratio(summary.baseline_usd, summary.memory_usd)
+    text = Text("\ncost of k8s_hpa / hetsev\n", style="bold")
+    text.append(
+        f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n", ""
+    )
+    text.append(f"  HetSev's accounting       {memory:>6}   {summary.baseline_usd:.3f} / {summary.memory_usd:.3f} USD")
+    text.append("  (used memory\n                                     against whole GPUs)\n", style="dim")
+    return text
+
+
+def _ratio(baseline: float, ours: float) -> str:
+    return f"{baseline / ours:.2f}×" if ours > 0 else "–"
+
+
+def _decisions(summary: Summary) -> Text:
+    text = Text("decisions\n", style="bold")
+    text.append(
+        f"  {len(summary.decision_ms)} ticks, {summary.plans_pushed} plans pushed; a tick took "
+        f"{percentile(summary.decision_ms, 0.5):.0f} ms (p50), {percentile(summary.decision_ms, 0.99):.0f} ms (p99)\n"
+        f"  first plan in force {summary.first_plan_s:.1f} s after the command\n",
+        style="",
+    )
+    return text
+
+
+def _sql(summary: Summary) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text("ask it in SQL", style="bold")]
+    if summary.psql:
+        lines.append(Text(f"  {summary.psql}", style="cyan", overflow="fold"))
+    for question, query in QUERIES:
+        lines.append(Text(f"  -- {question}", style="dim"))
+        lines.append(Text("  " + query.replace("\n", "\n  "), overflow="fold"))
+    return lines

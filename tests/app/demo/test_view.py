@@ -1,0 +1,126 @@
+"""The live view and the closing report: readable in 80 columns, with and without colour."""
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from app.demo import report, view
+
+
+def drawn(picture: RenderableType, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(picture)
+    return out.getvalue().splitlines()
+
+
+def service_line(name: str, **values: object) -> view.ServiceLine:
+    standard: dict[str, object] = {
+        "arrival_rate_rps": 1234.0,
+        "latency_ms": 310.0,
+        "slo_ms": 1200.0,
+        "percentile": 0.98,
+        "attainment": 0.99871,
+        "replicas": 12,
+        "planned_replicas": 14,
+        "sm_percent": 480.0,
+    }
+    return view.ServiceLine(name=name, **{**standard, **values})  # type: ignore[arg-type]
+
+
+def frame(**values: object) -> view.Frame:
+    standard: dict[str, object] = {
+        "trace_s": 1825.0,
+        "duration_s": 3000.0,
+        "speed": 20.0,
+        "generation": 121,
+        "last_change": "resnet50: +2 on T4, -1 on V100-32GB; translation: other SM percent, batch or clock; more",
+        "services": [service_line("resnet50"), service_line("translation")],
+        "gpus": [
+            view.GpuLine(
+                name=f"v100-{index}/1",
+                gpu_type="V100-32GB",
+                shares=(("resnet50", 30.0), ("translation", 50.0)),
+                power_w=288.0,
+                power_cap_w=300.0,
+            )
+            for index in range(15)
+        ],
+        "cost_now_usd_per_hour": 12.63,
+        "baseline_now_usd_per_hour": 24.48,
+        "cost_usd": 11.61,
+        "baseline_usd": 23.94,
+    }
+    return view.Frame(**{**standard, **values})  # type: ignore[arg-type]
+
+
+def test_the_live_view_never_wraps_in_80_columns() -> None:
+    lines = drawn(view.render(frame()))
+    assert max(map(len, lines)) <= 80
+    # Header, two services, a row per two GPUs, costs, last change; frames and headings: no line was broken in two.
+    assert len(lines) == 1 + (2 + 1 + 2) + (2 + 8) + 1 + 1
+
+
+def test_a_bar_shows_each_service_s_share_by_its_letter() -> None:
+    bar = next(line for line in drawn(view.render(frame())) if "v100-0/1" in line)
+    assert "rrrrrrtttttttttt····" in bar  # 30 % and 50 % of 20 cells
+
+
+def test_a_change_under_way_shows_both_counts() -> None:
+    assert any("12→14" in line for line in drawn(view.render(frame())))
+
+
+def test_a_gpu_that_carries_nothing_is_off() -> None:
+    idle = view.GpuLine(name="t4-1/0", gpu_type="T4", shares=(), power_w=17.0, power_cap_w=70.0)
+    assert any("t4-1/0" in line and "off" in line for line in drawn(view.render(frame(gpus=[idle]))))
+
+
+def test_a_service_without_traffic_shows_no_figures() -> None:
+    line = service_line("resnet50", latency_ms=None, attainment=None)
+    assert sum("–" in each for each in drawn(view.render(frame(services=[line], gpus=[])))) == 1
+
+
+def summary(**values: object) -> report.Summary:
+    services = [
+        report.ServiceSummary(
+            name=name,
+            requests=441_775,
+            slo_ms=1200.0,
+            percentile=0.98,
+            attainment=0.9922,
+            latency_ms=412.0,
+            cost_usd=0.25,
+            baseline_attainment=1.0,
+            baseline_usd=1.25,
+        )
+        for name in ("resnet50", "translation")
+    ]
+    standard: dict[str, object] = {
+        "trace_s": 3000.0,
+        "wall_s": 150.0,
+        "services": services,
+        "memory_usd": 0.1,
+        "decision_ms": [20.0] * 98 + [90.0, 100.0],
+        "plans_pushed": 30,
+        "first_plan_s": 6.5,
+        "database_url": "postgresql:///plimsoll",
+        "psql": "psql postgresql:///plimsoll",
+    }
+    return report.Summary(**{**standard, **values})  # type: ignore[arg-type]
+
+
+def test_the_closing_report_fits_80_columns_but_for_its_queries() -> None:
+    lines = drawn(report.render(summary()), width=120)
+    before_sql = lines[: next(index for index, line in enumerate(lines) if "ask it in SQL" in line)]
+    assert max(map(len, before_sql)) <= 80
+
+
+def test_the_closing_report_states_both_accountings() -> None:
+    text = "\n".join(drawn(report.render(summary()), width=120))
+    assert "5.00×" in text  # 2.50 / 0.50 USD in whole GPUs
+    assert "25.00×" in text  # 2.50 / 0.10 USD in HetSev's accounting
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 20.0), (0.98, 90.0), (0.99, 100.0)])
+def test_percentiles_are_values_that_occurred(share: float, expected: float) -> None:
+    assert report.percentile([20.0] * 98 + [90.0, 100.0], share) == expected
