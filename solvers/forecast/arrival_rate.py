@@ -57,7 +57,7 @@ def forecast_rate(
         return 0.0
     line = _fit(arrivals, window_s, ages_s, smoothing_s)
     rates = arrivals / window_s
-    expected = max(0.0, line.rate_rps(-window_s[-1] / 2))
+    expected = max(0.0, line.rate_rps(-float(window_s[-1]) / 2))
     if _is_surprise(arrivals, window_s, ages_s, smoothing_s):
         expected = max(expected, float(rates[-1]))
     noise = float(np.sqrt(expected / window_s[-1]))

@@ -37,6 +37,11 @@ def test_headroom_multiplies_and_median_adds_nothing() -> None:
     assert forecast([20.0], percentile=0.5, headroom=1.1) == pytest.approx(22.0)
 
 
+@pytest.mark.parametrize("rates_rps", ([20.0], [20.0, 25.0, 30.0, 20.0], [20.0, 20.0, 20.0, 200.0]))
+def test_the_forecast_is_a_plain_float_that_json_can_hold(rates_rps: list[float]) -> None:
+    assert type(forecast(rates_rps)) is float
+
+
 def test_longer_windows_need_less_margin() -> None:
     assert forecast([100.0] * 10, window_s=60.0) < forecast([100.0] * 10, window_s=5.0)
 
