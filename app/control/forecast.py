@@ -54,7 +54,7 @@ def _rate_rps(service: Service, windows: Sequence[ServiceWindow], snapshot: Snap
 
 def _forecasts(windows: Sequence[ServiceWindow], snapshot: Snapshot, delay_s: float) -> list[float]:
     """The forecasts that were made, or would have been, at the end of each window within the delay."""
-    rates = []
+    rates: list[float] = []
     for count in range(len(windows), 0, -1):
         if rates and age_s(windows[count - 1], snapshot.at) > delay_s:
             break
