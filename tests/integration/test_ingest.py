@@ -1,0 +1,226 @@
+"""Observations into PostgreSQL: exactly once, durable or not at all, and what they set off."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agents.protocol import Ack, Observation, ReplicaReading
+from app.control.store import Ingested
+from app.db import ingest as ingesting
+from app.db.engine import make_engine
+from app.db.listen import conninfo
+from app.db.observation_rows import place
+from app.db.postgres_store import PostgresStore
+from tests.integration.fleet import (
+    START,
+    make_fleet,
+    make_gpu_reading,
+    make_observation,
+    make_service_reading,
+    push,
+)
+
+pytestmark = pytest.mark.integration
+Value = TypeVar("Value")
+
+
+def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[Value]]) -> Value:
+    async def run() -> Value:
+        engine = make_engine(url, pool_size=4)
+        try:
+            return await work(await make_fleet(engine, {"default": ["chat"]}), engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(run())
+
+
+async def scalar(engine: AsyncEngine, statement: str) -> object:
+    async with engine.connect() as connection:
+        return (await connection.execute(text(statement))).scalar_one()
+
+
+def test_a_replayed_batch_changes_nothing_and_is_acknowledged(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        batch = tuple(
+            make_observation(n, START + timedelta(seconds=2 * n), services=[make_service_reading()]) for n in (1, 2, 3)
+        )
+        late = START + timedelta(seconds=10)
+        assert await store.ingest(batch, late) == Ingested(acknowledged={("n1", "b1"): 3})
+        # The same numbers again, in another order, and one that claims another window.
+        again = (batch[2], batch[0], make_observation(2, START), batch[0])
+        assert await store.ingest(again, late) == Ingested(acknowledged={("n1", "b1"): 3})
+        assert await scalar(engine, "SELECT count(*) FROM observation") == 3
+        assert await scalar(engine, "SELECT count(*) FROM service_observation") == 3
+        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 30
+        assert await scalar(engine, "SELECT sum(arrivals) FROM service_window") == 30
+
+    with_store(database, work)
+
+
+def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        reading = make_service_reading()
+        first, second = (make_observation(n, START + timedelta(seconds=2 * n), services=[reading]) for n in (1, 2))
+        now = START + timedelta(seconds=9)
+        for observation in (second, first, first):
+            await store.ingest((observation,), now)
+        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 20
+        # What the agent says of itself is the word of the newest window.
+        end = await scalar(engine, "SELECT last_window_end FROM node")
+        assert end == START + timedelta(seconds=4)
+
+    with_store(database, work)
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        good = make_observation(1, START, services=[make_service_reading()])
+        replica = ReplicaReading(
+            id="r", service="chat", gpu_index=0, state="ready", sm_percent=10.0, batch=1, memory_mib=1.0
+        )
+        # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the state.
+        bad = msgspec.structs.replace(
+            make_observation(2, START), replicas=(msgspec.structs.replace(replica, state="asleep"),)
+        )
+        with pytest.raises((IntegrityError, psycopg.errors.CheckViolation)):
+            await store.ingest((good, bad), START)
+        assert await scalar(engine, "SELECT count(*) FROM observation") == 0
+        assert await store.ingest((good,), START) == Ingested(acknowledged={("n1", "b1"): 1})
+
+    with_store(database, work)
+
+
+def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        observation = make_observation(1, START, services=[make_service_reading()])
+        await store.ingest((make_observation(1, START, boot="b0"),), START)
+        async with engine.connect() as connection:
+            await ingesting.ingest(connection, [place(observation, START)], START)
+            pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+            with psycopg.connect(conninfo(database), autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+            await connection.invalidate()
+        assert await scalar(engine, "SELECT count(*) FROM service_observation") == 0
+        # The agent got no acknowledgement, so it sends again.
+        assert await store.ingest((observation,), START) == Ingested(acknowledged={("n1", "b1"): 1})
+        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 10
+
+    with_store(database, work)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e13", '"2"'])
+def test_impossible_numbers_do_not_pass_the_wire(value: str) -> None:
+    message = msgspec.json.encode(make_observation(1, START)).decode()
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(message.replace('"window_s":2.0', f'"window_s":{value}'), type=Observation)
+
+
+def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await store.ingest((make_observation(1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]),), START)
+
+    with_store(database, work)
+
+
+def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        batch = (make_observation(1, START, node="stranger"), make_observation(1, START))
+        assert await store.ingest(batch, START) == Ingested(acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",))
+
+    with_store(database, work)
+
+
+def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await store.ingest((make_observation(1, START + timedelta(days=400)),), START)
+        assert await scalar(engine, "SELECT clock_skew_s FROM report.node_health") == 400 * 86400.0
+        assert await scalar(engine, "SELECT max(window_start) FROM observation") == START - timedelta(seconds=2)
+        await store.ingest((make_observation(2, START.replace(year=1999)),), START)
+        assert await scalar(engine, "SELECT min(window_start) FROM observation") == START - timedelta(days=7)
+
+    with_store(database, work)
+
+
+def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        others = [PostgresStore(engine) for _ in range(3)]
+        readings = [make_service_reading(name) for name in ("chat", "a", "b", "c")]
+        batches = [
+            tuple(
+                make_observation(n, START, boot=f"b{n % 3}", services=readings if n % 2 else readings[::-1])
+                for n in range(first, first + 6)
+            )
+            for first in (1, 3, 5, 7, 2, 4, 6, 8)
+        ]
+        await asyncio.gather(*((store, *others)[index % 4].ingest(batch, START) for index, batch in enumerate(batches)))
+        # Numbers 1 to 13, each once, each with 10 arrivals.
+        assert await scalar(engine, "SELECT count(*) FROM observation") == 13
+        assert await scalar(engine, "SELECT min(arrivals) FROM service_hour") == 130
+        assert await scalar(engine, "SELECT max(arrivals) FROM service_hour") == 130
+
+    with_store(database, work)
+
+
+def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]]) -> list[str]:
+    """The notifications on a channel while `work` runs, after the fleet was made."""
+
+    async def listening(store: PostgresStore, engine: AsyncEngine) -> list[str]:
+        async with await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True) as connection:
+            await connection.execute(f"LISTEN {channel}".encode())
+            await work(store, engine)
+            return [notice.payload async for notice in connection.notifies(timeout=0.2)]
+
+    return with_store(url, listening)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "wakes"),
+    [
+        # Planned: 10 rps, so 20 in a window of 2 s; 20 + 4 · √20 = 37.9.
+        (37, False),
+        (38, True),
+    ],
+)
+def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arrivals: int, wakes: bool) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        later = START + timedelta(seconds=8)
+        await store.ingest((make_observation(1, later, services=[make_service_reading(arrivals=arrivals)]),), later)
+
+    assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
+
+
+def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(database: str) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        before = await store.load_snapshot(START)
+        await store.ingest((make_observation(1, START, gpus=[make_gpu_reading(1, healthy=False)]),), START)
+        after = await store.load_snapshot(START)
+        assert [gpu.healthy for gpu in after.state.gpus] == [True, False]
+        assert after.state.catalogue_revision > before.state.catalogue_revision
+        again = make_observation(2, START + timedelta(seconds=2), gpus=[make_gpu_reading(1, healthy=False)])
+        await store.ingest((again,), START + timedelta(seconds=2))
+        assert (await store.load_snapshot(START)).state.catalogue_revision == after.state.catalogue_revision
+
+    assert heard(database, ingesting.WAKE_CHANNEL, work) == ["gpu"]
+
+
+def test_a_push_tells_the_agents_and_their_answer_is_kept(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        ack = Ack(generation=1, status="refused", detail="no MPS")
+        await store.ingest((msgspec.structs.replace(make_observation(1, START), acks=(ack,), generation=1),), START)
+        async with engine.connect() as connection:
+            row = (await connection.execute(text("SELECT last_ack, last_ack_detail FROM report.node_health"))).one()
+        assert tuple(row) == ("refused", "no MPS")
+
+    assert heard(database, "plimsoll_command", work) == ["1"]
