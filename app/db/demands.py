@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.tables import demand
@@ -22,7 +23,8 @@ class DemandRow:
 
 async def list_newest(connection: AsyncConnection) -> tuple[DemandRow, ...]:
     """The newest rate of every service, by name."""
-    statement = select(demand).distinct(demand.c.service).order_by(demand.c.service, demand.c.at.desc())
+    newest_first = select(demand).order_by(demand.c.service, demand.c.at.desc())
+    statement = newest_first.ext(distinct_on(demand.c.service))
     return tuple(DemandRow(**row._mapping) for row in await connection.execute(statement))
 
 

@@ -43,8 +43,9 @@ async def claim(connection: AsyncConnection, wanted: Claim, *, at: datetime) -> 
             created_at=at,
         )
         .on_conflict_do_nothing()
+        .returning(idempotency.c.key)
     )
-    if taken.rowcount > 0:
+    if taken.one_or_none() is not None:
         return None
     row = (await connection.execute(select(idempotency).where(*_is(wanted)))).one()
     return Earlier(request_sha256=row.request_sha256, status=row.status, body=row.body)

@@ -14,18 +14,17 @@ async def upsert(
     values: Mapping[str, object],
     *,
     only_new: Mapping[str, object] | None = None,
-) -> bool:
-    """Insert keys + values + only_new, or set `values` where the row exists; returns whether anything changed.
+) -> None:
+    """Insert keys + values + only_new, or set `values` where the row exists.
 
     An equal row is not written again: its triggers would make every plan that is being made too old to push.
     """
     statement = insert(table).values(**keys, **values, **(only_new or {}))
     names: Sequence[str] = tuple(values)
-    done = await connection.execute(
+    await connection.execute(
         statement.on_conflict_do_update(
             index_elements=list(keys),
             set_={name: statement.excluded[name] for name in names},
             where=or_(*(table.c[name].is_distinct_from(statement.excluded[name]) for name in names)),
         )
     )
-    return done.rowcount > 0

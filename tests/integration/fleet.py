@@ -1,19 +1,23 @@
 """A small fleet in PostgreSQL for tests: T4 and V100 nodes, one network, a few services, and plans on them."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.protocol import GpuReading, NodeCommand, Observation, ServiceReading
 from app.control.store import PlanRecord
 from app.db import gpu_types, nodes, profiles, projects, services
+from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from solvers.outcome import PlanReport
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import Demand, GpuId, GpuType, NodeId, ReplicaId, Service, Slo
 
+Value = TypeVar("Value")
 START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
 MEMORY_MIB = 16384.0
 Share = tuple[str, float, float]
@@ -49,6 +53,23 @@ async def make_fleet(engine: AsyncEngine, services_by_project: Mapping[str, Sequ
                 )
                 await services.save(connection, noun, at=START, actor="test")
     return PostgresStore(engine)
+
+
+def with_fleet(
+    url: str,
+    work: Callable[[PostgresStore, AsyncEngine], Awaitable[Value]],
+    services_by_project: Mapping[str, Sequence[str]] | None = None,
+) -> Value:
+    """What `work` returns on a database with the fleet and, where nothing else is said, the service `chat`."""
+
+    async def run() -> Value:
+        engine = make_engine(url, pool_size=4)
+        try:
+            return await work(await make_fleet(engine, services_by_project or {"default": ["chat"]}), engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(run())
 
 
 def make_bound(parent: int, shares_by_gpu: Mapping[str, Sequence[Share]]) -> BoundPlan:

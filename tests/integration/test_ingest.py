@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
 
 import msgspec
 import psycopg
@@ -15,32 +14,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agents.protocol import Ack, Observation, ReplicaReading
 from app.control.store import Ingested
 from app.db import ingest as ingesting
-from app.db.engine import make_engine
 from app.db.listen import conninfo
 from app.db.observation_rows import place
 from app.db.postgres_store import PostgresStore
 from tests.integration.fleet import (
     START,
-    make_fleet,
     make_gpu_reading,
     make_observation,
     make_service_reading,
     push,
+    with_fleet,
 )
 
 pytestmark = pytest.mark.integration
-Value = TypeVar("Value")
-
-
-def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[Value]]) -> Value:
-    async def run() -> Value:
-        engine = make_engine(url, pool_size=4)
-        try:
-            return await work(await make_fleet(engine, {"default": ["chat"]}), engine)
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(run())
 
 
 async def scalar(engine: AsyncEngine, statement: str) -> object:
@@ -63,7 +49,7 @@ def test_a_replayed_batch_changes_nothing_and_is_acknowledged(database: str) -> 
         assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 30
         assert await scalar(engine, "SELECT sum(arrivals) FROM service_window") == 30
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) -> None:
@@ -78,7 +64,7 @@ def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) ->
         end = await scalar(engine, "SELECT last_window_end FROM node")
         assert end == START + timedelta(seconds=4)
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
@@ -96,7 +82,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
         assert await scalar(engine, "SELECT count(*) FROM observation") == 0
         assert await store.ingest((good,), START) == Ingested(acknowledged={("n1", "b1"): 1})
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(database: str) -> None:
@@ -114,7 +100,7 @@ def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observat
         assert await store.ingest((observation,), START) == Ingested(acknowledged={("n1", "b1"): 1})
         assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 10
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e13", '"2"'])
@@ -129,7 +115,7 @@ def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> N
         with pytest.raises(psycopg.errors.CheckViolation):
             await store.ingest((make_observation(1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]),), START)
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
@@ -137,7 +123,7 @@ def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
         batch = (make_observation(1, START, node="stranger"), make_observation(1, START))
         assert await store.ingest(batch, START) == Ingested(acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",))
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(database: str) -> None:
@@ -148,7 +134,7 @@ def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(database: s
         await store.ingest((make_observation(2, START.replace(year=1999)),), START)
         assert await scalar(engine, "SELECT min(window_start) FROM observation") == START - timedelta(days=7)
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) -> None:
@@ -168,7 +154,7 @@ def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) ->
         assert await scalar(engine, "SELECT min(arrivals) FROM service_hour") == 130
         assert await scalar(engine, "SELECT max(arrivals) FROM service_hour") == 130
 
-    with_store(database, work)
+    with_fleet(database, work)
 
 
 def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]]) -> list[str]:
@@ -180,7 +166,7 @@ def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], A
             await work(store, engine)
             return [notice.payload async for notice in connection.notifies(timeout=0.2)]
 
-    return with_store(url, listening)
+    return with_fleet(url, listening)
 
 
 @pytest.mark.parametrize(

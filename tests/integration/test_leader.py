@@ -1,0 +1,93 @@
+"""Leadership and notifications over lost connections."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.db.engine import make_engine
+from app.db.leader import Leader
+from app.db.listen import RECONNECT, Listener, conninfo
+
+pytestmark = pytest.mark.integration
+Value = TypeVar("Value")
+
+
+def with_engine(url: str, work: Callable[[AsyncEngine], Awaitable[Value]]) -> Value:
+    async def run() -> Value:
+        engine = make_engine(url, pool_size=4)
+        try:
+            return await work(engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(run())
+
+
+def end_sessions(url: str, condition: str) -> None:
+    """Ends matching sessions of this database and waits until they are gone."""
+    with psycopg.connect(conninfo(url), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND {condition}".encode()
+        )
+
+
+def test_one_leads_and_the_other_takes_over_with_a_higher_epoch(database: str) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        one, other = Leader(engine, "one"), Leader(engine, "other")
+        assert await one.acquire()
+        assert not await other.acquire()
+        assert await one.acquire()
+        await one.release()
+        assert await other.acquire()
+        assert not await one.acquire()
+        assert (one.epoch, other.epoch) == (1, 2)
+        async with engine.connect() as connection:
+            holder = (await connection.execute(text("SELECT epoch, holder FROM leader"))).one()
+        assert tuple(holder) == (2, "other")
+        await other.release()
+
+    with_engine(database, work)
+
+
+def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(database: str) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        one, other = Leader(engine, "one"), Leader(engine, "other")
+        assert await one.acquire()
+        await asyncio.to_thread(
+            end_sessions, database, "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
+        )
+        assert await other.acquire()
+        assert not await one.acquire()
+        assert not await one.acquire()
+        await other.release()
+        assert await one.acquire()
+        assert one.epoch == 3
+        await one.release()
+
+    with_engine(database, work)
+
+
+def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(database: str) -> None:
+    async def work(engine: AsyncEngine) -> list[str]:
+        async def notify(payload: str) -> None:
+            async with engine.begin() as connection:
+                await connection.execute(text("SELECT pg_notify('plimsoll_wake', :payload)"), {"payload": payload})
+
+        heard = Listener(database, "plimsoll_wake", retry_s=0.01).listen()
+        words = [await anext(heard)]
+        await notify("one")
+        words.append(await anext(heard))
+        await asyncio.to_thread(end_sessions, database, "application_name = 'plimsoll-listen'")
+        words.append(await anext(heard))
+        await notify("two")
+        words.append(await anext(heard))
+        await heard.aclose()  # type: ignore[attr-defined]
+        return words
+
+    assert with_engine(database, work) == [RECONNECT, "one", RECONNECT, "two"]
