@@ -1,0 +1,104 @@
+"""The API: routers, layers around them, and its OpenAPI document. `app.main` gives it what it works with."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.types import Lifespan
+
+from agents.protocol import Observation, SyncReply
+from app.api import errors
+from app.api.auth import AuthMiddleware
+from app.api.middleware import RequestMiddleware
+from app.api.routes import (
+    demand,
+    events,
+    gpu_types,
+    gpus,
+    health,
+    networks,
+    nodes,
+    plans,
+    policies,
+    preview,
+    profiles,
+    projects,
+    reports,
+    services,
+    sync,
+    tokens,
+)
+from app.api.schemas import Problem
+
+PREFIX = "/api/v1"
+VERSION = "1"
+DEFAULT_BODY_LIMIT = 4_194_304
+
+RESOURCES = (
+    projects,
+    gpu_types,
+    nodes,
+    sync,
+    gpus,
+    networks,
+    profiles,
+    services,
+    demand,
+    preview,
+    plans,
+    policies,
+    reports,
+    events,
+    tokens,
+)
+"""In the order of the document; `preview` before `plans`, whose paths take any plan id."""
+
+DESCRIPTION = (
+    "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "
+    "needs If-Match. Every answer has X-Request-ID, which the audit keeps. Additive changes only within v1."
+)
+
+
+def make_api(lifespan: Lifespan[FastAPI] | None = None, *, body_limit_bytes: int = DEFAULT_BODY_LIMIT) -> FastAPI:
+    """The application. Before the first request `app.state.parts` must hold its Parts."""
+    app = FastAPI(
+        title="Plimsoll",
+        version=VERSION,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for module in RESOURCES:
+        app.include_router(module.router, prefix=PREFIX)
+    app.include_router(health.router)
+    errors.install(app)
+    app.add_middleware(AuthMiddleware)
+    app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
+    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """The document: FastAPI's, with the schemas that it cannot see, and without its own shape of errors."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        schemas[Problem.__name__] = _schema_of_problem()
+        schemas.update(_wire_schemas())
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _wire_schemas() -> dict[str, Any]:
+    """The sync endpoint reads and writes its body with msgspec."""
+    _, components = msgspec.json.schema_components([Observation, SyncReply], ref_template="#/components/schemas/{name}")
+    return components
+
+
+def _schema_of_problem() -> dict[str, Any]:
+    schema = Problem.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+    return {name: value for name, value in schema.items() if name != "$defs"}

@@ -1,0 +1,150 @@
+"""Who calls and what they may do. Deny by default: a path that is not listed as public needs a valid token.
+
+Scopes: viewer < operator < admin; agent stands apart and may only sync. A token that is bound to projects reaches
+their services and the catalogue, and nothing that would show other projects' business.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from app.api.errors import problem_response
+from app.api.parts import Context, Parts
+from app.db import tokens
+from app.db.tokens import Scope, TokenRow
+from app.db.transaction import transaction
+from app.errors import Forbidden, PlimsollError, Unauthorised
+from app.tokens import PATTERN, digest
+
+PUBLIC = frozenset({"/", "/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"})
+
+RANK: dict[Scope, int] = {"viewer": 1, "operator": 2, "admin": 3}
+
+REMEMBERED_S = 5.0
+"""A revoked token may work for so long in another process; syncs would else cost a query each."""
+
+REMEMBERED_TOKENS = 10_000
+
+bearer = HTTPBearer(auto_error=False, description="A token made by `plimsoll up` or `plimsoll token create`")
+
+
+@dataclass(slots=True)
+class _Remembered:
+    row: TokenRow
+    until_s: float
+
+
+class Tokens:
+    """Finds the token behind a secret, and remembers it for a moment."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
+
+    async def authenticate(self, authorization: str | None, parts: Parts) -> TokenRow:
+        """The caller's token. Raises Unauthorised."""
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
+            raise Unauthorised("send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token")
+        now = parts.clock.now()
+        row = await self._find(digest(secret), parts, now)
+        if row is None or not row.is_valid(now):
+            raise Unauthorised("this token is not known, was revoked, or has expired")
+        return row
+
+    def forget(self) -> None:
+        """Ask the database again for every token."""
+        self._known.clear()
+
+    async def _find(self, sha256: bytes, parts: Parts, now: datetime) -> TokenRow | None:
+        time_s = asyncio.get_running_loop().time()
+        known = self._known.get(sha256)
+        if known is not None and known.until_s > time_s:
+            return known.row
+        async with transaction(parts.engine) as connection:
+            row = await tokens.find(connection, sha256)
+            if row is not None:
+                await tokens.note_use(connection, row, now)
+        if row is not None:
+            self._known[sha256] = _Remembered(row, time_s + REMEMBERED_S)
+            self._known.move_to_end(sha256)
+            if len(self._known) > REMEMBERED_TOKENS:
+                self._known.popitem(last=False)
+        return row
+
+
+class AuthMiddleware:
+    """Refuses a request without a valid token before anything else looks at it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._tokens = Tokens()
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or scope["path"] in PUBLIC:
+            await self._app(scope, receive, send)
+            return
+        request_id = str(scope["plimsoll.request_id"])
+        parts: Parts = scope["app"].state.parts
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        try:
+            caller = await self._tokens.authenticate(None if header is None else header.decode("latin-1"), parts)
+        except PlimsollError as error:
+            await problem_response(error, path=scope["path"], request_id=request_id)(scope, receive, send)
+            return
+        scope["plimsoll.context"] = Context(parts=parts, caller=caller, request_id=request_id)
+        scope["plimsoll.tokens"] = self._tokens
+        await self._app(scope, receive, send)
+
+
+def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Context]:
+    """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
+
+    def allowed(request: Request, _: Annotated[object, Security(bearer)]) -> Context:
+        context: Context = request.scope["plimsoll.context"]
+        caller = context.caller
+        is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
+        if not is_above and caller.scope not in scopes:
+            wanted = " or ".join(scopes) if least is None else f"{least} or above"
+            raise Forbidden(f"this needs a token of scope {wanted}; this one is of scope {caller.scope}")
+        if everywhere and caller.projects is not None:
+            raise Forbidden(f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}")
+        return context
+
+    return allowed
+
+
+Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
+"""Any valid token."""
+
+Viewer = Annotated[Context, Depends(_allow(least="viewer"))]
+"""Reads; what it sees is cut down to its projects."""
+
+ClusterViewer = Annotated[Context, Depends(_allow(least="viewer", everywhere=True))]
+"""Reads what concerns all projects at once."""
+
+Operator = Annotated[Context, Depends(_allow(least="operator"))]
+"""Writes services of its projects."""
+
+ClusterOperator = Annotated[Context, Depends(_allow(least="operator", everywhere=True))]
+"""Runs the cluster: approves, pauses, cordons."""
+
+Admin = Annotated[Context, Depends(_allow(least="admin", everywhere=True))]
+"""Changes the catalogue, the policy and who may do what."""
+
+Agent = Annotated[Context, Depends(_allow("agent", "admin"))]
+"""A node's agent."""
+
+
+def forget_tokens(request: Request) -> None:
+    """Let this process notice at once that a token was revoked."""
+    known: Tokens = request.scope["plimsoll.tokens"]
+    known.forget()

@@ -1,0 +1,285 @@
+"""Manifests ↔ nouns, and rows of the database → what the API answers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Literal
+
+from app import manifests
+from app.api.schemas import (
+    ConditionView,
+    GpuTypeStatus,
+    GpuTypeView,
+    NetworkStatus,
+    NetworkView,
+    NodeStatus,
+    NodeView,
+    PolicyStatus,
+    PolicyView,
+    ProfileStatus,
+    ProfileView,
+    ReadingView,
+    ServiceStatusView,
+    ServiceView,
+)
+from app.control.status import ServiceStatus
+from app.control.store import PolicySettings
+from app.db.gpu_types import GpuTypeRow
+from app.db.nodes import NodeRow
+from app.db.policies import PolicyRow
+from app.db.profiles import NetworkRow, ProfileRow, Provenance
+from app.db.projects import ProjectRow
+from app.db.services import ServiceRow
+from app.errors import InvalidRequest
+from solvers.problem import OperatingPoint, OperatingPoints
+from solvers.state import GpuType, Mode, Scaling, Service, Slo
+
+POLICY_NAME = "default"
+"""There is one policy object for now; per-project policies would be others."""
+
+
+def to_service(manifest: manifests.Service) -> Service:
+    """The service that a manifest states."""
+    spec = manifest.spec
+    return Service(
+        name=manifest.metadata.name,
+        project=manifest.metadata.project,
+        network=spec.network,
+        slo=Slo(latency_ms=spec.slo.latency_ms, percentile=spec.slo.percentile),
+        scaling=Scaling(**spec.scaling.model_dump()),
+        priority=spec.priority,
+        allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
+        excluded_gpu_types=tuple(spec.gpu_types.excluded),
+        mode=Mode(spec.mode),
+    )
+
+
+def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
+    """A stored service as a manifest with its status."""
+    return ServiceView(
+        metadata=manifests.Metadata(
+            name=row.service.name,
+            project=row.service.project,
+            labels=dict(row.labels),
+            annotations=dict(row.annotations),
+            generation=row.generation,
+            created_at=row.created_at,
+        ),
+        spec=_service_spec(row.service),
+        status=None if status is None else _service_status(row.generation, status),
+    )
+
+
+def _service_spec(noun: Service) -> manifests.ServiceSpec:
+    allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
+    return manifests.ServiceSpec(
+        network=noun.network,
+        slo=manifests.Slo(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
+        scaling=manifests.Scaling(
+            min_replicas=noun.scaling.min_replicas,
+            max_replicas=noun.scaling.max_replicas,
+            upscale_delay_s=noun.scaling.upscale_delay_s,
+            downscale_delay_s=noun.scaling.downscale_delay_s,
+            buffer_replicas=noun.scaling.buffer_replicas,
+        ),
+        priority=noun.priority,
+        gpu_types=manifests.GpuChoice(allowed=allowed, excluded=list(noun.excluded_gpu_types)),
+        mode=noun.mode.value,
+    )
+
+
+def _service_status(generation: int, status: ServiceStatus) -> ServiceStatusView:
+    return ServiceStatusView(
+        observed_generation=generation,
+        replicas=dict(status.replicas),
+        planned_rate_rps=status.planned_rate_rps,
+        reading=None if status.reading is None else ReadingView.model_validate(status.reading),
+        conditions=[ConditionView.model_validate(condition) for condition in status.conditions],
+    )
+
+
+def to_gpu_type(manifest: manifests.GpuType) -> GpuType:
+    """The GPU type that a manifest states."""
+    spec = manifest.spec
+    if spec.power_cap_w < spec.idle_w:
+        raise InvalidRequest(f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}", field="spec.power_cap_w")
+    return GpuType(
+        name=manifest.metadata.name,
+        price_usd_per_hour=float(spec.price_usd_per_hour),
+        memory_mib=spec.memory_mib,
+        sm_percent_step=spec.sm_percent_step,
+        idle_w=spec.idle_w,
+        power_cap_w=spec.power_cap_w,
+        clocks_mhz=tuple(spec.clocks_mhz),
+        launch_per_neighbour=spec.launch_per_neighbour,
+        launch_base=spec.launch_base,
+    )
+
+
+def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
+    """A stored GPU type as a manifest."""
+    noun = row.gpu_type
+    return GpuTypeView(
+        metadata=manifests.TypeMetadata(name=noun.name, labels=dict(row.labels), created_at=row.created_at),
+        spec=manifests.GpuTypeSpec(
+            price_usd_per_hour=Decimal(repr(noun.price_usd_per_hour)),
+            memory_mib=noun.memory_mib,
+            sm_percent_step=noun.sm_percent_step,
+            idle_w=noun.idle_w,
+            power_cap_w=noun.power_cap_w,
+            clocks_mhz=list(noun.clocks_mhz),
+            launch_per_neighbour=noun.launch_per_neighbour,
+            launch_base=noun.launch_base,
+        ),
+        status=GpuTypeStatus(provenance=row.provenance),
+    )
+
+
+def node_gpu_types(manifest: manifests.Node) -> list[str]:
+    """The types of a node's GPUs 0, 1, … Raises InvalidRequest when an index is left out."""
+    gpus = sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)
+    if [gpu.index for gpu in gpus] != list(range(len(gpus))):
+        raise InvalidRequest("the indices must be 0, 1, 2, … without a gap", field="spec.gpus")
+    return [gpu.gpu_type for gpu in gpus]
+
+
+def node_view(row: NodeRow) -> NodeView:
+    """A stored node as a manifest with what its agent last said."""
+    return NodeView(
+        metadata=manifests.Metadata(name=row.node.id, labels=dict(row.labels), created_at=row.created_at),
+        spec=manifests.NodeSpec(
+            gpus=[manifests.NodeGpu(index=gpu.index, gpu_type=gpu.gpu_type) for gpu in row.gpus],
+            cordoned=row.node.cordoned,
+        ),
+        status=NodeStatus(
+            last_seen_at=row.last_seen_at,
+            silent_for_s=row.node.silent_for_s,
+            agent_version=row.agent_version,
+            observed_generation=row.observed_generation,
+            clock_skew_s=row.clock_skew_s,
+            problems=list(row.problems),
+            healthy_gpus=sum(gpu.healthy for gpu in row.gpus),
+        ),
+    )
+
+
+def network_view(row: NetworkRow) -> NetworkView:
+    """A stored network as a manifest."""
+    return NetworkView(
+        metadata=manifests.TypeMetadata(name=row.name, labels=dict(row.labels), created_at=row.created_at),
+        spec=manifests.NetworkSpec(description=row.description),
+        status=NetworkStatus(gpu_types=list(row.gpu_types)),
+    )
+
+
+def to_points(manifest: manifests.Profile) -> OperatingPoints:
+    """The operating points that a manifest states. Raises InvalidRequest, which names row and field."""
+    rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
+    for index, row in enumerate(rows):
+        _check_row(row, f"spec.rows[{index}]")
+    if len({row[:3] for row in rows}) < len(rows):
+        raise InvalidRequest("two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows")
+    return OperatingPoints(
+        network=manifest.spec.network,
+        gpu_type=manifest.spec.gpu_type,
+        sensitivity=manifest.spec.sensitivity,
+        rows=rows,
+    )
+
+
+STORED_PROVENANCES: Mapping[Literal["measured", "scaled", "estimated"], Provenance] = {
+    "measured": "measured",
+    "scaled": "scaled",
+    "estimated": "synthetic",
+}
+"""What the database calls what a manifest says."""
+
+PROVENANCES = {stored: said for said, stored in STORED_PROVENANCES.items()}
+
+LARGEST_FIGURE = 1e9
+LARGEST_BATCH = 65_536
+
+
+def _check_row(row: OperatingPoint, where: str) -> None:
+    for index, (name, value) in enumerate(zip(row._fields, row, strict=True)):
+        if not (math.isfinite(value) and 0 <= value <= LARGEST_FIGURE):
+            raise InvalidRequest(f"{name} must be from 0 to {LARGEST_FIGURE:g}", field=f"{where}[{index}]")
+    if not 0 < row.sm_percent <= 100:
+        raise InvalidRequest("sm_percent must be above 0 and at most 100", field=f"{where}[0]")
+    if not 1 <= row.batch <= LARGEST_BATCH:
+        raise InvalidRequest(f"batch must be from 1 to {LARGEST_BATCH}", field=f"{where}[1]")
+    if not row.clock_mhz > 0:
+        raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
+    if not row.solo_ms > 0:
+        raise InvalidRequest("transfer_ms, launch_ms and run_ms are all 0", field=where)
+
+
+def profile_name(network: str, gpu_type: str) -> str:
+    """What a profile is called in answers: manifests may call it as they like."""
+    return f"{network}.{gpu_type}"[:63].rstrip(".-_")
+
+
+def profile_view(row: ProfileRow, points: OperatingPoints) -> ProfileView:
+    """A stored profile as a manifest."""
+    return ProfileView(
+        metadata=manifests.TypeMetadata(
+            name=profile_name(row.network, row.gpu_type), generation=row.version, created_at=row.created_at
+        ),
+        spec=manifests.ProfileSpec(
+            network=row.network,
+            gpu_type=row.gpu_type,
+            sensitivity=row.sensitivity,
+            provenance=PROVENANCES[row.provenance],
+            rows=list(points.rows),
+        ),
+        status=ProfileStatus(id=row.id, version=row.version, is_current=row.is_current, source=row.source),
+    )
+
+
+def project_view(row: ProjectRow) -> manifests.Project:
+    """A stored project as a manifest."""
+    return manifests.Project(
+        metadata=manifests.Metadata(name=row.name, project=row.name, labels=dict(row.labels), created_at=row.created_at)
+    )
+
+
+def to_settings(manifest: manifests.Policy) -> PolicySettings:
+    """The settings that a manifest states; their version is given when they are saved."""
+    return PolicySettings(**{**manifest.spec.model_dump(), "mode": Mode(manifest.spec.mode)})
+
+
+def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
+    """The settings as a manifest; `row` is None for the defaults that nobody saved."""
+    spec = {name: getattr(settings, name) for name in manifests.PolicySpec.model_fields}
+    return PolicyView(
+        metadata=manifests.Metadata(
+            name=POLICY_NAME, generation=settings.version, created_at=row.created_at if row else None
+        ),
+        spec=manifests.PolicySpec.model_validate({**spec, "mode": settings.mode.value}),
+        status=PolicyStatus(
+            version=settings.version,
+            created_at=row.created_at if row else None,
+            created_by=row.created_by if row else "",
+        ),
+    )
+
+
+def parse_selector(selector: str | None) -> Mapping[str, str]:
+    """Labels that are wanted: `tier=web,team=nlp`. Raises InvalidRequest."""
+    if not selector:
+        return {}
+    wanted: dict[str, str] = {}
+    for part in selector.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name:
+            raise InvalidRequest("`label_selector` must read `name=value`, several joined by commas")
+        wanted[name] = value
+    return wanted
+
+
+def check_known(names: Sequence[str], known: Sequence[str], *, what: str, field: str) -> None:
+    """Raise InvalidRequest, which lists what exists, for the first name that does not."""
+    for name in names:
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "there is none yet"
+            raise InvalidRequest(f"no {what} is called {name!r}; {there}", field=field)

@@ -1,0 +1,31 @@
+"""Metrics of the API: rate, errors and duration by route, and what the sync endpoint does. Labels are few and known."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class ApiMetrics:
+    """The API's instruments on one registry. `route` is a path template, never a path."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.requests = Counter(
+            "plimsoll_http_requests",
+            "Requests answered, by route and status",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "plimsoll_http_request_seconds",
+            "Time until the answer was sent, by route",
+            ("method", "route"),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("plimsoll_http_requests_in_flight", "Requests being answered now", registry=registry)
+        self.observations = Counter(
+            "plimsoll_sync_observations", "Observations by what became of them", ("result",), registry=registry
+        )
+        self.commands = Counter("plimsoll_sync_commands", "Commands handed to agents", registry=registry)
+        self.clock_skew = Counter("plimsoll_sync_clock_skews", "Agents found with a wrong clock", registry=registry)

@@ -1,0 +1,155 @@
+"""What all objects that users write have in common: read, replace under a precondition, delete, audit."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Depends, Header, Response
+from pydantic import BaseModel
+
+from app import manifests
+from app.api.errors import PreconditionRequired
+from app.api.parts import Context
+from app.db.transaction import Connection, lock_object
+from app.errors import InvalidRequest, NotFound, PreconditionFailed
+from solvers.state import Json
+
+Seen = TypeVar("Seen", bound=BaseModel)
+"""The object as the API answers it: manifest and status."""
+
+Written = TypeVar("Written", bound=BaseModel)
+"""The manifest as it is written."""
+
+NOT_COMPARED = {"status"}
+"""An ETag speaks of what users write; a status changes by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Seen, Written]):
+    """How objects of one kind are kept."""
+
+    name: str
+    """As in manifests, e.g. `GpuType`."""
+    load: Callable[[Context, Connection, str], Awaitable[Seen]]
+    """Raises NotFound."""
+    save: Callable[[Context, Connection, Written], Awaitable[None]]
+    remove: Callable[[Context, Connection, str], Awaitable[None]] | None = None
+    """None: objects of this kind stay for ever."""
+
+
+class Preconditions:
+    """Which state of the object the caller saw."""
+
+    def __init__(
+        self,
+        if_match: Annotated[
+            str | None,
+            Header(description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"),
+        ] = None,
+        if_none_match: Annotated[
+            str | None, Header(pattern=r"^\*$", description="`*`: create only, never replace")
+        ] = None,
+    ) -> None:
+        self._match = if_match
+        self._none_match = if_none_match
+
+    def check(self, present: BaseModel | None) -> None:
+        """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
+        if present is None:
+            if self._match is not None:
+                raise PreconditionFailed("there is no such object, but If-Match was sent; leave it out to create it")
+            return
+        tag = etag(present)
+        if self._none_match is not None:
+            raise PreconditionFailed(f"the object exists already, with ETag {tag}")
+        if self._match is None:
+            raise PreconditionRequired(f"send If-Match with the ETag that you saw (now {tag}), or `*` for any")
+        if self._match.strip() != "*" and tag not in [part.strip() for part in self._match.split(",")]:
+            raise PreconditionFailed(f"the object has ETag {tag}, not {self._match}; read it again, then repeat")
+
+
+Conditions = Annotated[Preconditions, Depends()]
+
+
+def etag(seen: BaseModel) -> str:
+    """The generation where the object has one, else a hash of what users write of it."""
+    metadata = getattr(seen, "metadata", None)
+    generation = metadata.generation if isinstance(metadata, manifests.Metadata) else None
+    if generation is not None:
+        return f'"{generation}"'
+    return f'"{hashlib.sha256(seen.model_dump_json(exclude=NOT_COMPARED).encode()).hexdigest()[:16]}"'
+
+
+def check_name(name: str, metadata: manifests.Metadata, *, of_project: bool = False) -> None:
+    """Raise InvalidRequest when body and path name different objects, or a project is given where there is none."""
+    if metadata.name != name:
+        raise InvalidRequest(f"is {metadata.name!r}, but the path says {name!r}", field="metadata.name")
+    if not of_project and metadata.project != "default":
+        raise InvalidRequest("objects of this kind belong to no project; leave it out", field="metadata.project")
+
+
+async def read(context: Context, kind: Kind[Seen, Written], name: str, response: Response) -> Seen:
+    """The object, with its ETag on the response. Raises NotFound."""
+    async with context.transaction() as connection:
+        seen = await kind.load(context, connection, name)
+    response.headers["ETag"] = etag(seen)
+    return seen
+
+
+async def replace(
+    context: Context,
+    kind: Kind[Seen, Written],
+    name: str,
+    manifest: Written,
+    *,
+    conditions: Preconditions,
+    response: Response,
+) -> Seen:
+    """Create the object (201) or replace it (200), and write it in the audit. Raises what `Kind` and `check` raise."""
+    async with context.transaction() as connection:
+        await lock_object(connection, kind.name, name)
+        before = await _find(context, kind, connection, name)
+        conditions.check(before)
+        await kind.save(context, connection, manifest)
+        after = await kind.load(context, connection, name)
+        if before is None or etag(before) != etag(after):
+            await context.audit(
+                connection,
+                f"{kind.name}{'Created' if before is None else 'Changed'}",
+                subject(kind.name, name),
+                before=None if before is None else body_of(before),
+                after=body_of(after),
+            )
+    response.status_code = 201 if before is None else 200
+    response.headers["ETag"] = etag(after)
+    return after
+
+
+async def delete(context: Context, kind: Kind[Seen, Written], name: str, conditions: Preconditions) -> None:
+    """Delete the object and write it in the audit. Raises NotFound and what `check` raises."""
+    assert kind.remove is not None
+    async with context.transaction() as connection:
+        await lock_object(connection, kind.name, name)
+        before = await kind.load(context, connection, name)
+        conditions.check(before)
+        await kind.remove(context, connection, name)
+        await context.audit(connection, f"{kind.name}Deleted", subject(kind.name, name), before=body_of(before))
+
+
+def subject(kind: str, name: str) -> str:
+    """What the audit calls an object, e.g. `gpu_type/T4`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind).lstrip("_") + f"/{name}"
+
+
+def body_of(seen: BaseModel) -> Json:
+    """What users write of an object, for the audit."""
+    document: Json = seen.model_dump(mode="json", exclude=NOT_COMPARED)
+    return document
+
+
+async def _find(context: Context, kind: Kind[Seen, Written], connection: Connection, name: str) -> Seen | None:
+    try:
+        return await kind.load(context, connection, name)
+    except NotFound:
+        return None

@@ -1,0 +1,107 @@
+"""What the API works with, wired by `app.main`, and the context of one request."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from app.api.commands import CommandBoard
+from app.api.metrics import ApiMetrics
+from app.clock import Clock
+from app.control.ingest import IngestQueue
+from app.control.store import Event, Snapshot, Store
+from app.control.worker import Solver
+from app.db import events
+from app.db.tokens import TokenRow
+from app.db.transaction import Connection, Engine, transaction, translated
+from app.errors import Forbidden
+from solvers.state import Json
+
+Check = Callable[[], Awaitable[str | None]]
+"""None when a part is well; else what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything behind the routes."""
+
+    engine: Engine
+    store: Store
+    clock: Clock
+    ingest: IngestQueue
+    commands: CommandBoard
+    solver: Solver
+    """For previews; the control loop has its own."""
+    preview_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One preview at a time per process: each occupies a core for as long as the policy's budget."""
+    metrics: ApiMetrics
+    skewed_nodes: set[str] = field(default_factory=set)
+    """Nodes whose windows end far from now; each was noted in the audit."""
+    checks: dict[str, Check] = field(default_factory=dict)
+    """What `/readyz` asks, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One request of a known caller."""
+
+    parts: Parts
+    caller: TokenRow
+    request_id: str
+
+    @property
+    def actor(self) -> str:
+        """The caller as the audit names it."""
+        return f"token/{self.caller.name}"
+
+    def now(self) -> datetime:
+        """The control plane's time."""
+        return self.parts.clock.now()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction."""
+        async with transaction(self.parts.engine) as connection:
+            yield connection
+
+    async def snapshot(self) -> Snapshot:
+        """Everything that a tick would see now."""
+        with translated():
+            return await self.parts.store.load_snapshot(self.now())
+
+    def sees(self, project: str) -> bool:
+        """Whether the caller's token reaches that project."""
+        return self.caller.projects is None or project in self.caller.projects
+
+    def require_project(self, project: str) -> None:
+        """Raise Forbidden unless the caller's token reaches that project."""
+        if not self.sees(project):
+            raise Forbidden(f"this token is bound to {', '.join(self.caller.projects or ())}, not to {project!r}")
+
+    async def audit(
+        self,
+        connection: Connection,
+        kind: str,
+        subject: str,
+        *,
+        before: Json = None,
+        after: Json = None,
+        plan_id: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """Append to the audit what the caller did, in the transaction that does it."""
+        await events.add(
+            connection,
+            Event(
+                at=self.now(),
+                actor=self.actor,
+                kind=kind,
+                subject=subject,
+                reason=reason,
+                plan_id=plan_id,
+                request_id=self.request_id,
+                before=before,
+                after=after,
+            ),
+        )

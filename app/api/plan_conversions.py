@@ -1,0 +1,110 @@
+"""Plans, explanations and what-ifs → what the API answers."""
+
+from collections.abc import Collection
+
+from app.api.plan_schemas import (
+    BoundGpuView,
+    ChangeView,
+    DiffView,
+    ExplanationView,
+    PlanSummaryView,
+    PlanView,
+    PreviewView,
+    RateView,
+    ServiceExplanationView,
+    StepView,
+    ViolationView,
+)
+from app.control.explain import Explanation
+from app.control.preview import Preview
+from app.db.plans import PlanRow, PlanSummary
+from solvers.outcome import PlanReport
+from solvers.plan import Plan, diff
+from solvers.plan_json import plan_document
+
+
+def plan_view(row: PlanRow) -> PlanView:
+    """One stored plan."""
+    gpus = None if row.bound is None else [BoundGpuView.model_validate(gpu) for gpu in row.bound.gpus]
+    return PlanView.model_validate(
+        {
+            **PlanSummaryView.model_validate(row.summary).model_dump(),
+            "document": plan_document(row.plan, row.report),
+            "gpus": gpus,
+            "steps": _steps(row.report),
+            "violations": [ViolationView.model_validate(entry) for entry in row.violations],
+            "demands": [RateView.model_validate(entry) for entry in row.demands],
+        }
+    )
+
+
+def diff_view(before: PlanRow | None, after: PlanRow) -> DiffView:
+    """How two stored plans differ; `before` is None where nothing ran."""
+    old = Plan(policy="none") if before is None else before.plan
+    return DiffView(
+        before=None if before is None else before.summary.id,
+        after=after.summary.id,
+        cost_before_usd_per_hour=None if before is None else before.summary.cost_usd_per_hour,
+        cost_after_usd_per_hour=after.summary.cost_usd_per_hour,
+        changes=[ChangeView.model_validate(change) for change in diff(old, after.plan)],
+    )
+
+
+def explanation_view(
+    summary: PlanSummary, explanation: Explanation, visible: Collection[str] | None
+) -> ExplanationView:
+    """An explanation, cut down to the `visible` services; None = all. What is cut leaves no name behind."""
+    services = [entry for entry in explanation.services if visible is None or entry.service in visible]
+    views = [ServiceExplanationView.model_validate(entry) for entry in services]
+    if visible is not None:
+        views = [_without_neighbours(view, visible) for view in views]
+    return ExplanationView(
+        plan_id=summary.id,
+        state=summary.state,
+        summary=explanation.summary,
+        steps=_steps(explanation.report) if visible is None else [],
+        messages=list(explanation.report.messages) if visible is None else [],
+        violations=[ViolationView.model_validate(entry) for entry in explanation.violations if visible is None],
+        services=views,
+        changes=[
+            ChangeView.model_validate(change)
+            for change in explanation.changes
+            if visible is None or change.service in visible
+        ],
+    )
+
+
+def preview_view(preview: Preview) -> PreviewView:
+    """A what-if."""
+    decision, before = preview.decision, preview.cost_before_usd_per_hour
+    cost = decision.report.cost_usd_per_hour
+    return PreviewView.model_validate(
+        {
+            "state": decision.state,
+            "reason": decision.reason,
+            "status": decision.report.status,
+            "cost_usd_per_hour": cost,
+            "cost_before_usd_per_hour": before,
+            "cost_delta_usd_per_hour": None if before is None else cost - before,
+            "document": plan_document(decision.plan, decision.report),
+            "demands": [RateView.model_validate(entry) for entry in preview.demands],
+            "steps": _steps(decision.report),
+            "violations": [ViolationView.model_validate(entry) for entry in decision.violations],
+            "changes": [ChangeView.model_validate(change) for change in preview.changes],
+        }
+    )
+
+
+def _steps(report: PlanReport) -> list[StepView]:
+    return [StepView.model_validate(step) for step in report.steps]
+
+
+def _without_neighbours(view: ServiceExplanationView, visible: Collection[str]) -> ServiceExplanationView:
+    """Neighbours of other projects stay unnamed."""
+    groups = [
+        group.model_copy(
+            update={"neighbours": [name if name in visible else "(another project's)" for name in group.neighbours]}
+        )
+        for group in view.replicas
+    ]
+    return view.model_copy(update={"replicas": groups})

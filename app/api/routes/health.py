@@ -1,0 +1,54 @@
+"""Health and metrics: for probes and scrapers, without a token."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, Response
+
+from app.api.answers import Responses
+from app.api.parts import Parts
+from app.api.schemas import HealthView
+
+router = APIRouter(tags=["health"])
+
+_UNREADY: Responses = {503: {"description": "Something that is needed is away", "model": HealthView}}
+_METRICS: Responses = {
+    200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/livez")
+async def livez() -> HealthView:
+    """Whether this process answers at all."""
+    return HealthView(status="ok")
+
+
+@router.get("/readyz", response_model=HealthView, responses=_UNREADY)
+async def readyz(
+    request: Request, verbose: Annotated[bool, Query(description="Name every part, also those that are well")] = False
+) -> JSONResponse:
+    """Whether this process can do its work: database, schema, listener, and the control loop where it runs here."""
+    return await _readiness(request, verbose)
+
+
+@router.get("/healthz", response_model=HealthView, responses=_UNREADY)
+async def healthz(request: Request) -> JSONResponse:
+    """The same as /readyz, under the older name."""
+    return await _readiness(request, verbose=False)
+
+
+@router.get("/metrics", response_class=Response, responses=_METRICS)
+async def metrics(request: Request) -> Response:
+    """Metrics of this process in Prometheus' text format."""
+    parts: Parts = request.app.state.parts
+    return Response(generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _readiness(request: Request, verbose: bool) -> JSONResponse:
+    parts: Parts = request.app.state.parts
+    found = {name: await check() for name, check in parts.checks.items()}
+    is_ready = not any(found.values())
+    shown = {name: problem or "ok" for name, problem in found.items() if verbose or problem}
+    view = HealthView(status="ok" if is_ready else "unavailable", checks=shown)
+    return JSONResponse(view.model_dump(), status_code=200 if is_ready else 503)

@@ -1,0 +1,90 @@
+"""Nodes, their cordons, and the list of their GPUs."""
+
+from fastapi import Request, Response
+
+from app import manifests
+from app.api.answers import ACT, DELETE, LIST, READ, WRITE, created
+from app.api.auth import Admin, ClusterOperator, Viewer
+from app.api.body import resource_router
+from app.api.conversions import check_known, node_gpu_types, node_view
+from app.api.idempotency import IdempotencyKey, once
+from app.api.objects import Conditions, Kind, check_name, delete, read, replace
+from app.api.pages import Paging
+from app.api.parts import Context
+from app.api.schemas import NodeView, Page
+from app.db import gpu_types, nodes
+from app.db.transaction import Connection
+from app.manifests import Name
+
+router = resource_router("nodes", prefix="/nodes")
+
+
+@router.get("", responses=LIST)
+async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
+    """Nodes by name, with what their agents last said."""
+    async with context.transaction() as connection:
+        rows = await nodes.list_rows(connection, context.now(), after=paging.after, limit=paging.fetch)
+    return paging.page(rows, view=node_view, key=lambda row: row.node.id)
+
+
+@router.get("/{name}", responses=READ)
+async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
+    """One node, with what its agent last said."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(NodeView))
+async def put_node(
+    context: Admin, name: Name, manifest: manifests.Node, conditions: Conditions, response: Response
+) -> NodeView:
+    """Register a node or replace what is registered. An agent also registers its node itself, by its first sync."""
+    check_name(name, manifest.metadata)
+    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_node(context: Admin, name: Name, conditions: Conditions) -> None:
+    """Delete a node; what it reported stays. An agent that still runs registers it again."""
+    await delete(context, KIND, name, conditions)
+    context.parts.commands.forget()
+
+
+@router.post("/{name}/cordon", response_model=NodeView, responses=ACT)
+async def cordon_node(context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+    """Place nothing new on a node, and move away what runs there."""
+    return await _set_cordon(context, name, request, key, cordoned=True)
+
+
+@router.post("/{name}/uncordon", response_model=NodeView, responses=ACT)
+async def uncordon_node(context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+    """Use a node again."""
+    return await _set_cordon(context, name, request, key, cordoned=False)
+
+
+async def _set_cordon(context: Context, name: str, request: Request, key: str | None, *, cordoned: bool) -> Response:
+    async def work(connection: Connection) -> NodeView:
+        await nodes.set_cordon(connection, name, cordoned=cordoned)
+        verb = "NodeCordoned" if cordoned else "NodeUncordoned"
+        await context.audit(connection, verb, f"node/{name}", after={"cordoned": cordoned})
+        return await _load(context, connection, name)
+
+    return await once(context, request, key, work)
+
+
+async def _load(context: Context, connection: Connection, name: str) -> NodeView:
+    return node_view(await nodes.get(connection, name, context.now()))
+
+
+async def _save(context: Context, connection: Connection, manifest: manifests.Node) -> None:
+    name, types = manifest.metadata.name, node_gpu_types(manifest)
+    known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+    check_known(types, known, what="GPU type", field="spec.gpus")
+    await nodes.save(connection, name, types, at=context.now(), labels=manifest.metadata.labels)
+    await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
+
+
+async def _remove(_context: Context, connection: Connection, name: str) -> None:
+    await nodes.remove(connection, name)
+
+
+KIND: Kind[NodeView, manifests.Node] = Kind(name="Node", load=_load, save=_save, remove=_remove)

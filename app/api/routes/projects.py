@@ -1,0 +1,67 @@
+"""Projects: the tenants. A token that is bound to projects sees only those."""
+
+from fastapi import Response
+
+from app import manifests
+from app.api.answers import DELETE, LIST, READ, WRITE, created
+from app.api.auth import Admin, Viewer
+from app.api.body import resource_router
+from app.api.conversions import project_view
+from app.api.objects import Conditions, Kind, delete, read, replace
+from app.api.pages import Paging
+from app.api.parts import Context
+from app.api.schemas import Page
+from app.db import projects
+from app.db.transaction import Connection
+from app.errors import InvalidRequest, NotFound
+from app.manifests import Name
+
+router = resource_router("projects", prefix="/projects")
+
+
+@router.get("", responses=LIST)
+async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Project]:
+    """Projects by name."""
+    async with context.transaction() as connection:
+        rows = [row for row in await projects.list_rows(connection, after=paging.after) if context.sees(row.name)]
+    return paging.page(rows, view=project_view, key=lambda row: row.name)
+
+
+@router.get("/{name}", responses=READ)
+async def get_project(context: Viewer, name: Name, response: Response) -> manifests.Project:
+    """One project."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(manifests.Project))
+async def put_project(
+    context: Admin, name: Name, manifest: manifests.Project, conditions: Conditions, response: Response
+) -> manifests.Project:
+    """Create or replace a project."""
+    if manifest.metadata.name != name:
+        raise InvalidRequest(f"is {manifest.metadata.name!r}, the path says {name!r}", field="metadata.name")
+    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_project(context: Admin, name: Name, conditions: Conditions) -> None:
+    """Delete a project; not when it has services or ever had."""
+    await delete(context, KIND, name, conditions)
+
+
+async def _load(context: Context, connection: Connection, name: str) -> manifests.Project:
+    row = next((row for row in await projects.list_rows(connection) if row.name == name), None)
+    if row is None or not context.sees(name):
+        raise NotFound(f"no project is called {name!r}")
+    return project_view(row)
+
+
+async def _save(context: Context, connection: Connection, manifest: manifests.Project) -> None:
+    await projects.save(connection, manifest.metadata.name, at=context.now(), labels=manifest.metadata.labels)
+
+
+async def _remove(_context: Context, connection: Connection, name: str) -> None:
+    await projects.remove(connection, name)
+
+
+KIND: Kind[manifests.Project, manifests.Project] = Kind(name="Project", load=_load, save=_save, remove=_remove)

@@ -1,0 +1,169 @@
+"""Sync: an agent's observation up, its newest command down; one request per window and node.
+
+The answer comes after the observation is durable. With `wait_s` the request stays open until a newer command is
+there. A replayed or reordered observation changes nothing and is acknowledged like a new one.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Path, Query, Request
+from starlette.responses import Response
+
+from agents.protocol import NodeCommand, Observation, SyncReply
+from app.api.answers import problems
+from app.api.auth import Agent
+from app.api.body import resource_router
+from app.api.conversions import check_known
+from app.api.observations import decode_observation
+from app.api.parts import Context
+from app.control.store import Event
+from app.db import gpu_types, nodes
+from app.db.transaction import Connection, lock_object, translated
+from app.errors import InvalidRequest, NotFound, Unavailable
+
+router = resource_router("nodes", prefix="/nodes")
+
+LONGEST_WAIT_S = 30.0
+CLOCK_SKEW_LIMIT_S = 60.0
+"""An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
+
+SKEW_HEADER = "Plimsoll-Clock-Skew-Seconds"
+
+Name = Annotated[str, Path(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+_encoder = msgspec.json.Encoder()
+
+_OPENAPI: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{Observation.__name__}"}}},
+    }
+}
+_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The observation is durable",
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{SyncReply.__name__}"}}},
+        "headers": {
+            SKEW_HEADER: {
+                "description": "Sent when the window ended far from now; positive: the agent's clock is ahead",
+                "schema": {"type": "number"},
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/{name}/sync", response_class=Response, openapi_extra=_OPENAPI, responses=problems(400, 404, 413) | _ANSWER
+)
+async def sync(
+    context: Agent,
+    name: Name,
+    request: Request,
+    wait_s: Annotated[
+        float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="Seconds to wait for a newer command")
+    ] = 0.0,
+) -> Response:
+    """Report one window of a node and get its newest command. A node that is not known yet registers itself."""
+    observation = decode_observation(await request.body(), name)
+    skew_s = await _note_clock(context, observation)
+    acknowledged = await _ingest(context, observation)
+    command = await _command(context, observation, wait_s)
+    reply = SyncReply(
+        boot=observation.boot,
+        acknowledged=acknowledged,
+        server_time_s=context.now().timestamp(),
+        command=command,
+    )
+    if command is not None:
+        context.parts.metrics.commands.inc()
+    headers = {} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
+
+
+async def _ingest(context: Context, observation: Observation) -> int:
+    """The acknowledged sequence number. Registers a node that nobody knew. Raises Unavailable, InvalidRequest."""
+    results = context.parts.metrics.observations
+    try:
+        try:
+            acknowledged = await context.parts.ingest.add(observation)
+        except NotFound:
+            await _register(context, observation)
+            acknowledged = await context.parts.ingest.add(observation)
+    except Unavailable:
+        results.labels("deferred").inc()
+        raise
+    results.labels("durable").inc()
+    return acknowledged
+
+
+async def _command(context: Context, observation: Observation, wait_s: float) -> NodeCommand | None:
+    commands, clock = context.parts.commands, context.parts.clock
+    with translated():
+        if wait_s == 0.0:
+            return await commands.command_for(observation.node, observation.generation)
+        return await commands.wait_for(observation.node, observation.generation, lambda: clock.sleep(wait_s))
+
+
+async def _register(context: Context, observation: Observation) -> None:
+    """Add the node with the GPUs that its agent found. Raises NotFound without any, InvalidRequest for odd ones."""
+    gpus = sorted(observation.gpus, key=lambda gpu: gpu.index)
+    if not gpus:
+        raise NotFound(
+            f"node {observation.node!r} is not registered and reports no GPU; apply a Node manifest for it first"
+        )
+    if [gpu.index for gpu in gpus] != list(range(len(gpus))):
+        raise InvalidRequest("a node's GPUs must be numbered 0, 1, 2, … without a gap", field="gpus")
+    types = [gpu.gpu_type for gpu in gpus]
+    async with context.transaction() as connection:
+        await lock_object(connection, "Node", observation.node)
+        if await _is_known(connection, observation.node, context.now()):
+            return
+        known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+        check_known(types, known, what="GPU type", field="gpus")
+        await nodes.save(connection, observation.node, types, at=context.now())
+        await context.audit(
+            connection,
+            "NodeRegistered",
+            f"node/{observation.node}",
+            reason="its agent reported for the first time",
+            after={"gpus": list(types)},
+        )
+    context.parts.commands.forget()
+
+
+async def _is_known(connection: Connection, name: str, now: datetime) -> bool:
+    try:
+        await nodes.get(connection, name, now)
+    except NotFound:
+        return False
+    return True
+
+
+async def _note_clock(context: Context, observation: Observation) -> float | None:
+    """Seconds by which the window's end is off, where that is too much; the audit hears of it once per episode."""
+    skew_s = observation.window_start_s + observation.window_s - context.now().timestamp()
+    skewed = context.parts.skewed_nodes
+    if abs(skew_s) <= CLOCK_SKEW_LIMIT_S:
+        skewed.discard(observation.node)
+        return None
+    if observation.node not in skewed:
+        skewed.add(observation.node)
+        context.parts.metrics.clock_skew.inc()
+        with translated():
+            await context.parts.store.add_event(_skew_event(context, observation.node, skew_s))
+    return skew_s
+
+
+def _skew_event(context: Context, node: str, skew_s: float) -> Event:
+    cause = "its clock is ahead" if skew_s > 0 else "its clock is behind, or it sends what it kept while it was cut off"
+    return Event(
+        at=context.now(),
+        actor=context.actor,
+        kind="NodeClockSkewed",
+        subject=f"node/{node}",
+        reason=f"its window ended {abs(skew_s):.0f} s {'after' if skew_s > 0 else 'before'} now: {cause}",
+        request_id=context.request_id,
+    )

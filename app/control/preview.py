@@ -1,0 +1,102 @@
+"""Preview: what the loop would decide if things were different. Runs on a live snapshot and writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from app.control.forecast import make_demands
+from app.control.observe import observe, silent_nodes, without_silent_nodes
+from app.control.plan import Decision, decide
+from app.control.predict import make_problem
+from app.control.store import Snapshot
+from app.control.worker import Solver
+from solvers.cost import cost_usd_per_hour
+from solvers.errors import InvalidInput
+from solvers.plan import Change, Plan, anonymous, diff
+from solvers.problem import Problem
+from solvers.state import Demand, Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What shall be different from what is."""
+
+    services: tuple[Service, ...] = ()
+    """Added, or in place of those of the same name."""
+    without: tuple[str, ...] = ()
+    """Services that shall be gone."""
+    demand_factor: Mapping[str, float] = field(default_factory=dict)
+    """Multiplies the forecast rate of a service."""
+    demand_rps: Mapping[str, float] = field(default_factory=dict)
+    """The rate of a service, instead of the forecast; for a new one there is none."""
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What would be decided, beside what is in force."""
+
+    decision: Decision
+    demands: tuple[Demand, ...]
+    changes: tuple[Change, ...]
+    cost_before_usd_per_hour: float | None
+    """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
+
+
+async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Preview:
+    """What the next tick would decide with these changes, whatever the loop's mode."""
+    changed = _changed(snapshot, changes)
+    state = without_silent_nodes(changed.state, silent_nodes(changed))
+    demands = _demands(changed, changes)
+    problem = make_problem(state, changed.points, demands, changed.settings, changed.target)
+    decision = await decide(
+        solver,
+        problem,
+        state,
+        observe(changed),
+        settings=changed.settings,
+        target=changed.target,
+        memory=changed.memory,
+        promises_may_break=False,
+    )
+    before = Plan(policy="none") if problem.current is None else problem.current
+    return Preview(
+        decision=decision,
+        demands=demands,
+        changes=diff(before, decision.plan),
+        cost_before_usd_per_hour=_cost_now(snapshot, problem),
+    )
+
+
+def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
+    services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
+    services |= {service.name: service for service in changes.services}
+    settings, memory = snapshot.settings, snapshot.memory
+    if changes.policy is not None and changes.policy != settings.policy:
+        # Another policy could not read what this one remembers.
+        settings, memory = replace(settings, policy=changes.policy), None
+    return replace(
+        snapshot,
+        state=replace(snapshot.state, services=tuple(services[name] for name in sorted(services))),
+        settings=settings,
+        memory=memory,
+    )
+
+
+def _demands(snapshot: Snapshot, changes: Changes) -> tuple[Demand, ...]:
+    return tuple(
+        replace(
+            demand,
+            arrival_rate_rps=changes.demand_rps.get(demand.service, demand.arrival_rate_rps)
+            * changes.demand_factor.get(demand.service, 1.0),
+        )
+        for demand in make_demands(snapshot)
+    )
+
+
+def _cost_now(snapshot: Snapshot, problem: Problem) -> float | None:
+    if snapshot.target is None:
+        return None
+    try:
+        return cost_usd_per_hour(problem, anonymous(snapshot.target))
+    except InvalidInput:
+        return None

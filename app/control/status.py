@@ -1,0 +1,156 @@
+"""Status: what can be said of a service right now, as conditions with typed reasons. Pure functions of a Snapshot."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.control.feasible import infeasibility
+from app.control.forecast import planned_rates_rps
+from app.control.observe import observe
+from app.control.store import Snapshot
+from solvers.plan import BoundPlan, Unserved, UnservedReason
+from solvers.state import Reading, Service
+
+ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "SLOMet"]
+Truth = Literal["True", "False", "Unknown"]
+
+UNSERVED_REASONS: dict[UnservedReason, str] = {
+    "slo": "SloOutOfReach",
+    "stock": "NoGpuLeft",
+    "sm": "NoSmLeft",
+    "memory": "NoMemoryLeft",
+    "power": "PowerCapReached",
+    "replicas": "ReplicaLimitReached",
+    "budget": "SolverOutOfTime",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One statement about a service."""
+
+    type: ConditionType
+    status: Truth
+    reason: str
+    """CamelCase, for programs."""
+    message: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """Everything that is known of a service beyond what was asked for."""
+
+    replicas: tuple[tuple[str, int], ...]
+    """(GPU type, replicas in the target), by GPU type."""
+    planned_rate_rps: float
+    reading: Reading | None
+    conditions: tuple[Condition, ...]
+
+
+def service_statuses(snapshot: Snapshot, names: Sequence[str]) -> dict[str, ServiceStatus]:
+    """The status of each named service that the snapshot knows."""
+    observed = observe(snapshot)
+    services = {service.name: service for service in snapshot.state.services}
+    return {
+        name: _service_status(snapshot, services[name], observed.reading(name)) for name in names if name in services
+    }
+
+
+def _service_status(snapshot: Snapshot, service: Service, reading: Reading | None) -> ServiceStatus:
+    telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
+    feasible = _feasible(snapshot, service)
+    applied = _applied(snapshot, service.name)
+    slo_met = _slo_met(service, reading, telemetry)
+    replicas = _replicas(snapshot.target, service.name)
+    ready = _ready(feasible, applied, sum(replicas.values()))
+    return ServiceStatus(
+        replicas=tuple(sorted(replicas.items())),
+        planned_rate_rps=planned_rates_rps(snapshot)[service.name],
+        reading=reading,
+        conditions=(ready, telemetry, feasible, applied, slo_met),
+    )
+
+
+def _replicas(target: BoundPlan | None, service: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for gpu in target.gpus if target else ():
+        counts[gpu.gpu_type] += sum(replica.service == service for replica in gpu.replicas)
+    return +counts
+
+
+def _telemetry(reading: Reading | None, stale_after_s: float) -> Condition:
+    def say(status: Truth, reason: str, message: str) -> Condition:
+        return Condition(type="TelemetryAvailable", status=status, reason=reason, message=message)
+
+    if reading is None:
+        return say("False", "MetricsMissing", "no node reported this service in the last minutes")
+    if reading.age_s > stale_after_s:
+        return say("False", "MetricsStale", f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g})")
+    return say("True", "MetricsFound", f"{reading.arrival_rate_rps:.1f} requests per second arrive")
+
+
+def _feasible(snapshot: Snapshot, service: Service) -> Condition:
+    def say(status: Truth, reason: str, message: str) -> Condition:
+        return Condition(type="Feasible", status=status, reason=reason, message=message)
+
+    impossible = infeasibility(service, snapshot.state.gpu_types, snapshot.points)
+    if impossible is not None:
+        return say("False", "SloOutOfReach", impossible)
+    if snapshot.target is None:
+        return say("Unknown", "NotPlanned", "there is no plan in force yet")
+    unserved = [entry for entry in snapshot.target.unserved if entry.service == service.name]
+    if unserved:
+        return say("False", UNSERVED_REASONS[unserved[0].reason], "; ".join(map(_unserved_text, unserved)))
+    return say("True", "DemandServed", f"generation {snapshot.target.generation} serves the whole forecast rate")
+
+
+def _unserved_text(entry: Unserved) -> str:
+    missing = f" and {entry.replicas_missing} replicas" if entry.replicas_missing else ""
+    return f"the plan leaves out {entry.rate_rps:.1f} requests per second{missing}; what binds: {entry.reason}"
+
+
+def _applied(snapshot: Snapshot, service: str) -> Condition:
+    def say(status: Truth, reason: str, message: str) -> Condition:
+        return Condition(type="Applied", status=status, reason=reason, message=message)
+
+    target = snapshot.target
+    if target is None:
+        return say("Unknown", "NoTarget", "there is no plan in force yet")
+    carrying = {gpu.node for gpu in target.gpus if any(replica.service == service for replica in gpu.replicas)}
+    behind = sorted(
+        status.node for status in snapshot.statuses if status.node in carrying and status.generation < target.generation
+    )
+    if behind:
+        return say("False", "RollingOut", f"generation {target.generation} is not yet on {', '.join(behind)}")
+    return say("True", "NodesFollow", f"generation {target.generation} is on all {len(carrying)} nodes that carry it")
+
+
+def _slo_met(service: Service, reading: Reading | None, telemetry: Condition) -> Condition:
+    def say(status: Truth, reason: str, message: str) -> Condition:
+        return Condition(type="SLOMet", status=status, reason=reason, message=message)
+
+    if reading is None or telemetry.status != "True":
+        return say("Unknown", telemetry.reason, telemetry.message)
+    if reading.attainment is None:
+        return say("Unknown", "NoTraffic", "no request finished in the last minute")
+    figures = (
+        f"{100 * reading.attainment:.2f} % of the last minute's requests met {service.slo.latency_ms:g} ms "
+        f"(wanted {100 * service.slo.percentile:g} %)"
+    )
+    if reading.attainment >= service.slo.percentile:
+        return say("True", "AttainmentKept", figures)
+    return say("False", "AttainmentMissed", figures)
+
+
+def _ready(feasible: Condition, applied: Condition, replicas: int) -> Condition:
+    """The sum of the others: the plan serves all of it, the nodes have it, and somebody runs it."""
+    for part in (feasible, applied):
+        if part.status != "True":
+            return Condition(type="Ready", status=part.status, reason=part.reason, message=part.message)
+    if replicas == 0:
+        return Condition(
+            type="Ready", status="True", reason="ScaledToZero", message="no request is expected and no replica runs"
+        )
+    return Condition(type="Ready", status="True", reason="Serving", message=f"{replicas} replicas serve it")

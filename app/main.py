@@ -1,0 +1,230 @@
+"""The only place where the control plane's parts are wired together: API, controller, and both in one process."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from app.api.application import make_api
+from app.api.commands import CommandBoard
+from app.api.metrics import ApiMetrics
+from app.api.parts import Check, Parts
+from app.clock import Clock, WallClock
+from app.control.controller import Controller
+from app.control.ingest import IngestQueue
+from app.control.loop import Loop, TickOutcome
+from app.control.worker import SolverWorker
+from app.db import migrate, policies
+from app.db.engine import make_engine
+from app.db.ingest import WAKE_CHANNEL
+from app.db.leader import Leader
+from app.db.listen import Listener
+from app.db.maintenance import Retention, maintain
+from app.db.postgres_store import PostgresStore
+from app.db.targets import COMMAND_CHANNEL
+from app.db.transaction import transaction, translated
+from app.errors import Unavailable
+from app.metrics import LoopMetrics
+from app.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+CONTROLLER_CONNECTIONS = 4
+"""Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
+
+DRAIN_S = 5
+"""Open requests get this long at the end; an agent that waits for a command loses nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """What API and controller share."""
+
+    settings: Settings
+    url: str
+    """SQLAlchemy's URL of a database at the newest revision."""
+    clock: Clock
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+
+def make_plane(settings: Settings, url: str | None = None, clock: Clock | None = None) -> Plane:
+    """The shared parts. Without `url` the settings say where the database is; it may be the embedded server."""
+    return Plane(settings=settings, url=url or database_url(settings), clock=clock or WallClock(speed=settings.speed))
+
+
+def database_url(settings: Settings) -> str:
+    """Where the database is: the setting, else the embedded server, which is started where it does not run."""
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    from app import postgres
+
+    return postgres.start(settings.data_dir).url
+
+
+def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
+    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = make_engine(plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api")
+        store = PostgresStore(engine)
+        parts = Parts(
+            engine=engine,
+            store=store,
+            clock=plane.clock,
+            ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
+            commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
+            solver=SolverWorker(),
+            metrics=metrics,
+        )
+        parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
+        app.state.parts = parts
+        parts.ingest.start()
+        parts.commands.start()
+        try:
+            yield
+        finally:
+            await parts.ingest.stop()
+            await parts.commands.stop()
+            await parts.solver.close()
+            await engine.dispose()
+
+    metrics = ApiMetrics(plane.registry)
+    return make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+
+
+def app_from_environment() -> FastAPI:
+    """The API alone, set up by the environment; for `uvicorn --factory app.main:app_from_environment`."""
+    return create_app(make_plane(Settings()))
+
+
+@asynccontextmanager
+async def running_controller(
+    plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None
+) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
+    """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
+    engine = make_engine(plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller")
+    metrics = LoopMetrics(plane.registry)
+
+    def ticked(outcome: TickOutcome) -> None:
+        metrics.note(outcome)
+        if on_tick is not None:
+            on_tick(outcome)
+
+    async def period_s() -> float:
+        async with transaction(engine) as connection:
+            return (await policies.load_current(connection)).period_s
+
+    async def maintained() -> None:
+        with translated():
+            keep = Retention(observations_days=plane.settings.retention_days)
+            await maintain(engine, plane.clock.now(), keep)
+
+    solver = SolverWorker()
+    controller = Controller(
+        Loop(store=PostgresStore(engine), solver=solver, clock=plane.clock),
+        Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
+        Listener(plane.url, WAKE_CHANNEL),
+        period_s=period_s,
+        maintain=maintained,
+        on_tick=ticked,
+    )
+    task = asyncio.create_task(controller.run(), name="plimsoll-controller")
+    try:
+        yield controller, task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await solver.close()
+        await engine.dispose()
+
+
+def run_controller(settings: Settings) -> None:
+    """The controller alone, until SIGTERM or SIGINT."""
+    asyncio.run(_run_controller(make_plane(settings)))
+
+
+def serve(settings: Settings) -> None:
+    """API and controller in this process, until SIGTERM or SIGINT."""
+    asyncio.run(serve_plane(make_plane(settings)))
+
+
+async def serve_plane(plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None) -> None:
+    """API and controller in this process. When either ends, so does the other."""
+    async with running_controller(plane, on_tick=on_tick) as (_, task):
+        server = make_server(plane, checks={"controller": _controller_check(task)})
+        serving = asyncio.create_task(server.serve(), name="plimsoll-api")
+        await asyncio.wait((serving, task), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+        if task.done():
+            task.result()
+
+
+def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> uvicorn.Server:
+    """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
+    settings = plane.settings
+    return uvicorn.Server(
+        uvicorn.Config(
+            create_app(plane, checks=checks),
+            host=settings.host,
+            port=settings.port,
+            log_level=settings.log_level,
+            access_log=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+    )
+
+
+async def _run_controller(plane: Plane) -> None:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    async with running_controller(plane) as (_, task):
+        stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
+        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            task.result()
+
+
+def _own_checks(url: str, parts: Parts) -> dict[str, Check]:
+    """What the API itself needs."""
+
+    async def database() -> str | None:
+        try:
+            async with transaction(parts.engine) as connection:
+                await policies.load_current(connection)
+        except Unavailable as error:
+            return str(error)
+        return None
+
+    async def schema() -> str | None:
+        try:
+            with translated():
+                return await asyncio.to_thread(migrate.check, url)
+        except Unavailable as error:
+            return str(error)
+
+    async def commands() -> str | None:
+        return None if parts.commands.is_listening else "announcements of new commands are not heard"
+
+    return {"database": database, "schema": schema, "commands": commands}
+
+
+def _controller_check(task: "asyncio.Task[None]") -> Check:
+    async def controller() -> str | None:
+        return "the control loop ended" if task.done() else None
+
+    return controller
