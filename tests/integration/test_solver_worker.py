@@ -1,0 +1,177 @@
+"""The solver worker with real processes: answers, limits, deaths and what comes after them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from app.control.worker import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
+from solvers.outcome import Budget
+from solvers.policies.warm_up import tiny_problem
+from solvers.state import Json, Observed
+from tests.app.control import worker_bodies
+
+pytestmark = pytest.mark.integration
+
+AMPLE_S = 60.0
+LIMIT_S = 0.3
+"""Long enough for a child to answer an easy request, or for the test's point: to be killed after."""
+
+
+def request(policy: str, *, memory: Json = None, seconds: float = AMPLE_S) -> PlanRequest:
+    return PlanRequest(
+        policy=policy,
+        problem=tiny_problem(),
+        observed=Observed(at_s=0.0),
+        memory=memory,
+        budget=Budget(seconds=seconds),
+    )
+
+
+def with_worker(
+    scenario: Callable[[SolverWorker], Awaitable[None]],
+    *,
+    prepare: Callable[[], None] = worker_bodies.nothing,
+    start_limit_s: float = AMPLE_S,
+) -> None:
+    async def run() -> None:
+        worker = SolverWorker(run=worker_bodies.obey, prepare=prepare, start_limit_s=start_limit_s, grace_s=0.0)
+        try:
+            await scenario(worker)
+        finally:
+            await worker.close()
+        assert worker.pid is None
+
+    asyncio.run(run())
+
+
+async def pid_of(worker: SolverWorker) -> int:
+    """The process that answers an easy request."""
+    answer = await worker.make_plan(request("easy"))
+    return int(answer.report.method.removeprefix("pid "))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def recovers(worker: SolverWorker, *, after: int) -> None:
+    """The next call is answered, by another process, and the old one is gone."""
+    assert not is_alive(after)
+    fresh = await pid_of(worker)
+    assert fresh not in (after, os.getpid())
+
+
+def test_one_child_answers_call_after_call() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        await worker.start()
+        first = worker.pid
+        answers: list[PlanAnswer] = [await worker.make_plan(request("easy", memory={"n": n})) for n in range(3)]
+        assert [answer.memory for answer in answers] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert {answer.report.method for answer in answers} == {f"pid {first}"}
+        assert first != os.getpid()
+
+    with_worker(scenario)
+
+
+def test_calls_at_the_same_time_are_answered_one_after_the_other_each_with_its_own_answer() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        answers = await asyncio.gather(*(worker.make_plan(request("easy", memory=n)) for n in range(5)))
+        assert [answer.memory for answer in answers] == [0, 1, 2, 3, 4]
+
+    with_worker(scenario)
+
+
+def test_a_child_that_passes_its_limit_is_killed_and_the_next_call_gets_another(tmp_path: Path) -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        pid = await pid_of(worker)
+        with pytest.raises(SolverUnavailable, match=r"killed after 0\.3 s"):
+            await worker.make_plan(request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S))
+        await recovers(worker, after=pid)
+
+    with_worker(scenario)
+
+
+def test_a_child_that_dies_while_it_works_costs_one_answer() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        pid = await pid_of(worker)
+        with pytest.raises(SolverUnavailable, match="died"):
+            await worker.make_plan(request("die"))
+        await recovers(worker, after=pid)
+
+    with_worker(scenario)
+
+
+def test_a_child_that_was_killed_between_calls_costs_at_most_one_answer() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        pid = await pid_of(worker)
+        os.kill(pid, signal.SIGKILL)
+        try:
+            assert await pid_of(worker) != pid
+        except SolverUnavailable:
+            await recovers(worker, after=pid)
+
+    with_worker(scenario)
+
+
+def test_a_policy_that_raises_costs_neither_the_child_nor_its_words() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        pid = await pid_of(worker)
+        with pytest.raises(SolverUnavailable, match="policy raise failed: ValueError: no such luck"):
+            await worker.make_plan(request("raise"))
+        assert await pid_of(worker) == pid
+
+    with_worker(scenario)
+
+
+def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+
+    async def scenario(worker: SolverWorker) -> None:
+        pid = await pid_of(worker)
+        call = asyncio.create_task(worker.make_plan(request("spin", memory=str(began))))
+        while not began.exists():  # noqa: ASYNC110  another process makes the file
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await recovers(worker, after=pid)
+
+    with_worker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [(worker_bodies.die_at_once, "died while it started"), (worker_bodies.spin_at_once, "not start")],
+)
+def test_a_child_that_cannot_start_is_reported(prepare: Callable[[], None], words: str) -> None:
+    limit_s = LIMIT_S if prepare is worker_bodies.spin_at_once else AMPLE_S
+
+    async def scenario(worker: SolverWorker) -> None:
+        for _ in range(2):
+            with pytest.raises(SolverUnavailable, match=words):
+                await worker.make_plan(request("easy"))
+        assert worker.pid is None
+
+    with_worker(scenario, prepare=prepare, start_limit_s=limit_s)
+
+
+def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:
+    async def scenario() -> None:
+        worker = SolverWorker()
+        try:
+            answer = await worker.make_plan(request("hetsev"))
+        finally:
+            await worker.close()
+        assert answer.plan.policy == "hetsev"
+        assert answer.plan.gpus
+        assert answer.report.seconds > 0.0
+
+    asyncio.run(scenario())
