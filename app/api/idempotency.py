@@ -22,6 +22,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 IdempotencyKey = Annotated[
     str | None,
     Header(
+        alias="Idempotency-Key",
         pattern=r"^[\x21-\x7e]{1,255}$",
         description="Any unique text; the answer is kept for 24 hours and given again to the same request",
     ),

@@ -1,7 +1,7 @@
 """What all objects that users write have in common: read, replace under a precondition, delete, audit."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
@@ -10,7 +10,10 @@ from pydantic import BaseModel
 
 from app import manifests
 from app.api.errors import PreconditionRequired
+from app.api.pages import PageRequest
 from app.api.parts import Context
+from app.api.schemas import Page
+from app.db import notes
 from app.db.transaction import Connection, lock_object
 from app.errors import InvalidRequest, NotFound, PreconditionFailed
 from solvers.state import Json
@@ -36,6 +39,12 @@ class Kind(Generic[Seen, Written]):
     save: Callable[[Context, Connection, Written], Awaitable[None]]
     remove: Callable[[Context, Connection, str], Awaitable[None]] | None = None
     """None: objects of this kind stay for ever."""
+    has_note: bool = True
+    """False: the kind's own tables keep everything that a manifest says."""
+    noted: frozenset[str] = frozenset()
+    """Fields of the specification that only the object's note keeps."""
+    notes_labels: bool = False
+    """Whether the note keeps the labels, too."""
 
 
 class Preconditions:
@@ -74,8 +83,7 @@ Conditions = Annotated[Preconditions, Depends()]
 
 def etag(seen: BaseModel) -> str:
     """The generation where the object has one, else a hash of what users write of it."""
-    metadata = getattr(seen, "metadata", None)
-    generation = metadata.generation if isinstance(metadata, manifests.Metadata) else None
+    generation = metadata_of(seen).generation
     if generation is not None:
         return f'"{generation}"'
     return f'"{hashlib.sha256(seen.model_dump_json(exclude=NOT_COMPARED).encode()).hexdigest()[:16]}"'
@@ -92,7 +100,7 @@ def check_name(name: str, metadata: manifests.Metadata, *, of_project: bool = Fa
 async def read(context: Context, kind: Kind[Seen, Written], name: str, response: Response) -> Seen:
     """The object, with its ETag on the response. Raises NotFound."""
     async with context.transaction() as connection:
-        seen = await kind.load(context, connection, name)
+        seen = await _load(context, kind, connection, name)
     response.headers["ETag"] = etag(seen)
     return seen
 
@@ -112,8 +120,10 @@ async def replace(
         before = await _find(context, kind, connection, name)
         conditions.check(before)
         await kind.save(context, connection, manifest)
-        after = await kind.load(context, connection, name)
-        if before is None or etag(before) != etag(after):
+        if kind.has_note:
+            await notes.save(connection, kind.name, name, _note(kind, manifest))
+        after = await _load(context, kind, connection, name)
+        if before is None or body_of(before) != body_of(after):
             await context.audit(
                 connection,
                 f"{kind.name}{'Created' if before is None else 'Changed'}",
@@ -131,9 +141,10 @@ async def delete(context: Context, kind: Kind[Seen, Written], name: str, conditi
     assert kind.remove is not None
     async with context.transaction() as connection:
         await lock_object(connection, kind.name, name)
-        before = await kind.load(context, connection, name)
+        before = await _load(context, kind, connection, name)
         conditions.check(before)
         await kind.remove(context, connection, name)
+        await notes.remove(connection, kind.name, name)
         await context.audit(connection, f"{kind.name}Deleted", subject(kind.name, name), before=body_of(before))
 
 
@@ -148,8 +159,58 @@ def body_of(seen: BaseModel) -> Json:
     return document
 
 
+async def list_page(
+    kind: Kind[Seen, Written], connection: Connection, paging: PageRequest, seen: Sequence[Seen]
+) -> Page[Seen]:
+    """A page of objects, ordered by name."""
+    views = await with_notes(kind, connection, seen)
+    return paging.page(views, view=lambda view: view, key=lambda view: metadata_of(view).name)
+
+
+async def with_notes(
+    kind: Kind[Seen, Written],
+    connection: Connection,
+    seen: Sequence[Seen],
+    key: Callable[[Seen], str] = lambda seen: metadata_of(seen).name,
+) -> list[Seen]:
+    """The objects with what only their notes keep."""
+    if not kind.has_note:
+        return list(seen)
+    found = await notes.load(connection, kind.name, [key(entry) for entry in seen])
+    return [_with_note(kind, entry, found.get(key(entry))) for entry in seen]
+
+
+def metadata_of(manifest: BaseModel) -> manifests.Metadata:
+    """The metadata that every manifest has."""
+    metadata = getattr(manifest, "metadata", None)
+    assert isinstance(metadata, manifests.Metadata)
+    return metadata
+
+
+async def _load(context: Context, kind: Kind[Seen, Written], connection: Connection, name: str) -> Seen:
+    seen = await kind.load(context, connection, name)
+    return (await with_notes(kind, connection, [seen], lambda _: name))[0]
+
+
+def _note(kind: Kind[Seen, Written], manifest: Written) -> notes.Note:
+    metadata = metadata_of(manifest)
+    spec = manifest.model_dump(mode="json", include={"spec": set(kind.noted)}).get("spec", {}) if kind.noted else {}
+    return notes.Note(labels=metadata.labels if kind.notes_labels else {}, annotations=metadata.annotations, spec=spec)
+
+
+def _with_note(kind: Kind[Seen, Written], seen: Seen, note: notes.Note | None) -> Seen:
+    if note is None:
+        return seen
+    said = {"annotations": dict(note.annotations), **({"labels": dict(note.labels)} if kind.notes_labels else {})}
+    update: dict[str, object] = {"metadata": metadata_of(seen).model_copy(update=said)}
+    spec = getattr(seen, "spec", None)
+    if kind.noted and isinstance(spec, BaseModel):
+        update["spec"] = spec.model_copy(update={name: note.spec.get(name) for name in kind.noted & note.spec.keys()})
+    return seen.model_copy(update=update)
+
+
 async def _find(context: Context, kind: Kind[Seen, Written], connection: Connection, name: str) -> Seen | None:
     try:
-        return await kind.load(context, connection, name)
+        return await _load(context, kind, connection, name)
     except NotFound:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Text, cast, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -71,7 +71,9 @@ async def list_networks(
     connection: AsyncConnection, *, after: str = "", limit: int | None = None, name: str | None = None
 ) -> tuple[NetworkRow, ...]:
     """Networks by name, or the one of that name."""
-    types = func.array_remove(func.array_agg(profile.c.gpu_type.op("ORDER BY")(profile.c.gpu_type)), None)
+    # An array of the schema's own text domain would come back as one string.
+    name_of_type = cast(profile.c.gpu_type, Text)
+    types = func.array_remove(func.array_agg(name_of_type.op("ORDER BY")(name_of_type)), None)
     statement = (
         select(network, types.label("gpu_types"))
         .outerjoin(profile, (profile.c.network == network.c.name) & profile.c.is_current)

@@ -322,3 +322,13 @@ acknowledgement = Table(
     _must("detail", Text),
     _must("at", TIME),
 )
+
+note = Table(
+    "note",
+    metadata,
+    _key("kind"),
+    _key("name"),
+    _must("labels", JSON),
+    _must("annotations", JSON),
+    _must("spec", JSON),
+)

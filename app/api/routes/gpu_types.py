@@ -7,7 +7,7 @@ from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
 from app.api.conversions import gpu_type_view, to_gpu_type
-from app.api.objects import Conditions, Kind, check_name, delete, read, replace
+from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import GpuTypeView, Page
@@ -23,7 +23,7 @@ async def list_gpu_types(context: Viewer, paging: Paging) -> Page[GpuTypeView]:
     """GPU types by name, with the price of now."""
     async with context.transaction() as connection:
         rows = await gpu_types.list_rows(connection, context.now(), after=paging.after, limit=paging.fetch)
-    return paging.page(rows, view=gpu_type_view, key=lambda row: row.gpu_type.name)
+        return await list_page(KIND, connection, paging, [gpu_type_view(row) for row in rows])
 
 
 @router.get("/{name}", responses=READ)
@@ -59,4 +59,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await gpu_types.remove(connection, name)
 
 
-KIND: Kind[GpuTypeView, manifests.GpuType] = Kind(name="GpuType", load=_load, save=_save, remove=_remove)
+KIND: Kind[GpuTypeView, manifests.GpuType] = Kind(
+    name="GpuType", noted=frozenset({"sm_count"}), load=_load, save=_save, remove=_remove
+)

@@ -7,7 +7,7 @@ from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
 from app.api.conversions import network_view
-from app.api.objects import Conditions, Kind, check_name, delete, read, replace
+from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import NetworkView, Page
@@ -23,7 +23,7 @@ async def list_networks(context: Viewer, paging: Paging) -> Page[NetworkView]:
     """Networks by name."""
     async with context.transaction() as connection:
         rows = await profiles.list_networks(connection, after=paging.after, limit=paging.fetch)
-    return paging.page(rows, view=network_view, key=lambda row: row.name)
+        return await list_page(KIND, connection, paging, [network_view(row) for row in rows])
 
 
 @router.get("/{name}", responses=READ)
@@ -65,4 +65,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await profiles.remove_network(connection, name)
 
 
-KIND: Kind[NetworkView, manifests.Network] = Kind(name="Network", load=_load, save=_save, remove=_remove)
+KIND: Kind[NetworkView, manifests.Network] = Kind(
+    name="Network", noted=frozenset({"parameter_bytes"}), load=_load, save=_save, remove=_remove
+)

@@ -8,7 +8,7 @@ from app.api.auth import Admin, ClusterOperator, Viewer
 from app.api.body import resource_router
 from app.api.conversions import check_known, node_gpu_types, node_view
 from app.api.idempotency import IdempotencyKey, once
-from app.api.objects import Conditions, Kind, check_name, delete, read, replace
+from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import NodeView, Page
@@ -24,7 +24,7 @@ async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
     """Nodes by name, with what their agents last said."""
     async with context.transaction() as connection:
         rows = await nodes.list_rows(connection, context.now(), after=paging.after, limit=paging.fetch)
-    return paging.page(rows, view=node_view, key=lambda row: row.node.id)
+        return await list_page(KIND, connection, paging, [node_view(row) for row in rows])
 
 
 @router.get("/{name}", responses=READ)

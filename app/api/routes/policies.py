@@ -11,7 +11,7 @@ from app.api.auth import Admin, ClusterOperator, Viewer
 from app.api.body import resource_router
 from app.api.conversions import POLICY_NAME, check_known, policy_view, to_settings
 from app.api.idempotency import IdempotencyKey, once
-from app.api.objects import Conditions, Kind, check_name, read, replace
+from app.api.objects import Conditions, Kind, check_name, read, replace, with_notes
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page, PolicyView
@@ -31,7 +31,8 @@ PolicyName = Annotated[Name, Path(description=f"`{POLICY_NAME}`, the only one")]
 async def list_policies(context: Viewer) -> Page[PolicyView]:
     """All policies: the one that there is."""
     async with context.transaction() as connection:
-        return Page(items=[await _load(context, connection, POLICY_NAME)])
+        seen = await _load(context, connection, POLICY_NAME)
+        return Page(items=await with_notes(KIND, connection, [seen]))
 
 
 @router.get("/{name}", responses=READ)
@@ -120,4 +121,4 @@ async def _save_settings(context: Context, connection: Connection, settings: Pol
     return await policies.save(connection, settings, at=context.now(), actor=context.actor)
 
 
-KIND: Kind[PolicyView, manifests.Policy] = Kind(name="Policy", load=_load, save=_save)
+KIND: Kind[PolicyView, manifests.Policy] = Kind(name="Policy", notes_labels=True, load=_load, save=_save)

@@ -75,4 +75,4 @@ async def _save(context: Context, connection: Connection, manifest: manifests.Pr
     await profiles.save_profiles(connection, [profile], at=context.now())
 
 
-KIND: Kind[ProfileView, manifests.Profile] = Kind(name="Profile", load=_load, save=_save)
+KIND: Kind[ProfileView, manifests.Profile] = Kind(name="Profile", notes_labels=True, load=_load, save=_save)

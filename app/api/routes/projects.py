@@ -7,7 +7,7 @@ from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
 from app.api.conversions import project_view
-from app.api.objects import Conditions, Kind, delete, read, replace
+from app.api.objects import Conditions, Kind, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page
@@ -24,7 +24,7 @@ async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Proje
     """Projects by name."""
     async with context.transaction() as connection:
         rows = [row for row in await projects.list_rows(connection, after=paging.after) if context.sees(row.name)]
-    return paging.page(rows, view=project_view, key=lambda row: row.name)
+        return await list_page(KIND, connection, paging, [project_view(row) for row in rows])
 
 
 @router.get("/{name}", responses=READ)
@@ -64,4 +64,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await projects.remove(connection, name)
 
 
-KIND: Kind[manifests.Project, manifests.Project] = Kind(name="Project", load=_load, save=_save, remove=_remove)
+KIND: Kind[manifests.Project, manifests.Project] = Kind(
+    name="Project", noted=frozenset({"description"}), load=_load, save=_save, remove=_remove
+)

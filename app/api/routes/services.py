@@ -144,4 +144,6 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
     await services.remove(connection, name, at=context.now())
 
 
-KIND: Kind[ServiceView, manifests.Service] = Kind(name="Service", load=_load, save=_save, remove=_remove)
+KIND: Kind[ServiceView, manifests.Service] = Kind(
+    name="Service", has_note=False, load=_load, save=_save, remove=_remove
+)
