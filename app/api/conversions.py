@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Literal
 
 from app import manifests
 from app.api.schemas import (
@@ -27,7 +26,7 @@ from app.control.store import PolicySettings
 from app.db.gpu_types import GpuTypeRow
 from app.db.nodes import NodeRow
 from app.db.policies import PolicyRow
-from app.db.profiles import NetworkRow, ProfileRow, Provenance
+from app.db.profiles import NetworkRow, ProfileRow
 from app.db.projects import ProjectRow
 from app.db.services import ServiceRow
 from app.errors import InvalidRequest
@@ -187,15 +186,6 @@ def to_points(manifest: manifests.Profile) -> OperatingPoints:
     )
 
 
-STORED_PROVENANCES: Mapping[Literal["measured", "scaled", "estimated"], Provenance] = {
-    "measured": "measured",
-    "scaled": "scaled",
-    "estimated": "synthetic",
-}
-"""What the database calls what a manifest says."""
-
-PROVENANCES = {stored: said for said, stored in STORED_PROVENANCES.items()}
-
 LARGEST_FIGURE = 1e9
 LARGEST_BATCH = 65_536
 
@@ -229,7 +219,7 @@ def profile_view(row: ProfileRow, points: OperatingPoints) -> ProfileView:
             network=row.network,
             gpu_type=row.gpu_type,
             sensitivity=row.sensitivity,
-            provenance=PROVENANCES[row.provenance],
+            provenance=row.provenance,
             rows=list(points.rows),
         ),
         status=ProfileStatus(id=row.id, version=row.version, is_current=row.is_current, source=row.source),

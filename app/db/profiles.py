@@ -16,7 +16,7 @@ from app.db.upsert import upsert
 from app.errors import Conflict, NotFound
 from solvers.problem import OperatingPoint, OperatingPoints
 
-Provenance = Literal["measured", "scaled", "synthetic"]
+Provenance = Literal["measured", "scaled", "estimated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,7 @@ CREATE TABLE profile (
     version integer NOT NULL CHECK (version >= 1),
     is_current boolean NOT NULL DEFAULT true,
     sensitivity amount NOT NULL,
-    provenance text NOT NULL CHECK (provenance IN ('measured', 'scaled', 'synthetic')),
+    provenance text NOT NULL CHECK (provenance IN ('measured', 'scaled', 'estimated')),
     source text NOT NULL DEFAULT '',
     created_at timestamptz NOT NULL,
     UNIQUE (network, gpu_type, version)
