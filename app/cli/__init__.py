@@ -1,0 +1,35 @@
+"""The plimsoll command, one file per group of verbs. This file loads nothing that `plimsoll --help` does not need.
+
+Exit codes: 0 done, 1 failed (or, for `diff`, different), 2 wrong usage, 130 interrupted. Results go to stdout,
+errors and questions to stderr.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.cli.surroundings import Surroundings
+
+
+def main() -> None:
+    """The console script `plimsoll`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str], surroundings: "Surroundings | None" = None) -> int:
+    """Run one command line and return its exit code. Tests pass surroundings with a fake transport."""
+    from app.cli.errors import CliError, show_error
+    from app.cli.root import root_command
+    from app.cli.surroundings import Surroundings
+    from app.errors import PlimsollError
+    from solvers.errors import SolversError
+
+    try:
+        root_command().main(list(arguments), prog_name="plimsoll", obj=surroundings or Surroundings.of_process())
+    except (CliError, PlimsollError, SolversError) as error:
+        show_error(error)
+        return 1
+    except SystemExit as end:  # typer ends every command so, with its exit code
+        return end.code if isinstance(end.code, int) else 1
+    return 0

@@ -1,0 +1,51 @@
+"""`plimsoll apply`: create or change objects as manifests say."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.changes import Action, carry_out, compare, show
+from app.cli.client import Api
+from app.cli.errors import CliError
+from app.cli.manifest_files import read_manifests
+from app.cli.surroundings import surroundings_of
+
+STDIN = Path("-")
+Files = Annotated[
+    list[Path], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or - for stdin")
+]
+
+
+def apply(
+    context: typer.Context,
+    file: Files,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Accept an SLO that no operating point can keep")] = False,
+) -> None:
+    """Create or change objects from YAML or JSON manifests.
+
+    Shows every field that would change, then asks. Unknown fields are refused. Objects that are not in the manifests
+    stay as they are.
+    """
+    if STDIN in file and not (yes or dry_run):
+        raise typer.BadParameter("stdin holds the manifests, so nobody can be asked; add -y or --dry-run")
+    entries = read_manifests(file)
+    with Api(surroundings_of(context)) as api:
+        steps = compare(api, entries)
+        show(steps)
+        if dry_run or all(step.action is Action.KEEP for step in steps):
+            return
+        if not yes and not _is_confirmed():
+            raise CliError("nothing was changed")
+        carry_out(api, steps, force=force)
+
+
+def _is_confirmed() -> bool:
+    """Ask on stderr, since stdout is for results."""
+    sys.stdout.flush()
+    sys.stderr.write("Apply? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,52 @@
+"""`plimsoll db`: the schema of the database."""
+
+import typer
+
+from app.cli.errors import CliError
+from app.cli.local import load_settings, open_database, place_of_database
+from app.cli.output import GOOD, Cell, show_line
+from app.db import migrate
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Bring the database to this program's schema, or check it.\n\n"
+    "The database is the one that PLIMSOLL_DATABASE_URL names, else the embedded one under PLIMSOLL_DATA_DIR.",
+)
+
+
+@app.command()
+def upgrade() -> None:
+    """Apply all migrations that are missing; harmless when there is none."""
+    settings = load_settings()
+    with open_database(settings, create=True) as url:
+        before = migrate.current(url)
+        migrate.upgrade(url)
+        after = migrate.current(url)
+    if before == after:
+        show_line(f"The database ({place_of_database(settings)}) is at {after} already.")
+    else:
+        show_line(f"The database ({place_of_database(settings)}) went from {before or 'empty'} to {after}.")
+
+
+@app.command()
+def current() -> None:
+    """Show the revision that the database has, and the one that this program needs."""
+    settings = load_settings()
+    with open_database(settings) as url:
+        has = migrate.current(url)
+    show_line(f"database  {place_of_database(settings)}")
+    show_line(f"revision  {has or 'none: the database is empty'}")
+    show_line(f"needed    {migrate.head()}")
+
+
+@app.command()
+def check() -> None:
+    """Exit with 0 if the database has the schema that this program needs, else with 1."""
+    settings = load_settings()
+    with open_database(settings) as url:
+        problem = migrate.check(url)
+    if problem is not None:
+        raise CliError(problem)
+    show_line(Cell(text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.", style=GOOD))

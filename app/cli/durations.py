@@ -1,0 +1,33 @@
+"""Durations and moments as people type them."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST = timedelta(days=36_500)
+
+
+def parse_duration(words: str) -> timedelta:
+    """`90s`, `15m`, `24h`, `7d`, `2w` or `1h30m`. Raises BadParameter."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", words)
+    if not parts or "".join(number + unit for number, unit in parts) != words:
+        raise typer.BadParameter(f"{words!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m")
+    seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise typer.BadParameter(f"{words!r} must be above 0 and at most 100 years")
+    return timedelta(seconds=seconds)
+
+
+def parse_moment(words: str, now: datetime) -> datetime:
+    """A duration before now, or an ISO 8601 date or time (UTC where it has no zone). Raises BadParameter."""
+    if re.match(r"\d{4}-", words):
+        try:
+            moment = datetime.fromisoformat(words)
+        except ValueError as error:
+            raise typer.BadParameter(
+                f"{words!r} is not a time: {error}; write 2026-01-31 or 2026-01-31T18:00Z"
+            ) from error
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return now - parse_duration(words)

@@ -1,0 +1,87 @@
+"""`plimsoll get`: lists of objects."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from app.cli.client import Api, Document, dig
+from app.cli.errors import CliError
+from app.cli.kinds import Kind, find_kind, kind_names
+from app.cli.output import Format, show_json, show_nothing, show_table, show_yaml
+from app.cli.surroundings import Surroundings, surroundings_of
+
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+
+KindName = Annotated[str, typer.Argument(metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names)]
+Output = Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml")]
+Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services of this project")]
+
+
+def get(
+    context: typer.Context,
+    kind: KindName,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name or id; none = all")] = None,
+    output: Output = Format.TABLE,
+    project: Project = None,
+    selector: Annotated[
+        str | None, typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services with these labels")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many")] = 500,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every 2 s")] = False,
+) -> None:
+    """List objects of one kind, or show one of them.
+
+    Kinds: services, nodes, gpus, gpu-types, networks, profiles, projects, policies, plans, demand, tokens.
+    """
+    surroundings = surroundings_of(context)
+    found = find_kind(kind)
+    query = {"project": project, "label_selector": selector}
+    if (project or selector) and found.path != "services":
+        raise typer.BadParameter("--project and --selector are for services")
+
+    with Api(surroundings) as api:
+
+        def show_once() -> None:
+            if name is not None:
+                _show([fetch_one(api, found, name)], found, output, is_list=False)
+            else:
+                _show(api.first(found.list_path, limit, query), found, output, is_list=True)
+
+        if watch:
+            _repeat(show_once, surroundings)
+        else:
+            show_once()
+
+
+def fetch_one(api: Api, kind: Kind, name: str) -> Document:
+    """One object by its name or id. Raises CliError."""
+    if kind.has_one:
+        return api.get(kind.one(name))
+    for item in api.items(kind.list_path):
+        if str(dig(item, *kind.id_field)) == name:
+            return item
+    raise CliError(f"there is no {kind.name} {name!r}", hint=f"`plimsoll get {kind.path}` lists them")
+
+
+def _show(items: list[Document], kind: Kind, output: Format, *, is_list: bool) -> None:
+    if output is Format.JSON:
+        show_json({"items": items} if is_list else items[0])
+    elif output is Format.YAML:
+        show_yaml(items)
+    elif items:
+        show_table(*kind.table(items, wide=output is Format.WIDE))
+    else:
+        show_nothing(kind.path)
+
+
+def _repeat(show_once: Callable[[], None], surroundings: Surroundings) -> None:
+    """Show it until the user interrupts, which is how a watch ends well."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            if surroundings.is_terminal():
+                typer.echo(CLEAR, nl=False)
+            show_once()
+            surroundings.sleep(WATCH_S)

@@ -1,0 +1,162 @@
+"""`plimsoll plan`: a Problem file in, a Plan file out; no database, no network."""
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from app.cli.errors import CliError
+from app.cli.output import BAD, GOOD, WARN, Cell, Heading, amount, count, plain, show_line, show_table, usd
+from solvers.check import report_violations, violations
+from solvers.cost import gpu_power_w
+from solvers.errors import InvalidInput
+from solvers.outcome import Budget, PlanReport, Violation
+from solvers.plan import Plan, replicas_of
+from solvers.plan_json import plan_to_json
+from solvers.problem import Problem
+from solvers.problem_json import problem_from_json
+from solvers.state import Observed
+
+STDIO = Path("-")
+
+
+def plan(
+    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="Problem file (contract version 1); - = stdin")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Who decides: hetsev or k8s_hpa")] = "hetsev",
+    time_limit: Annotated[
+        float, typer.Option(min=0.01, max=86_400, metavar="SECONDS", help="How long the policy may think")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same plan")] = 0,
+) -> None:
+    """Solve a Problem file into a Plan file, without any server.
+
+    Needs no database and no network. The plan is checked against every rule of the contract; one that breaks a rule is
+    not written, and the exit code is 1.
+    """
+    question = _read(problem)
+    answer, report = _solve(question, policy, time_limit, seed)
+    broken = violations(question, answer) + report_violations(question, answer, report)
+    # The plan itself may go to stdout; the summary then stays out of its way.
+    stream = sys.stderr if output == STDIO else sys.stdout
+    show_summary(question, answer, report, stream)
+    if broken:
+        _show_violations(broken, stream)
+        raise CliError(f"the plan of {policy} breaks {count(len(broken), 'rule')}; it is not written")
+    if output is not None:
+        _write(output, plan_to_json(answer, report))
+
+
+def _read(path: Path) -> Problem:
+    try:
+        text = sys.stdin.buffer.read() if path == STDIO else path.read_bytes()
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return problem_from_json(text)
+    except InvalidInput as error:
+        raise CliError(f"{'stdin' if path == STDIO else path}: {error}") from error
+
+
+def _solve(problem: Problem, policy: str, time_limit_s: float, seed: int) -> tuple[Plan, PlanReport]:
+    # Work units first: as long as they end the solve, the same seed gives the same plan on any machine.
+    from app.control.worker import PlanRequest, run_policy
+
+    request = PlanRequest(
+        policy=policy,
+        problem=problem,
+        observed=Observed(at_s=0.0),
+        memory=None,
+        budget=Budget(seconds=time_limit_s, work=time_limit_s, seed=seed),
+    )
+    answer = run_policy(request)
+    return answer.plan, answer.report
+
+
+def _write(path: Path, text: str) -> None:
+    if path == STDIO:
+        sys.stdout.write(text + "\n")
+        return
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
+    sys.stdout.write(f"Wrote {path}\n")
+
+
+def show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: TextIO) -> None:
+    """Print what a plan costs, the GPUs that it uses by type, and what each service gets."""
+    gap = "" if report.gap_percent is None else f", gap {report.gap_percent:.2f} %"
+    bound = report.lower_bound_usd_per_hour
+    bound_text = "" if bound is None else f" (at least {usd(bound)}{gap})"
+    show_line(
+        f"Policy {plan.policy}: ",
+        Cell(text=report.status, style=GOOD if report.status == "optimal" else WARN),
+        f" by {report.method or 'the policy'} in {report.seconds:.2f} s",
+        stream=stream,
+    )
+    show_line(f"Cost {usd(report.cost_usd_per_hour)} per hour{bound_text}", stream=stream)
+    for message in report.messages:
+        show_line("Note: ", message, stream=stream)
+    stream.write("\n")
+    _show_gpus(problem, plan, stream)
+    stream.write("\n")
+    _show_services(problem, plan, stream)
+
+
+def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
+    rows = []
+    for gpu_type in problem.gpu_types:
+        used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
+        number = sum(gpu.count for gpu in used)
+        replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
+        sm_percent = sum(gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas)
+        power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
+        rows.append(
+            (
+                gpu_type.name,
+                str(number),
+                "any" if gpu_type.count is None else str(gpu_type.count),
+                str(replicas),
+                amount(sm_percent / number if number else None, 0),
+                amount(power_w / number if number else None, 0),
+                usd(gpu_type.price_usd_per_hour * number, 2),
+            )
+        )
+    figures = ("used", "of", "replicas", "sm %", "W each", "price/h")
+    show_table([Heading("GPU type"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
+
+
+def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
+    rows = []
+    for service in problem.services:
+        groups: dict[tuple[str, float, int], int] = defaultdict(int)
+        for gpu, replica in replicas_of(plan, service.name):
+            groups[gpu.gpu_type, replica.sm_percent, replica.batch] += gpu.count
+        planned = sum(gpu.count * replica.arrival_rate_rps for gpu, replica in replicas_of(plan, service.name))
+        missing = [entry for entry in plan.unserved if entry.service == service.name]
+        rows.append(
+            (
+                service.name,
+                f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms",
+                amount(service.arrival_rate_rps),
+                Cell(text=amount(planned), style=BAD if missing else GOOD),
+                "; ".join(
+                    [f"{number} × {name} at {sm:g} %, batch {batch}" for (name, sm, batch), number in groups.items()]
+                    + [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
+                )
+                or "-",
+            )
+        )
+    headings = [Heading("service"), Heading("slo"), Heading("rps", True), Heading("planned", True), Heading("replicas")]
+    show_table(headings, rows, stream=stream)
+
+
+def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
+    stream.write("\n")
+    rows = [(Cell(text=entry.rule, style=BAD), entry.severity, entry.where, entry.detail) for entry in broken]
+    show_table([Heading("broken rule"), Heading("severity"), Heading("where"), Heading("detail")], rows, stream=stream)

@@ -1,0 +1,154 @@
+"""`plimsoll cost` and `plimsoll slo`: sums over the reporting views."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from app.cli.client import Api, Document, number, text
+from app.cli.columns import share_cell
+from app.cli.durations import parse_moment
+from app.cli.get import Output
+from app.cli.output import (
+    FAINT,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    amount,
+    show_json,
+    show_nothing,
+    show_table,
+    show_yaml,
+    usd,
+)
+from app.cli.surroundings import surroundings_of
+
+IDLE = "(idle)"
+Since = Annotated[str, typer.Option(metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole")]
+
+
+class By(StrEnum):
+    """What costs are summed by."""
+
+    SERVICE = "service"
+    PROJECT = "project"
+    GPU_TYPE = "gpu-type"
+
+    @property
+    def view(self) -> str:
+        """The reporting view."""
+        return f"cost_by_{self.value.replace('-', '_')}_hour"
+
+
+def cost(
+    context: typer.Context,
+    by: Annotated[By, typer.Option(help="What to sum by")] = By.SERVICE,
+    since: Since = "24h",
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what was spent, by service, project or GPU type.
+
+    Cost divides each GPU's price by SM percent, with what nobody was given as (idle); whole-GPU cost divides the idle
+    part over the services, too. Both add up to the bill.
+    """
+    key = by.value.replace("-", "_")
+    with Api(surroundings_of(context)) as api:
+        rows = list(_rows(api, by.view, since))
+    sums = _sums(rows, key, ("gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd"))
+    if _is_shown_as_data(sums, output):
+        return
+    if not sums:
+        show_nothing(f"cost since {since}")
+        return
+    total = sum(number(entry, "cost_usd") or 0.0 for entry in sums)
+    table: list[Cells] = [_cost_row(entry, key, total) for entry in sums]
+    hours = sum(number(entry, "gpu_hours") or 0.0 for entry in sums)
+    whole = sum(number(entry, "whole_gpu_cost_usd") or 0.0 for entry in sums)
+    table.append(
+        tuple(Cell(text=cell, style="bold") for cell in ("total", amount(hours, 2), usd(total), "", usd(whole)))
+    )
+    figures = ("GPU hours", "cost", "share", "whole-GPU cost")
+    show_table([Heading(by.value), *(Heading(title, right=True) for title in figures)], table)
+
+
+def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TABLE) -> None:
+    """Show how many requests met their SLO, by service; requests that were refused count as misses."""
+    with Api(surroundings_of(context)) as api:
+        rows = list(_rows(api, "slo_attainment_hour", since))
+    counted = ("requests", "served", "in_slo", "rejected")
+    sums = _sums(rows, "service", counted)
+    newest = {text(row, "service"): row for row in rows}
+    for entry in sums:
+        finished = (number(entry, "served") or 0.0) + (number(entry, "rejected") or 0.0)
+        share = (number(entry, "in_slo") or 0.0) / finished if finished else None
+        present = newest[text(entry, "service")]
+        entry["attainment_percent"] = None if share is None else round(100 * share, 4)
+        entry["slo_percent"], entry["slo_latency_ms"] = present.get("slo_percent"), present.get("slo_latency_ms")
+    if _is_shown_as_data(sums, output):
+        return
+    if not sums:
+        show_nothing(f"requests since {since}")
+        return
+    figures = ("slo ms", "wanted", "met", "requests", "rejected", "budget left")
+    show_table([Heading("service"), *(Heading(title, True) for title in figures)], [_slo_row(entry) for entry in sums])
+
+
+def _rows(api: Api, view: str, since: str) -> Iterator[Document]:
+    """Every row of a reporting view since a moment, oldest first, by column."""
+    moment = parse_moment(since, datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+    cursor: str | None = None
+    while True:
+        page = api.get(f"/api/v1/reports/{view}", {"since": moment.isoformat(), "limit": 500, "cursor": cursor})
+        columns, rows = page.get("columns"), page.get("rows")
+        if isinstance(columns, list) and isinstance(rows, list):
+            yield from (dict(zip(map(str, columns), row, strict=True)) for row in rows)
+        following = page.get("next_cursor")
+        if not isinstance(following, str):
+            return
+        cursor = following
+
+
+def _sums(rows: list[Document], key: str, columns: tuple[str, ...]) -> list[Document]:
+    """Sums of some columns by another one; idle last, else by name."""
+    names = sorted({text(row, key) for row in rows}, key=lambda name: (name == IDLE, name))
+    return [
+        {key: name, **{c: sum(number(row, c) or 0.0 for row in rows if text(row, key) == name) for c in columns}}
+        for name in names
+    ]
+
+
+def _is_shown_as_data(sums: list[Document], output: Format) -> bool:
+    if output is Format.JSON:
+        show_json({"items": sums})
+    elif output is Format.YAML:
+        show_yaml(sums)
+    return output in (Format.JSON, Format.YAML)
+
+
+def _cost_row(entry: Document, key: str, total: float) -> Cells:
+    cost_usd = number(entry, "cost_usd") or 0.0
+    name = text(entry, key)
+    return (
+        Cell(text=name, style=FAINT if name == IDLE else ""),
+        amount(number(entry, "gpu_hours"), 2),
+        usd(cost_usd),
+        "-" if total == 0 else f"{100 * cost_usd / total:.1f} %",
+        usd(number(entry, "whole_gpu_cost_usd")),
+    )
+
+
+def _slo_row(entry: Document) -> Cells:
+    met, wanted = number(entry, "attainment_percent"), number(entry, "slo_percent")
+    left = None if met is None or wanted is None or wanted >= 100 else (met - wanted) / (100 - wanted)
+    return (
+        text(entry, "service"),
+        amount(number(entry, "slo_latency_ms"), 0),
+        "-" if wanted is None else f"{wanted:g} %",
+        share_cell(None if met is None else met / 100, None if wanted is None else wanted / 100),
+        amount(number(entry, "requests"), 0),
+        amount(number(entry, "rejected"), 0),
+        "-" if left is None else f"{100 * left:.0f} %",
+    )

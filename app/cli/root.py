@@ -1,0 +1,156 @@
+"""The table of commands, and the root command that imports a command's file only when it is called."""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from app.cli.surroundings import DEFAULT_URL, TOKEN_FILE_VARIABLE, URL_VARIABLE, surroundings_of
+
+if TYPE_CHECKING:
+    from typer._click.core import Command
+    from typer._click.core import Context as ClickContext
+    from typer._click.formatting import HelpFormatter
+
+HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One verb: `target` is `module:attribute` below app.cli, a function or a Typer with verbs of its own."""
+
+    name: str
+    target: str
+    help: str
+    """One line; a test compares it with the command's own."""
+
+    @property
+    def module(self) -> str:
+        return f"app.cli.{self.target.partition(':')[0]}"
+
+
+SECTIONS: dict[str, tuple[Entry, ...]] = {
+    "Start": (
+        Entry("up", "up:up", "Start everything on this machine; --demo shows it at work."),
+        Entry("serve", "serve:serve", "Run the API and the control loop."),
+        Entry("agent", "agent:app", "Run the agent of a node."),
+        Entry("plan", "plan:plan", "Solve a Problem file into a Plan file, without any server."),
+    ),
+    "Objects": (
+        Entry("apply", "apply:apply", "Create or change objects from YAML or JSON manifests."),
+        Entry("diff", "diff:diff", "Show what `apply` would change, or how two plans differ."),
+        Entry("get", "get:get", "List objects of one kind, or show one of them."),
+        Entry("describe", "describe:describe", "Show everything about one object."),
+        Entry("delete", "delete:delete", "Delete objects."),
+        Entry("cordon", "nodes:cordon", "Place nothing new on a node, and move away what runs there."),
+        Entry("uncordon", "nodes:uncordon", "Use a node again."),
+    ),
+    "Decisions": (
+        Entry("explain", "explain:explain", "Say why a plan is as it is."),
+        Entry("approve", "decisions:approve", "Let a proposed plan become the target."),
+        Entry("reject", "decisions:reject", "Refuse a proposed plan."),
+        Entry("pause", "decisions:pause", "Stop the control loop from changing anything."),
+        Entry("resume", "decisions:resume", "Let the control loop go on."),
+    ),
+    "Reports": (
+        Entry("cost", "reports:cost", "What was spent, by service, project or GPU type."),
+        Entry("slo", "reports:slo", "How many requests met their SLO."),
+        Entry("events", "events:events", "Who changed what, and what the loop did."),
+    ),
+    "Operation": (
+        Entry("token", "token:app", "Make, list and revoke access tokens."),
+        Entry("db", "db:app", "Bring the database to this program's schema, or check it."),
+        Entry("config", "config:app", "Show the settings and where they come from."),
+        Entry("doctor", "doctor:doctor", "Find out what is missing on this machine."),
+        Entry("version", "version:version", "Show the versions of this program and of the control plane."),
+    ),
+}
+
+
+class Commands(MutableMapping[str, "Command"]):
+    """The commands by name; looking one up imports its file."""
+
+    def __init__(self) -> None:
+        entries = [entry for section in SECTIONS.values() for entry in section]
+        self._entries = {entry.name: entry for entry in entries if find_spec(entry.module)}
+        self._loaded: dict[str, Command] = {}
+
+    def __getitem__(self, name: str) -> "Command":
+        if name not in self._loaded:
+            self._loaded[name] = load(self._entries[name])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: "Command") -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def load(entry: Entry) -> "Command":
+    """The command behind an entry, imported now."""
+    found: typer.Typer | Callable[..., None] = getattr(import_module(entry.module), entry.target.partition(":")[2])
+    if isinstance(found, typer.Typer):
+        group = found
+    else:
+        group = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
+        group.command(entry.name)(found)
+    command = typer.main.get_command(group)
+    command.name = entry.name
+    return command
+
+
+class LazyGroup(TyperGroup):
+    """Lists the commands from the table, and imports one when it is called."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__(**{**attributes, "commands": {}})  # type: ignore[arg-type]
+        self.commands: MutableMapping[str, Command] = Commands()
+
+    def format_commands(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:  # noqa: ARG002
+        """The commands by section, from the table."""
+        for title, section in SECTIONS.items():
+            if rows := [(entry.name, entry.help) for entry in section if entry.name in self.commands]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def root_command() -> "Command":
+    """The `plimsoll` command."""
+    app = typer.Typer(
+        cls=LazyGroup,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings=HELP_FLAGS,
+        epilog="Start with `plimsoll up --demo`. Every command has its own --help.",
+    )
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def _root(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help=f"Address of the control plane [default: ${URL_VARIABLE} or {DEFAULT_URL}]")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the token [default: $PLIMSOLL_TOKEN, ${TOKEN_FILE_VARIABLE}, saved]")
+    ] = None,
+) -> None:
+    """Plimsoll loads shared GPUs up to the line, and never past it."""
+    context.obj = surroundings_of(context).with_flags(url=url, token_file=token_file)

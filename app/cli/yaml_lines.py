@@ -1,0 +1,77 @@
+"""YAML documents whose fields know their lines. JSON is YAML, too."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+FieldPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a file."""
+
+    value: object
+    lines: Mapping[FieldPath, int]
+    """Line of every field, by path."""
+
+    def line(self, path: FieldPath) -> int:
+        """Line of a field, or of the nearest one around it that is written."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+
+Complain = Callable[[int, str, str], None]
+"""Takes line, field and what is wrong with it."""
+
+
+def read_documents(text: str, complain: Complain) -> Iterator[Document]:
+    """The documents of a text. Where it stops being YAML, and for a key that is given twice, it complains."""
+    loader = yaml.SafeLoader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if node is None:
+                return
+            lines: dict[FieldPath, int] = {}
+            _note_lines(node, (), lines, set(), complain)
+            value: object = loader.construct_document(node)
+            if value is not None:
+                yield Document(value=value, lines=lines)
+    except yaml.MarkedYAMLError as error:
+        complain(error.problem_mark.line + 1 if error.problem_mark else 1, "", f"not YAML: {error.problem}")
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date like 2026-13-40
+        complain(1, "", f"not YAML: {error}")
+    except RecursionError:
+        complain(1, "", "not YAML that can be read: nested too deeply")
+    finally:
+        loader.dispose()
+
+
+def dotted(path: FieldPath) -> str:
+    """`spec.gpus[0].gpu_type`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _note_lines(
+    node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], seen: set[yaml.Node], complain: Complain
+) -> None:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if node in seen:  # An alias: its lines are those of the anchor, and it may even hold itself.
+        return
+    seen.add(node)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _note_lines(item, (*path, index), lines, seen, complain)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner, line = (*path, str(key.value)), key.start_mark.line + 1
+            if inner in lines:
+                complain(line, dotted(inner), f"is given twice, first in line {lines[inner]}; keep one of them")
+            lines[inner] = line
+            _note_lines(value, inner, lines, seen, complain)
