@@ -197,7 +197,7 @@ class ReportView(View):
     """One reporting view; the same view is there for SQL users in schema `report`."""
 
     name: str
-    time_column: str | None = Field(description="Column that `since` and `until` cut; null: they are refused")
+    time_column: str | None = Field(description="Column that `since` and `until` cut; null: they cut nothing")
 
 
 class ReportRows(View):

@@ -1,6 +1,6 @@
 """Rows of the reporting views, for the API and the CLI; SQL users read the same views themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.errors import NotFound
+from app.errors import InvalidRequest, NotFound
 
 Cell: TypeAlias = str | int | float | bool | Decimal | datetime | list[str] | None
 
@@ -42,23 +42,50 @@ async def load(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    among: Mapping[str, Sequence[str]] | None = None,
     limit: int | None = None,
     offset: int = 0,
 ) -> Report:
-    """Rows of one reporting view with times in [since, until), in the view's order. Raises NotFound."""
+    """Rows of one reporting view with times in [since, until), in the view's order; some views have no times.
+
+    `among`: only rows whose column has one of these values. Raises NotFound; InvalidRequest for a missing column.
+    """
+    there = await list_columns(connection, name)
+    time_column, order = REPORTS[name]
+    conditions = ["true"]
+    values: dict[str, object] = {"limit": limit, "offset": offset}
+    if since is not None and time_column is not None:
+        conditions.append(f"{time_column} >= :since")
+        values["since"] = since
+    if until is not None and time_column is not None:
+        conditions.append(f"{time_column} < :until")
+        values["until"] = until
+    for column, wanted in (among or {}).items():
+        conditions.append(f"{_known(name, column, there)} = ANY(CAST(:among_{column} AS text[]))")
+        values[f"among_{column}"] = list(wanted)
+    statement = text(
+        f"SELECT * FROM report.{name} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT :limit OFFSET :offset"
+    )
+    found = await connection.execute(statement, values)
+    return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+
+
+async def list_columns(connection: AsyncConnection, name: str) -> tuple[str, ...]:
+    """Columns of one reporting view. Raises NotFound."""
     if name not in REPORTS:
         raise NotFound(f"no report is called {name!r}; there are {', '.join(REPORTS)}")
-    column, order = REPORTS[name]
-    conditions = ""
-    if column is not None:
-        conditions = (
-            f"WHERE (CAST(:since AS timestamptz) IS NULL OR {column} >= :since) "
-            f"AND (CAST(:until AS timestamptz) IS NULL OR {column} < :until) "
-        )
     found = await connection.execute(
-        text(f"SELECT * FROM report.{name} {conditions}ORDER BY {order} LIMIT :limit OFFSET :offset"),
-        {"since": since, "until": until, "limit": limit, "offset": offset}
-        if column is not None
-        else {"limit": limit, "offset": offset},
+        text(
+            "SELECT column_name::text FROM information_schema.columns "
+            "WHERE table_schema = 'report' AND table_name = :name ORDER BY ordinal_position"
+        ),
+        {"name": name},
     )
-    return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+    return tuple(found.scalars())
+
+
+def _known(name: str, column: str, there: Sequence[str]) -> str:
+    """The column itself: only names that the view has come into a statement."""
+    if column not in there:
+        raise InvalidRequest(f"report {name} cannot be cut by {column}; its columns are {', '.join(there)}")
+    return column
