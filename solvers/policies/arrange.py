@@ -68,8 +68,8 @@ def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier
 
 def arrange(
     problem: Problem, running: Sequence[Carrier], wanted: Mapping[Key, int], rows: Mapping[Key, OperatingPoint]
-) -> list[Carrier] | None:
-    """The running carriers changed to the wanted counts, or None when the new replicas do not all fit that way.
+) -> list[Carrier]:
+    """The running carriers changed to the wanted counts; new replicas that do not fit that way are left out.
 
     `wanted` and `rows` are by (service, GPU type). Running replicas with another row than `rows` stay as they are.
     """
@@ -78,7 +78,7 @@ def arrange(
     for key in sorted(wanted):
         for _ in range(wanted[key] - have[key]):
             if not _add(problem, carriers, key, rows[key]):
-                return None
+                break
     return [carrier for carrier in carriers if carrier.seats]
 
 

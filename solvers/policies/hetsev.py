@@ -127,7 +127,7 @@ def _merit(problem: Problem, draft: _Draft) -> tuple[float, float]:
 
 
 def _changed(problem: Problem, budget: Budget) -> _Draft | None:
-    """The running arrangement, changed to what the counts ask for; None when there is none or it does not fit."""
+    """The running arrangement, changed to what the counts ask for; None when nothing runs."""
     running = running_carriers(problem)
     if not running:
         return None
@@ -135,8 +135,7 @@ def _changed(problem: Problem, budget: Budget) -> _Draft | None:
     seats = Counter((seat.service, carrier.gpu_type) for carrier in running for seat in carrier.seats)
     counts, reasons, report = _count(problem, configurations, budget, lost={}, running=seats)
     carriers = arrange(problem, running, counts, {key: one.row for key, one in configurations.items()})
-    if carriers is None:
-        return None
+    carriers = top_up(problem, carriers, tuple(configurations.values()))
     return _Draft(plan=route(problem, NAME, carriers, reasons), steps=(report,))
 
 
