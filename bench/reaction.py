@@ -1,0 +1,222 @@
+"""How soon a node has a new command after a service's rate jumped, at the default period.
+
+Run: `python -m bench.reaction`. Prints a table and writes bench/results/reaction.json.
+
+Real: PostgreSQL, controller with its period and wake-ups, solver process, agents' loops, group commit, long poll. In
+this one process instead of over HTTP: the call between agent and control plane. Simulated: GPUs and requests, at the
+wall's speed. Each service's rate triples once, at a moment that has nothing to do with any period.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agents.agent import AgentSettings, NodeAgent
+from agents.ledger import Ledger
+from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.device import SimulatedDevice
+from agents.sim.load import Load, LoadShape, Spike
+from agents.sim.spec import make_node
+from agents.sim.truth import load_truth
+from agents.transport import DirectTransport
+from app.api.commands import CommandBoard
+from app.catalogue import load_gpu_types
+from app.clock import WallClock
+from app.control.controller import Controller
+from app.control.ingest import IngestQueue
+from app.control.loop import Loop
+from app.control.store import PolicySettings
+from app.control.worker import SolverWorker
+from app.db.ingest import WAKE_CHANNEL
+from app.db.leader import Leader
+from app.db.listen import Listener
+from app.db.postgres_store import PostgresStore
+from app.db.targets import COMMAND_CHANNEL
+from bench.real_store import GPU_TYPES, Fleet, open_fleet, temporary_database
+from bench.report import Figures, print_table, write_results
+from bench.sim_engine import measure_queue
+
+FLEET = Fleet(nodes=6, gpus_per_node=2, services=6)
+MEAN_RPS = 40.0
+JUMP = 3.0
+FIRST_JUMP_S = 12
+BETWEEN_JUMPS_S = 7
+"""Whole seconds, as the load's rates are; no multiple of the loop's 5 s or the agents' 2 s, to meet every phase."""
+SETTLE_S = 6
+SERVED_SHARE = 0.9
+"""A command answers a jump fully when it plans for this share of the new rate; the new rate itself is random."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrivals:
+    """Which commands reached the nodes, and when."""
+
+    clock: WallClock
+    start_s: float = 0.0
+    """The clock's time at which the trace began."""
+    commands: list[tuple[float, NodeCommand]] = field(default_factory=list)
+
+    def note(self, command: NodeCommand) -> None:
+        """A node received a command now."""
+        self.commands.append((self.clock.now_s() - self.start_s, command))
+
+    def first_after(self, at_s: float, service: str, rate_rps: float) -> float | None:
+        """Seconds from trace time `at_s` until a node had a command that plans for at least that rate."""
+        for received_s, command in self.commands:
+            planned = next((route.arrival_rate_rps for route in command.routes if route.service == service), 0.0)
+            if received_s >= at_s and planned >= rate_rps:
+                return received_s - at_s
+        return None
+
+
+def jump_times_s() -> dict[str, int]:
+    """Trace time of each service's jump."""
+    return {service.name: FIRST_JUMP_S + number * BETWEEN_JUMPS_S for number, service in enumerate(FLEET.nouns())}
+
+
+async def measure(url: str) -> list[Figures]:
+    """One row per jump."""
+    clock = WallClock()
+    arrivals = Arrivals(clock=clock)
+    # Compiles the simulator's queue, so that no agent's first window is long.
+    measure_queue(requests=1000)
+    async with (
+        open_fleet(url, FLEET, PolicySettings(), clock.now()) as engine,
+        _control_plane(engine, url, clock) as (ingest, board),
+        _agents(arrivals, ingest, board),
+    ):
+        await clock.sleep(max(jump_times_s().values()) + SETTLE_S)
+    return [
+        {
+            "service": service,
+            "jump_at_s": at_s,
+            "new_command_s": arrivals.first_after(at_s, service, 1.5 * MEAN_RPS),
+            "full_answer_s": arrivals.first_after(at_s, service, SERVED_SHARE * JUMP * MEAN_RPS),
+        }
+        for service, at_s in jump_times_s().items()
+    ]
+
+
+@asynccontextmanager
+async def _control_plane(
+    engine: AsyncEngine, url: str, clock: WallClock
+) -> AsyncIterator[tuple[IngestQueue, CommandBoard]]:
+    """Group commit, long poll and a leading controller, as `plimsoll serve` runs them."""
+    store, solver = PostgresStore(engine), SolverWorker()
+    await solver.start()
+    ingest = IngestQueue(store, clock, limit=1000)
+    board = CommandBoard(store, Listener(url, COMMAND_CHANNEL))
+
+    async def period_s() -> float:
+        return PolicySettings().period_s
+
+    async def maintain() -> None:
+        """Nothing is old enough yet."""
+
+    loop = Loop(store=store, solver=solver, clock=clock)
+    leader, wakeups = Leader(engine, "bench"), Listener(url, WAKE_CHANNEL)
+    controller = Controller(loop, leader, wakeups, period_s=period_s, maintain=maintain)
+    ingest.start()
+    board.start()
+    running = asyncio.create_task(controller.run())
+    try:
+        yield ingest, board
+    finally:
+        await _cancel(running)
+        await board.stop()
+        await ingest.stop()
+        await solver.close()
+
+
+@asynccontextmanager
+async def _agents(arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard) -> AsyncIterator[None]:
+    """Every node's agent with its own loops, around one simulated cluster."""
+    clock = arrivals.clock
+    arrivals.start_s = clock.now_s()
+    memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
+    nodes = tuple(
+        make_node(name, gpu_type, gpus=FLEET.gpus_per_node, memory_mib=memory_mib[gpu_type])
+        for name, gpu_type in FLEET.node_types().items()
+    )
+    cluster = SimulatedCluster(
+        nodes, Scenario(loads=_loads(), seed=1), world=load_truth(), clock=clock, start_s=arrivals.start_s
+    )
+
+    async def sync(observation: Observation, wait_s: float) -> SyncReply:
+        acknowledged = await ingest.add(observation)
+        within = partial(clock.sleep, wait_s)
+        command = await board.wait_for(observation.node, observation.generation, within)
+        if command is not None:
+            arrivals.note(command)
+        return SyncReply(boot=observation.boot, acknowledged=acknowledged, server_time_s=clock.now_s(), command=command)
+
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        stack.callback(stop.set)
+        for node in nodes:
+            agent = NodeAgent(
+                AgentSettings(node=node.name, boot="bench"),
+                SimulatedDevice(cluster, node.name),
+                transport=DirectTransport(sync),
+                clock=clock,
+                ledger=Ledger(None),
+            )
+            stack.push_async_callback(_cancel, asyncio.create_task(agent.run(stop)))
+        yield
+
+
+def _loads() -> dict[str, Load]:
+    last_s = max(jump_times_s().values()) + SETTLE_S
+    return {
+        service: Load(
+            shape=LoadShape(
+                mean_rps=MEAN_RPS, spikes=(Spike(start_s=at_s, length_s=last_s, factor=JUMP, ramp_s=1e-6),)
+            ),
+            duration_s=int(2 * last_s),
+            seed=1,
+            stream=stream,
+        )
+        for stream, (service, at_s) in enumerate(jump_times_s().items())
+    }
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _summary(label: str, rows: list[Figures], of: Callable[[list[float]], float]) -> Figures:
+    """One figure per column; None where a command never came."""
+    columns = {name: [row[name] for row in rows] for name in ("new_command_s", "full_answer_s")}
+    figures = {
+        name: of([value for value in values if isinstance(value, float)]) if None not in values else None
+        for name, values in columns.items()
+    }
+    return {"service": label, "jump_at_s": None, **figures}
+
+
+def run() -> list[Figures]:
+    """The jumps, then a row of their median and worst."""
+    with temporary_database() as url:
+        rows = asyncio.run(measure(url))
+    return [*rows, _summary("median", rows, median), _summary("worst", rows, max)]
+
+
+def main() -> None:
+    """Measure, print the table, write the JSON."""
+    rows = run()
+    print(f"Rate × {JUMP:g} → new command at the node, seconds; period {PolicySettings().period_s:g} s")
+    print_table(rows)
+    write_results("reaction", rows)
+
+
+if __name__ == "__main__":
+    main()
