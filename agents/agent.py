@@ -10,6 +10,7 @@ The three loops run side by side, so that a silent control plane stops neither t
 
 import asyncio
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
@@ -143,8 +144,9 @@ class NodeAgent:
         Raises TransportError (not Unacceptable: such an observation is given up, and says so in the next one).
         """
         while (oldest := self.outbox.oldest()) is not None:
-            next_s = self._window_start_s + self.settings.period_s
-            wait_s = max(0.0, next_s - self._clock.now_s()) if waits and len(self.outbox) == 1 else 0.0
+            wait_s = (
+                max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and len(self.outbox) == 1 else 0.0
+            )
             try:
                 reply = await self._transport.exchange(oldest, wait_s=wait_s)
             except Unacceptable as error:
@@ -218,9 +220,17 @@ class NodeAgent:
         except (TransportError, DeviceError) as error:
             log.warning("could not say goodbye: %s", error)
 
+    def _next_observation_s(self) -> float:
+        """The first multiple of the period that leaves at least half a period for the window.
+
+        All agents cut their windows at the same moments, so that the control plane can add them up as they are.
+        """
+        period_s = self.settings.period_s
+        return period_s * math.ceil(self._window_start_s / period_s + 0.5)
+
     async def _observe_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._window_start_s + self.settings.period_s - self._clock.now_s())
+            await self._clock.sleep(self._next_observation_s() - self._clock.now_s())
             await self.observe()
 
     async def _sync_loop(self) -> None:

@@ -109,6 +109,7 @@ class Controller:
             led, self.leads = self.leads, await self._lead.acquire()
             if self.leads and not led:
                 log.info("this process leads")
+                await self._loop.solver.start()
                 await self._safely_maintain()
             if self.leads:
                 self.last = await tick(self._loop)

@@ -1,8 +1,8 @@
 """Agents' windows → sums over the loop's windows; both stores follow these rules.
 
-Every node's windows start when its agent started and last as long as its settings say. The loop's windows are aligned
-to multiples of `PolicySettings.window_s`; a reading counts, undivided, in the one where the agent's window ends, so
-that a window is complete as soon as it is over.
+The loop's windows are aligned to multiples of `PolicySettings.window_s`. Agents report at multiples of their own period,
+always a little late; a reading counts, undivided, in the window whose end is nearest to its own, so that a window is
+complete soon after it is over.
 """
 
 import math
@@ -16,8 +16,8 @@ from app.control.store import WINDOWS_IN_SNAPSHOT, ServiceWindow
 OLDEST_WINDOW_S = 7 * 86400.0
 """An agent that was cut off sends what it kept; a window that claims to be older comes from a wrong clock."""
 
-LATENESS = 0.05
-"""An agent that reports at each multiple of the window length is always a little late: by less than this share."""
+LATENESS = 0.5
+"""Agents report at each multiple of their period, always a little late: by less than this share of the window."""
 
 WindowKey = tuple[str, int]
 """(service, number of the window: its start divided by its length)."""
@@ -50,7 +50,7 @@ def placed_start_s(observation: Observation, received_s: float) -> float:
 
 
 def window_number(end_s: float, window_s: float) -> int:
-    """Number of the loop's window in which an agent's window ends: number · window_s < end, but for LATENESS."""
+    """Number of the loop's window in which an agent's window counts, whose end it missed by less than LATENESS."""
     return math.ceil(end_s / window_s - LATENESS) - 1
 
 

@@ -53,6 +53,10 @@ class SolverUnavailable(Exception):
 class Solver(Protocol):
     """Runs policies."""
 
+    async def start(self) -> None:
+        """Get ready, so that the first plan does not wait for it. Raises SolverUnavailable."""
+        ...
+
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""
         ...
@@ -74,6 +78,9 @@ def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic
 
 class InlineSolver:
     """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine is."""
+
+    async def start(self) -> None:
+        """Nothing to start."""
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""

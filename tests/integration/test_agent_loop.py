@@ -90,7 +90,7 @@ def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
     seconds = last.window_start_s + last.window_s - received[0].window_start_s
     assert arrivals(received) == pytest.approx(100.0 * seconds, rel=0.2)  # a stall of 10 ms is 50 requests
     assert last.replicas[0].state == "ready"
-    assert max(running.plane.waits_s) <= 2.0
+    assert max(running.plane.waits_s) <= 3.0  # one and a half periods: the next observation is at a multiple of it
 
 
 def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() -> None:

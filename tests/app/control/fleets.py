@@ -88,6 +88,9 @@ class Answering:
     """Runs between question and answer."""
     asked: list[PlanRequest] = field(default_factory=list)
 
+    async def start(self) -> None:
+        """Always ready."""
+
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         self.asked.append(request)
         await self.meanwhile()
