@@ -57,9 +57,6 @@ class Summary:
     plans_pushed: int
     first_plan_s: float
     """Wall seconds from the command to the first plan in force."""
-    database_url: str
-    psql: str
-    """Command that opens the database; empty where there is no psql."""
 
     @property
     def cost_usd(self) -> float:
@@ -72,8 +69,8 @@ class Summary:
         return sum(service.baseline_usd for service in self.services)
 
 
-def render(summary: Summary) -> RenderableType:
-    """The report; fits 80 columns."""
+def render(summary: Summary, *, psql: str = "") -> RenderableType:
+    """The report; fits 80 columns but for its SQL. `psql`: the command that opens the database, empty without one."""
     return Group(
         Text(""),
         Text(
@@ -84,7 +81,7 @@ def render(summary: Summary) -> RenderableType:
         _services(summary),
         _accounts(summary),
         _decisions(summary),
-        *_sql(summary),
+        *_sql(psql),
     )
 
 
@@ -156,11 +153,11 @@ def _decisions(summary: Summary) -> Text:
     return text
 
 
-def _sql(summary: Summary) -> list[RenderableType]:
+def _sql(psql: str) -> list[RenderableType]:
     lines: list[RenderableType] = [Text("ask it in SQL", style="bold")]
-    if summary.psql:
-        lines.append(Text(f"  {summary.psql}", style="cyan", overflow="fold"))
+    if psql:
+        lines.append(Text(f"  {psql}", style="cyan"))
     for question, query in QUERIES:
         lines.append(Text(f"  -- {question}", style="dim"))
-        lines.append(Text("  " + query.replace("\n", "\n  "), overflow="fold"))
+        lines.append(Text("  " + query.replace("\n", "\n  ")))
     return lines

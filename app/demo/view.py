@@ -71,6 +71,17 @@ def render(frame: Frame) -> RenderableType:
     )
 
 
+def line(frame: Frame) -> str:
+    """The picture in one line, for logs."""
+    missing = [service.name for service in frame.services if (service.attainment or 1.0) < service.percentile]
+    return (
+        f"{_clock(frame.trace_s)}  {sum(service.arrival_rate_rps for service in frame.services):.0f} rps  "
+        f"{sum(bool(gpu.shares) for gpu in frame.gpus)} GPUs  {frame.cost_now_usd_per_hour:.2f} USD/h "
+        f"(k8s_hpa {frame.baseline_now_usd_per_hour:.2f})  "
+        f"{'below the SLO so far: ' + ', '.join(missing) if missing else 'every SLO met so far'}"
+    )
+
+
 def _header(frame: Frame) -> Text:
     done = min(1.0, frame.trace_s / frame.duration_s)
     filled = round(done * 30)

@@ -1,0 +1,122 @@
+"""From the running demo to its pictures: frames while it runs, a summary at its end."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agents.sim.cluster import ServiceTotals, SimulatedCluster
+from app.control.observe import bucket_percentile_ms
+from app.control.report import describe_change
+from app.demo.view import Frame, GpuLine, ServiceLine
+from app.simulate.accounting import hourly_cost_usd, make_bill
+from solvers.plan import BoundPlan
+from solvers.state import GpuType, Service
+
+READING_S = 60.0
+"""Rates and latencies in the live view are over the last minute of trace time."""
+
+Pushed = list[tuple[datetime, BoundPlan]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Feed:
+    """What the live view remembers between frames."""
+
+    cluster: SimulatedCluster
+    services: tuple[Service, ...]
+    gpu_types: tuple[GpuType, ...]
+    duration_s: float
+    speed: float
+    start: datetime
+    """When the trace began, by the demo's clock."""
+    pushed: Pushed = field(default_factory=list)
+    """Targets of the control plane with the time from which each was in force."""
+    baseline: Pushed = field(default_factory=list)
+    """The same of the baseline; shared with its store."""
+    power_w: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Newest reading by (node, GPU index), as the agents report it."""
+    past: deque[tuple[float, dict[str, ServiceTotals]]] = field(default_factory=deque)
+
+    def note_target(self, at: datetime, plan: BoundPlan) -> None:
+        """The control plane pushed a new target."""
+        self.pushed.append((at, plan))
+
+    def frame(self, now: datetime) -> Frame:
+        """The picture of this moment."""
+        trace_s = (now - self.start).total_seconds()
+        totals = {entry.service: entry for entry in self.cluster.totals()}
+        self.past.append((trace_s, totals))
+        while trace_s - self.past[0][0] > READING_S and len(self.past) > 1:
+            self.past.popleft()
+        target = self.pushed[-1][1] if self.pushed else None
+        return Frame(
+            trace_s=trace_s,
+            duration_s=self.duration_s,
+            speed=self.speed,
+            generation=target.generation if target else 0,
+            last_change=self._last_change(),
+            services=[self._service(service, totals, target, trace_s) for service in self.services],
+            gpus=list(self._gpus(target)),
+            cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
+            baseline_now_usd_per_hour=hourly_cost_usd(self.baseline[-1][1] if self.baseline else None, self.gpu_types),
+            cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd,
+            baseline_usd=make_bill(self.baseline, self.gpu_types, now).total_usd,
+        )
+
+    def _last_change(self) -> str:
+        if not self.pushed:
+            return "none yet"
+        before = self.pushed[-2][1] if len(self.pushed) > 1 else None
+        return describe_change(before, self.pushed[-1][1])
+
+    def _service(
+        self, service: Service, totals: Mapping[str, ServiceTotals], target: BoundPlan | None, trace_s: float
+    ) -> ServiceLine:
+        total = totals[service.name]
+        since_s, then = self.past[0]
+        earlier = then[service.name]
+        counts = {
+            bucket: count - earlier.latency_buckets[bucket]
+            for bucket, count in enumerate(total.latency_buckets)
+            if count > earlier.latency_buckets[bucket]
+        }
+        seconds = max(1.0, trace_s - since_s)
+        planned = [
+            replica.sm_percent
+            for gpu in (target.gpus if target else ())
+            for replica in gpu.replicas
+            if replica.service == service.name
+        ]
+        return ServiceLine(
+            name=service.name,
+            arrival_rate_rps=(total.arrivals - earlier.arrivals) / seconds,
+            latency_ms=bucket_percentile_ms(counts, service.slo.percentile),
+            slo_ms=service.slo.latency_ms,
+            percentile=service.slo.percentile,
+            attainment=attainment(total),
+            replicas=total.replicas,
+            planned_replicas=len(planned),
+            sm_percent=sum(planned),
+        )
+
+    def _gpus(self, target: BoundPlan | None) -> Iterable[GpuLine]:
+        shares: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for bound in target.gpus if target else ():
+            shares[bound.id] = [(replica.service, replica.sm_percent) for replica in bound.replicas]
+        caps = {gpu_type.name: gpu_type.power_cap_w for gpu_type in self.gpu_types}
+        for name, node in self.cluster.nodes.items():
+            for gpu in node.gpus:
+                yield GpuLine(
+                    name=f"{name}/{gpu.index}",
+                    gpu_type=gpu.spec.gpu_type,
+                    shares=tuple(sorted(shares[f"{name}/gpu-{gpu.index}"])),
+                    power_w=self.power_w.get((name, gpu.index), 0.0),
+                    power_cap_w=caps[gpu.spec.gpu_type],
+                )
+
+
+def attainment(total: ServiceTotals) -> float | None:
+    """Share of the finished requests that met the SLO; None before the first one."""
+    finished = total.served + total.rejected
+    return total.in_slo / finished if finished else None

@@ -1,0 +1,279 @@
+"""The demo's course: start everything, deploy through the API, watch, report."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+
+import aiohttp
+from rich.console import Console
+from rich.live import Live
+
+from agents.protocol import Observation
+from agents.sim.cluster import SimulatedCluster
+from agents.sim.truth import load_truth
+from app import postgres
+from app.catalogue.install import install_catalogue
+from app.clock import WallClock
+from app.control.loop import TickOutcome
+from app.control.worker import InlineSolver
+from app.db import databases, migrate, plans, policies
+from app.db.engine import make_engine
+from app.db.listen import conninfo
+from app.db.transaction import Engine, transaction
+from app.demo import report, view
+from app.demo.feed import Feed
+from app.demo.manifests import demo_manifests
+from app.demo.nodes import DemoNodes, WatchedTransport
+from app.demo.scenario import DURATION_S, SERVICES, demo_cluster, demo_settings
+from app.demo.summary import Course, make_summary
+from app.errors import PlimsollError
+from app.logs import configure_logs
+from app.main import Plane, make_plane, make_server, running_controller
+from app.settings import Settings
+from app.simulate.closed_loop import ClosedLoop, ClusterPlan
+from app.tokens import create_locally
+
+DATABASE = "plimsoll_demo"
+FRAME_S = 0.5
+"""Wall seconds between two pictures."""
+LINE_SHARE = 0.1
+"""Without a terminal, one line each time that this share of the trace has passed."""
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What the command line says."""
+
+    settings: Settings
+    speed: float
+    seed: int
+    keep: bool
+    duration_s: float = float(DURATION_S)
+
+
+def run_demo(options: DemoOptions, console: Console) -> None:
+    """The whole demo, until its trace ends or somebody presses Ctrl-C."""
+    began_s = time.monotonic()
+    configure_logs(options.settings.model_copy(update={"log_level": "error"}))
+    console.print("starting PostgreSQL, API, control loop and 8 simulated nodes …", style="dim")
+    server = postgres.start(options.settings.data_dir)
+    try:
+        asyncio.run(_run(server, options, console, began_s))
+    except KeyboardInterrupt:
+        console.print("\nstopped")
+    finally:
+        if server.started_here:
+            postgres.stop(options.settings.data_dir)
+
+
+async def _run(server: postgres.Server, options: DemoOptions, console: Console, began_s: float) -> None:
+    await databases.recreate(server.url, DATABASE)
+    url = server.database_url(DATABASE)
+    await asyncio.to_thread(migrate.upgrade, url)
+    engine = make_engine(url, pool_size=2, application="plimsoll-demo")
+    try:
+        await _Demo(options, console, engine, began_s).run(url)
+    finally:
+        await engine.dispose()
+
+
+class _Demo:
+    """One run; the parts that several steps need."""
+
+    def __init__(self, options: DemoOptions, console: Console, engine: Engine, began_s: float) -> None:
+        self.options = options
+        self.engine = engine
+        self.console = console
+        self.began_s = began_s
+        self.ticks: list[TickOutcome] = []
+        self.first_plan_s = 0.0
+
+    async def run(self, url: str) -> None:
+        """Start, deploy, watch until the trace ends, report."""
+        settings = self.options.settings.model_copy(
+            update={"speed": self.options.speed, "port": free_port(self.options.settings), "log_level": "error"}
+        )
+        plane = make_plane(settings, url=url, clock=WallClock(speed=self.options.speed))
+        async with self._running(plane) as address:
+            token = await self._install(plane)
+            await self._deploy(address, token)
+            await self._first_tick()
+            await self._watch(plane, address, token)
+            if self.options.keep:
+                await self._stay(address)
+
+    @asynccontextmanager
+    async def _running(self, plane: Plane) -> AsyncIterator[str]:
+        """API and controller; yields the API's address."""
+        server = make_server(plane)
+        serving = asyncio.create_task(server.serve(), name="plimsoll-api")
+        async with running_controller(plane, on_tick=self.ticks.append):
+            while not server.started:
+                if serving.done():
+                    await serving
+                    raise PlimsollError(f"the API did not start on port {plane.settings.port}")
+                await asyncio.sleep(0.02)
+            try:
+                yield f"http://{plane.settings.host}:{plane.settings.port}"
+            finally:
+                server.should_exit = True
+                await serving
+
+    async def _install(self, plane: Plane) -> str:
+        """Catalogue, policy and the first admin's token."""
+        at = plane.clock.now()
+        await install_catalogue(self.engine, at, networks=sorted({service.network for service in SERVICES}))
+        async with transaction(self.engine) as connection:
+            await policies.save(connection, demo_settings("hetsev", self.options.seed), at=at, actor="demo")
+        made = await create_locally(self.engine, name="demo", scope="admin", at=at)
+        path = self.options.settings.data_dir / "demo-token"
+        path.touch(mode=0o600)
+        path.write_text(made.secret + "\n")
+        return made.secret
+
+    async def _deploy(self, address: str, token: str) -> None:
+        """Nodes and services through the REST API, as an operator and the teams would."""
+        headers = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(address, headers=headers) as session:
+            for kind, name, body in demo_manifests():
+                async with session.put(f"/api/v1/{kind}/{name}", json=body) as answer:
+                    if answer.status >= 400:
+                        raise PlimsollError(f"PUT {kind}/{name} was answered {answer.status}: {await answer.text()}")
+
+    async def _first_tick(self) -> None:
+        """Wait until the control loop runs; its solvers take some seconds to load."""
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not self.ticks:
+            if time.monotonic() > deadline_s:
+                raise PlimsollError(f"the control loop did not tick within {START_LIMIT_S:.0f} s; see its log above")
+            await asyncio.sleep(0.1)
+
+    async def _watch(self, plane: Plane, address: str, token: str) -> None:
+        plan = demo_cluster("hetsev", self.options.seed)
+        cluster = SimulatedCluster(plan.nodes, plan.scenario, world=load_truth(), clock=plane.clock)
+        baseline = ClosedLoop(
+            demo_cluster("k8s_hpa", self.options.seed),
+            world=load_truth(),
+            clock=plane.clock,
+            solver=InlineSolver(),
+            promises_may_break=True,
+        )
+        feed = Feed(
+            cluster=cluster,
+            services=plan.services,
+            gpu_types=plan.gpu_types,
+            duration_s=self.options.duration_s,
+            speed=self.options.speed,
+            start=plane.clock.now(),
+            baseline=baseline.store.pushed,
+        )
+
+        def watch(observation: Observation) -> None:
+            feed.power_w.update({(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus})
+
+        nodes = DemoNodes(
+            plan,
+            cluster,
+            plane.clock,
+            transport=lambda: WatchedTransport(address, token, speed=self.options.speed, watch=watch),
+        )
+        beside = asyncio.create_task(run_baseline(baseline, plan), name="demo-baseline")
+        nodes.start()
+        try:
+            await self._show(plane, feed, nodes)
+        finally:
+            beside.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beside
+            await nodes.stop()
+        await self._report(plane, feed, baseline)
+
+    async def _show(self, plane: Plane, feed: Feed, nodes: DemoNodes) -> None:
+        """The live view, or a line now and then where no terminal shows it."""
+        is_live = self.console.is_terminal
+        with Live(console=self.console, auto_refresh=False, screen=False) if is_live else nullcontext() as live:
+            next_line = 0.0
+            while True:
+                await self._note_target(plane, feed)
+                if not self.first_plan_s and nodes.have_a_plan:
+                    self.first_plan_s = time.monotonic() - self.began_s
+                frame = feed.frame(plane.clock.now())
+                if live is not None:
+                    live.update(view.render(frame), refresh=True)
+                elif frame.trace_s >= next_line:
+                    next_line += LINE_SHARE * feed.duration_s
+                    self.console.print(view.line(frame), soft_wrap=True)
+                if frame.trace_s >= feed.duration_s:
+                    return
+                await asyncio.sleep(FRAME_S)
+
+    async def _note_target(self, plane: Plane, feed: Feed) -> None:
+        """Look the target up when a tick says that it changed."""
+        known = feed.pushed[-1][1].generation if feed.pushed else 0
+        if self.ticks and self.ticks[-1].generation > known:
+            async with transaction(self.engine) as connection:
+                found = await plans.load_bound(connection, "target")
+            if found is not None and found[1].generation > known:
+                feed.note_target(plane.clock.now(), found[1])
+
+    async def _report(self, plane: Plane, feed: Feed, baseline: ClosedLoop) -> None:
+        async with transaction(self.engine) as connection:
+            summary = await make_summary(
+                connection,
+                feed,
+                baseline.cluster.totals(),
+                Course(
+                    ticks=self.ticks,
+                    ended_at=plane.clock.now(),
+                    wall_s=time.monotonic() - self.began_s,
+                    first_plan_s=self.first_plan_s,
+                ),
+            )
+        self.console.print(report.render(summary, psql=psql_command(plane.url)), soft_wrap=True)
+
+    async def _stay(self, address: str) -> None:
+        path = self.options.settings.data_dir / "demo-token"
+        self.console.print(
+            "\nstill running, without load, until Ctrl-C:\n"
+            f"  export PLIMSOLL_URL={address} PLIMSOLL_TOKEN_FILE={path}\n"
+            "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
+            soft_wrap=True,
+        )
+        await asyncio.Event().wait()
+
+
+async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
+    """Kubernetes' autoscaler on its own copy of the cluster and the same requests, on the demo's clock."""
+    period_s, agent_period_s = plan.settings.period_s, plan.agent_period_s
+    clock = baseline.clock
+    next_tick_s = clock.now_s()
+    while True:
+        await baseline.step()
+        if clock.now_s() >= next_tick_s:
+            await baseline.tick()
+            next_tick_s += period_s
+        await clock.sleep(agent_period_s)
+
+
+def free_port(settings: Settings) -> int:
+    """The configured port where it is free, else any free one."""
+    for port in (settings.port, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise PlimsollError(f"no free port on {settings.host}")
+
+
+def psql_command(url: str) -> str:
+    """The command that opens the demo's database, or nothing where psql is not installed."""
+    return f"psql '{conninfo(url)}'" if shutil.which("psql") else ""
