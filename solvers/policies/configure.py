@@ -66,6 +66,9 @@ class Companies:
             service.name: self._eligible(service) for service in problem.services if service.allows(gpu_type.name)
         }
         self._all = self._company(tuple(self._rows.values())) if len(self._rows) > SEPARATE_COMPANY else None
+        # No two replicas of a service share a GPU, so that one that is alone in the world pays for whole GPUs.
+        needy = sum(bool(self._rows.get(each.name)) and _is_needy(each) for each in problem.services)
+        self._places = max(1, min(problem.max_replicas_per_gpu, needy))
 
     def of(self, service: str) -> WorstNeighbours:
         """The worst company of a service."""
@@ -120,7 +123,7 @@ class Companies:
             row.sm_percent / 100.0,
             row.memory_mib / self._gpu_type.memory_mib,
             row.power_w / watts if row.power_w > 0 else 0.0,
-            1.0 / self._problem.max_replicas_per_gpu,
+            1.0 / self._places,
         )
 
 
@@ -128,26 +131,33 @@ def _choose(
     problem: Problem, service: ServiceDemand, candidates: Sequence[Configuration], *, keep_running: bool
 ) -> Configuration:
     """The candidate with the least cost of enough replicas; ties by fewer replicas, then by a smaller row."""
-    stock = problem.gpu_type(candidates[0].gpu_type).count
-    best = min(candidates, key=lambda candidate: _rank(service, candidate, stock))
+    limits = (problem.gpu_type(candidates[0].gpu_type).count, service.max_replicas)
+    most = min((limit for limit in limits if limit is not None), default=None)
+    best = min(candidates, key=lambda candidate: _rank(service, candidate, most))
     if not keep_running:
         return best
     running = _running_rows(problem, service.name, best.gpu_type)
     kept = [candidate for candidate in candidates if candidate.row[:3] in running]
     if not kept:
         return best
-    favourite = min(kept, key=lambda candidate: _rank(service, candidate, stock))
-    beyond, cost = _rank(service, favourite, stock)[:2]
-    best_beyond, best_cost = _rank(service, best, stock)[:2]
+    favourite = min(kept, key=lambda candidate: _rank(service, candidate, most))
+    beyond, cost = _rank(service, favourite, most)[:2]
+    best_beyond, best_cost = _rank(service, best, most)[:2]
     return favourite if beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE else best
 
 
-def _rank(service: ServiceDemand, candidate: Configuration, stock: int | None) -> tuple[float, float, int, float, int]:
-    """Rate that the type's stock cannot carry, then cost, replicas, SM percent, batch."""
+def _rank(service: ServiceDemand, candidate: Configuration, most: int | None) -> tuple[float, float, int, float, int]:
+    """Rate that at most `most` replicas cannot carry, then cost, replicas, SM percent, batch."""
     needed = max(1, service.min_replicas, math.ceil(service.arrival_rate_rps / candidate.capacity_rps - 1e-9))
-    most = needed if stock is None else min(needed, stock)
-    beyond = max(0.0, service.arrival_rate_rps - most * candidate.capacity_rps)
+    beyond = 0.0
+    if most is not None and needed > most:
+        beyond = max(0.0, service.arrival_rate_rps - most * candidate.capacity_rps)
     return beyond, needed * candidate.cost_usd_per_hour, needed, candidate.row.sm_percent, candidate.row.batch
+
+
+def _is_needy(service: ServiceDemand) -> bool:
+    """Whether the service wants any replica."""
+    return service.arrival_rate_rps > 0.0 or service.min_replicas > 0
 
 
 def _running_rows(problem: Problem, service: str, gpu_type: str) -> set[tuple[float, int, float]]:
