@@ -18,10 +18,9 @@ from app.control.windows import (
     Sums,
     WindowKey,
     make_windows,
+    parts_of,
     placed_start_s,
     snapshot_numbers,
-    sums_of,
-    window_number,
 )
 from app.errors import Conflict, NotFound
 from solvers.plan import BoundPlan
@@ -214,9 +213,8 @@ class MemoryStore:
             row.generation = observation.generation
             self._note_health(observation)
         window_s = self.settings.window_s
-        number = window_number(end_s, window_s)
-        for service, sums in sums_of(observation):
-            self._sums.setdefault(window_s, {}).setdefault((service, number), Sums()).add(sums)
+        for key, counts in parts_of(observation, end_s, window_s):
+            self._sums.setdefault(window_s, {}).setdefault(key, Sums()).add(counts)
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
 

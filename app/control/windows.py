@@ -1,8 +1,9 @@
 """Agents' windows → sums over the loop's windows; both stores follow these rules.
 
-The loop's windows are aligned to multiples of `PolicySettings.window_s`. Agents report at multiples of their own period,
-always a little late; a reading counts, undivided, in the window whose end is nearest to its own, so that a window is
-complete soon after it is over.
+The loop's windows are aligned to multiples of `PolicySettings.window_s`. Agents report at multiples of their own
+period, always a little late; a reading counts, undivided, in the window whose end is nearest to its own, so that a
+window is complete soon after it is over. A reading of an agent that was held up covers several windows; it counts in
+equal parts in each of them, or it would look like a burst.
 """
 
 import math
@@ -42,6 +43,22 @@ class Sums:
         for bucket, count in other.latency_buckets.items():
             self.latency_buckets[bucket] = self.latency_buckets.get(bucket, 0) + count
 
+    def part(self, index: int, parts: int) -> "Sums":
+        """One of `parts` nearly equal parts, which add up to the whole."""
+        return Sums(
+            arrivals=_part(self.arrivals, index, parts),
+            served=_part(self.served, index, parts),
+            in_slo=_part(self.in_slo, index, parts),
+            rejected=_part(self.rejected, index, parts),
+            latency_buckets={
+                bucket: part for bucket, count in self.latency_buckets.items() if (part := _part(count, index, parts))
+            },
+        )
+
+
+def _part(count: int, index: int, parts: int) -> int:
+    return count * (index + 1) // parts - count * index // parts
+
 
 def placed_start_s(observation: Observation, received_s: float) -> float:
     """Start of the agent's window, moved where need be: it ended before it was received and is not absurdly old."""
@@ -52,6 +69,15 @@ def placed_start_s(observation: Observation, received_s: float) -> float:
 def window_number(end_s: float, window_s: float) -> int:
     """Number of the loop's window in which an agent's window counts, whose end it missed by less than LATENESS."""
     return math.ceil(end_s / window_s - LATENESS) - 1
+
+
+def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterator[tuple[WindowKey, Sums]]:
+    """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends."""
+    newest = window_number(end_s, window_s)
+    covered = max(1, round(observation.window_s / window_s))
+    for service, counts in sums_of(observation):
+        for part in range(covered):
+            yield (service, newest - part), counts if covered == 1 else counts.part(part, covered)
 
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.control.store import Ingested
-from app.control.windows import Sums, WindowKey, add_all, sums_of, window_number
+from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
 from app.db.observation_rows import Placed, copy_all
 
@@ -185,11 +185,7 @@ async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], recei
 
 async def _add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
     window_s = (await policies.load_current(connection)).window_s
-    sums = add_all(
-        ((service, window_number(entry.end.timestamp(), window_s)), counts)
-        for entry in fresh
-        for service, counts in sums_of(entry.observation)
-    )
+    sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
     if not sums:
         return
     keys = sorted(sums)

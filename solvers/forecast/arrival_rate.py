@@ -27,6 +27,8 @@ DEFAULT_SMOOTHING_S = 60.0
 _REMEMBERED_SMOOTHINGS = 8.0
 _FEWEST_FOR_TREND = 3
 _SURPRISE_DEVIATIONS = 3.0
+# Standard deviation of a normal variable over the median of its absolute value.
+_NORMAL_PER_MEDIAN = 1.4826
 
 
 def forecast_rate(
@@ -61,8 +63,18 @@ def forecast_rate(
     if _is_surprise(arrivals, window_s, ages_s, smoothing_s):
         expected = max(expected, float(rates[-1]))
     noise = float(np.sqrt(expected / window_s[-1]))
-    scatter = float(np.sqrt(_weights(window_s, ages_s, smoothing_s) @ (rates - line.rates_rps(ages_s)) ** 2))
+    scatter = _scatter_rps(rates - line.rates_rps(ages_s), _weights(window_s, ages_s, smoothing_s), noise)
     return headroom * (expected + NormalDist().inv_cdf(percentile) * max(noise, scatter))
+
+
+def _scatter_rps(residuals: Reals, weights: Reals, noise_rps: float) -> float:
+    """Weighted root mean square of the residuals, each counted up to three times their usual size.
+
+    Without that limit one odd window (an agent that was held up, a retry storm) would rule the margin for minutes.
+    """
+    usual = max(noise_rps, _NORMAL_PER_MEDIAN * float(np.median(np.abs(residuals))))
+    limited = np.minimum(np.abs(residuals), _SURPRISE_DEVIATIONS * usual)
+    return float(np.sqrt(weights @ limited**2))
 
 
 class _Line(NamedTuple):

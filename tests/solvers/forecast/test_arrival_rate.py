@@ -117,3 +117,14 @@ def test_windows_of_unequal_length_weigh_by_their_length() -> None:
 def test_bad_input_is_refused(arrivals: list[float], window_s: list[float], options: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):
         forecast_rate(np.array(arrivals), np.array(window_s), **options)
+
+
+def test_one_odd_window_does_not_rule_the_margin() -> None:
+    # 100 rps in windows of 5 s, but one of them, a minute ago, counted eight windows' requests.
+    arrivals = np.full(60, 500.0)
+    arrivals[-12] = 4000.0
+    calm = forecast_rate(np.full(60, 500.0), np.full(60, 5.0))
+    odd = forecast_rate(arrivals, np.full(60, 5.0))
+    assert calm is not None
+    assert odd is not None
+    assert odd < 1.7 * calm
