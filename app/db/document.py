@@ -26,7 +26,8 @@ What did each team cost yesterday, and what was idle?
 
 Which services missed their SLO, and when?
 
-    SELECT hour, service, attainment_percent, slo_percent FROM report.slo_attainment_hour WHERE NOT is_met ORDER BY hour;
+    SELECT hour, service, attainment_percent, slo_percent FROM report.slo_attainment_hour
+    WHERE NOT is_met ORDER BY hour;
 
 How far from the proven optimum are the plans?
 
@@ -41,7 +42,8 @@ WHERE n.nspname = 'report' AND c.relkind = 'v' ORDER BY c.relname
 """
 
 _COLUMNS = """
-SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, col_description(a.attrelid, a.attnum) AS meaning
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind,
+       col_description(a.attrelid, a.attnum) AS meaning
 FROM pg_attribute a WHERE a.attrelid = CAST('report.' || :view AS regclass) AND a.attnum > 0 ORDER BY a.attnum
 """
 

@@ -234,18 +234,16 @@ def test_node_health_compares_wanted_and_observed(database: str) -> None:
 
 
 def test_every_report_loads_within_a_period(database: str) -> None:
-    async def work() -> dict[str, int]:
-        engine = make_engine(database, pool_size=2)
+    counts: dict[str, int] = {}
+
+    async def load_all(engine: AsyncEngine) -> None:
         await a_busy_morning(engine)
         async with engine.connect() as connection:
-            counts = {
-                name: len((await reports.load(connection, name, since=at(11), until=at(12), limit=100)).rows)
-                for name in reports.REPORTS
-            }
-        await engine.dispose()
-        return counts
+            for name in reports.REPORTS:
+                report = await reports.load(connection, name, since=at(11), until=at(12), limit=100)
+                counts[name] = len(report.rows)
 
-    counts = asyncio.run(work())
+    query(database, load_all)
     assert counts["bill_hour"] == 2
     assert counts["cost_by_service_hour"] == 3
     assert counts["plan_history"] == 0

@@ -168,6 +168,33 @@ def test_what_others_need_is_not_deleted(database: str) -> None:
     with_connection(database, work)
 
 
+def test_a_network_names_the_gpu_types_that_it_is_profiled_on(database: str) -> None:
+    async def work(connection: AsyncConnection) -> None:
+        await profiles.save_network(connection, "alexnet", at=LATER, description="small", labels={"by": "us"})
+        found = await profiles.list_networks(connection)
+        assert [(row.name, row.gpu_types) for row in found] == [("alexnet", ()), ("resnet50", ("T4",))]
+        assert (await profiles.get_network(connection, "alexnet")).labels == {"by": "us"}
+        await profiles.remove_network(connection, "alexnet")
+        with pytest.raises(NotFound):
+            await profiles.get_network(connection, "alexnet")
+
+    with_connection(database, work)
+
+
+def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(database: str) -> None:
+    async def work(connection: AsyncConnection) -> None:
+        (points,) = await profiles.load_points(connection)
+        wanted = replace(points, sensitivity=0.7)
+        new = profiles.Profile(points=wanted, provenance="scaled", source="half a V100")
+        assert await profiles.save_profiles(connection, [new], at=LATER) == 1
+        assert await profiles.load_points(connection) == (wanted,)
+        old, current = await profiles.list_profiles(connection, network_name="resnet50")
+        assert [(row.version, row.is_current) for row in (old, current)] == [(1, False), (2, True)]
+        assert await profiles.get_profile(connection, old.id) == (old, points)
+
+    with_connection(database, work)
+
+
 def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         assert await policies.load_current(connection) == PolicySettings()
