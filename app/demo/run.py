@@ -18,7 +18,7 @@ from agents.sim.cluster import SimulatedCluster
 from agents.sim.truth import load_truth
 from app import postgres
 from app.catalogue.install import install_catalogue
-from app.clock import WallClock
+from app.clock import Clock, ManualClock, WallClock
 from app.control.loop import TickOutcome
 from app.control.worker import InlineSolver
 from app.db import databases, migrate, plans, policies
@@ -83,6 +83,36 @@ async def _run(server: postgres.Server, options: DemoOptions, console: Console, 
         await engine.dispose()
 
 
+class Stage:
+    """Everything that takes time to load, before the trace begins: data, compiled kernels, the baseline's policy."""
+
+    def __init__(self, seed: int) -> None:
+        self.plan = demo_cluster("hetsev", seed)
+        self._baseline_plan = demo_cluster("k8s_hpa", seed)
+        self._world = load_truth()
+        asyncio.run(self._rehearse())
+
+    def open(self, clock: Clock) -> tuple[SimulatedCluster, ClosedLoop]:
+        """The control plane's cluster and the baseline's; both traces begin now."""
+        start_s = clock.now_s()
+        cluster = SimulatedCluster(self.plan.nodes, self.plan.scenario, world=self._world, clock=clock, start_s=start_s)
+        return cluster, self._baseline(clock)
+
+    def _baseline(self, clock: Clock) -> ClosedLoop:
+        return ClosedLoop(
+            self._baseline_plan, world=self._world, clock=clock, solver=InlineSolver(), promises_may_break=True
+        )
+
+    async def _rehearse(self) -> None:
+        """A few minutes of the baseline on a clock of its own: compiles the kernels and loads the policy."""
+        clock = ManualClock()
+        rehearsal = self._baseline(clock)
+        for _ in range(24):
+            clock.advance(self.plan.agent_period_s)
+            await rehearsal.step()
+            await rehearsal.tick()
+
+
 class _Demo:
     """One run; the parts that several steps need."""
 
@@ -103,8 +133,9 @@ class _Demo:
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
+            stage = await asyncio.to_thread(Stage, self.options.seed)
             await self._first_tick()
-            await self._watch(plane, address, token)
+            await self._watch(plane, address, token, stage)
             if self.options.keep:
                 await self._stay(address)
 
@@ -154,20 +185,12 @@ class _Demo:
                 raise PlimsollError(f"the control loop did not tick within {START_LIMIT_S:.0f} s; see its log above")
             await asyncio.sleep(0.1)
 
-    async def _watch(self, plane: Plane, address: str, token: str) -> None:
-        plan = demo_cluster("hetsev", self.options.seed)
-        cluster = SimulatedCluster(plan.nodes, plan.scenario, world=load_truth(), clock=plane.clock)
-        baseline = ClosedLoop(
-            demo_cluster("k8s_hpa", self.options.seed),
-            world=load_truth(),
-            clock=plane.clock,
-            solver=InlineSolver(),
-            promises_may_break=True,
-        )
+    async def _watch(self, plane: Plane, address: str, token: str, stage: Stage) -> None:
+        cluster, baseline = stage.open(plane.clock)
         feed = Feed(
             cluster=cluster,
-            services=plan.services,
-            gpu_types=plan.gpu_types,
+            services=stage.plan.services,
+            gpu_types=stage.plan.gpu_types,
             duration_s=self.options.duration_s,
             speed=self.options.speed,
             start=plane.clock.now(),
@@ -178,12 +201,12 @@ class _Demo:
             feed.power_w.update({(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus})
 
         nodes = DemoNodes(
-            plan,
+            stage.plan,
             cluster,
             plane.clock,
             transport=lambda: WatchedTransport(address, token, speed=self.options.speed, watch=watch),
         )
-        beside = asyncio.create_task(run_baseline(baseline, plan), name="demo-baseline")
+        beside = asyncio.create_task(run_baseline(baseline, stage.plan), name="demo-baseline")
         nodes.start()
         try:
             await self._show(plane, feed, nodes)
