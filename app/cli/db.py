@@ -1,11 +1,16 @@
-"""`plimsoll db`: the schema of the database."""
+"""`plimsoll db`: the schema of the database, and the catalogue in it."""
+
+import asyncio
+from datetime import UTC, datetime
 
 import typer
 
+from app.catalogue.install import install_catalogue
 from app.cli.errors import CliError
 from app.cli.local import load_settings, open_database, place_of_database
 from app.cli.output import GOOD, Cell, show_line
 from app.db import migrate
+from app.db.engine import make_engine
 
 app = typer.Typer(
     add_completion=False,
@@ -50,3 +55,23 @@ def check() -> None:
     if problem is not None:
         raise CliError(problem)
     show_line(Cell(text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.", style=GOOD))
+
+
+@app.command()
+def catalogue() -> None:
+    """Add the GPU types and networks that ship with Plimsoll and are missing; what is there stays as it is."""
+    settings = load_settings()
+
+    async def work(url: str) -> tuple[int, int]:
+        engine = make_engine(url, pool_size=2)
+        try:
+            return await install_catalogue(engine, datetime.now(UTC))
+        finally:
+            await engine.dispose()
+
+    with open_database(settings) as url:
+        problem = migrate.check(url)
+        if problem is not None:
+            raise CliError(problem)
+        gpu_types, networks = asyncio.run(work(url))
+    show_line(f"The catalogue gained {gpu_types} GPU types and {networks} networks.")
