@@ -41,6 +41,9 @@ def _problem(status: int) -> dict[str, Any]:
 
 
 READ = problems(404)
+PUBLIC: Responses = {422: _problem(422)}
+"""For routes without a token."""
+
 LIST = problems()
 WRITE = problems(400, 404, 409, 412, 413, 428)
 DELETE = problems(404, 409, 412, 428)

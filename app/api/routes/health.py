@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
-from app.api.answers import Responses
+from app.api.answers import PUBLIC, Responses
 from app.api.parts import Parts
 from app.api.schemas import HealthView
 
@@ -24,7 +24,7 @@ async def livez() -> HealthView:
     return HealthView(status="ok")
 
 
-@router.get("/readyz", response_model=HealthView, responses=_UNREADY)
+@router.get("/readyz", response_model=HealthView, responses=PUBLIC | _UNREADY)
 async def readyz(
     request: Request, verbose: Annotated[bool, Query(description="Name every part, also those that are well")] = False
 ) -> JSONResponse:

@@ -1,0 +1,196 @@
+"""The real application on a real database, driven over ASGI without a socket."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from httpx2 import Response
+from starlette.testclient import TestClient
+
+from app.clock import ManualClock
+from app.control.loop import Loop, TickOutcome, tick
+from app.control.worker import InlineSolver
+from app.db.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from app.db.tokens import Scope
+from app.main import create_app, make_plane
+from app.settings import Settings
+from app.tokens import create_locally
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+V1 = "/api/v1"
+Method = Literal["GET", "PUT", "POST", "DELETE"]
+
+
+@dataclass(slots=True)
+class Api:
+    """One running application and the tokens to call it with."""
+
+    client: TestClient
+    clock: ManualClock
+    url: str
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def call(
+        self, method: Method, path: str, body: object = None, *, token: str | None = "admin", **headers: str
+    ) -> Response:
+        """The answer to one request; `token` is a name of `secrets`, header names have `_` for `-`."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {self.secrets[token]}"
+        return self.client.request(method, path if path.startswith("/") else f"{V1}/{path}", json=body, headers=sent)
+
+    def get(self, path: str, *, token: str = "admin") -> Any:
+        """The JSON of a successful GET."""
+        answer = self.call("GET", path, token=token)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def put(self, path: str, body: object, *, token: str = "admin") -> Response:
+        """Create or replace, whatever is there."""
+        answer = self.call("PUT", path, body, token=token)
+        if answer.status_code == 428:
+            answer = self.call("PUT", path, body, token=token, If_Match="*")
+        assert answer.status_code in (200, 201), answer.text
+        return answer
+
+    def tick(self) -> TickOutcome:
+        """What one round of the control loop decides and pushes."""
+
+        async def run() -> TickOutcome:
+            engine = make_engine(self.url, pool_size=2)
+            try:
+                return await tick(Loop(store=PostgresStore(engine), solver=InlineSolver(), clock=self.clock))
+            finally:
+                await engine.dispose()
+
+        return asyncio.run(run())
+
+    def sync(self, name: str = "n1", *, query: str = "", token: str = "agent", **fields: object) -> Response:
+        """The answer to one observation."""
+        return self.call("POST", f"nodes/{name}/sync{query}", observation(name, **fields), token=token)
+
+    def add_token(self, name: str, scope: Scope, projects: tuple[str, ...] | None = None) -> str:
+        """Make a token under that name."""
+
+        async def make() -> str:
+            engine = make_engine(self.url, pool_size=2)
+            try:
+                made = await create_locally(engine, name=name, scope=scope, at=self.clock.now(), projects=projects)
+            finally:
+                await engine.dispose()
+            return made.secret
+
+        self.secrets[name] = asyncio.run(make())
+        return self.secrets[name]
+
+
+@contextmanager
+def running_api(url: str, **settings: Any) -> Iterator[Api]:
+    """The application on that database, with one token of each scope named after it."""
+    clock = ManualClock(NOW)
+    app = create_app(make_plane(Settings(**settings), url, clock))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        api = Api(client=client, clock=clock, url=url)
+        for scope in ("viewer", "operator", "admin", "agent"):
+            api.add_token(scope, scope)
+        yield api
+
+
+def gpu_type(name: str = "T4", **spec: object) -> dict[str, object]:
+    """A GPU type's manifest."""
+    base = {
+        "price_usd_per_hour": "0.35",
+        "memory_mib": 16384,
+        "sm_percent_step": 10,
+        "idle_w": 10,
+        "power_cap_w": 70,
+        "clocks_mhz": [1590],
+    }
+    return {"apiVersion": "plimsoll/v1", "kind": "GpuType", "metadata": {"name": name}, "spec": {**base, **spec}}
+
+
+def network(name: str = "resnet50") -> dict[str, object]:
+    """A network's manifest."""
+    return {"kind": "Network", "metadata": {"name": name}, "spec": {"description": "images"}}
+
+
+def profile(network_name: str = "resnet50", gpu_type_name: str = "T4", run_ms: float = 6.0) -> dict[str, object]:
+    """A profile with four rows: batch 1 and 8, half and whole GPU; the fastest one alone takes 2 + 1 + run_ms."""
+    rows = [
+        [sm, batch, 1590, 0.5, 0.5, run_ms * batch**0.5 * (100 / sm) ** 0.5, 1200, 40 * sm / 100, 0.1]
+        for sm in (50, 100)
+        for batch in (1, 8)
+    ]
+    return {
+        "kind": "Profile",
+        "metadata": {"name": f"{network_name}.{gpu_type_name}"},
+        "spec": {"network": network_name, "gpu_type": gpu_type_name, "sensitivity": 0.2, "rows": rows},
+    }
+
+
+def node(name: str = "n1", gpus: int = 2, **spec: object) -> dict[str, object]:
+    """A node's manifest, with T4s."""
+    listed = [{"index": index, "gpu_type": "T4"} for index in range(gpus)]
+    return {"kind": "Node", "metadata": {"name": name}, "spec": {"gpus": listed, **spec}}
+
+
+def service(name: str = "chat", project: str = "default", latency_ms: float = 100.0, **spec: object) -> dict[str, Any]:
+    """A service's manifest."""
+    return {
+        "apiVersion": "plimsoll/v1",
+        "kind": "Service",
+        "metadata": {"name": name, "project": project},
+        "spec": {"network": "resnet50", "slo": {"latency_ms": latency_ms, "percentile": 0.98}, **spec},
+    }
+
+
+def fill(api: Api) -> None:
+    """A small fleet: one GPU type, one network with a profile, one node with two GPUs, a second project."""
+    api.put("gpu-types/T4", gpu_type())
+    api.put("networks/resnet50", network())
+    api.put("profiles/resnet50/T4", profile())
+    api.put("nodes/n1", node())
+    api.put("projects/team-a", {"kind": "Project", "metadata": {"name": "team-a"}})
+    api.put("projects/team-b", {"kind": "Project", "metadata": {"name": "team-b"}})
+
+
+def reading(name: str = "chat", arrivals: int = 100) -> dict[str, object]:
+    """What a node's router saw of a service: everything in time."""
+    return {
+        "service": name,
+        "arrivals": arrivals,
+        "served": arrivals,
+        "in_slo": arrivals,
+        "latency_buckets": [[20, arrivals]],
+    }
+
+
+def observation(name: str = "n1", sequence: int = 1, **fields: object) -> dict[str, Any]:
+    """An observation of a node with two T4s that ends now."""
+    gpus = [
+        {
+            "index": index,
+            "gpu_type": "T4",
+            "memory_mib": 16384,
+            "memory_used_mib": 100,
+            "power_w": 12,
+            "energy_j": 24,
+            "clock_mhz": 1590,
+            "busy_percent": 0,
+        }
+        for index in range(2)
+    ]
+    base = {
+        "node": name,
+        "boot": "boot-1",
+        "sequence": sequence,
+        "window_start_s": NOW.timestamp() - 2.0,
+        "window_s": 2.0,
+        "generation": 0,
+        "gpus": gpus,
+    }
+    return {**base, **fields}

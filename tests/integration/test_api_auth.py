@@ -1,0 +1,178 @@
+"""Who may do what: every route against every kind of token."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.routing import APIRoute
+
+from app import postgres
+from app.api.application import PREFIX, RESOURCES
+from app.api.auth import REMEMBERED_S
+from tests.conftest import copied_database
+from tests.integration.api_harness import Api, Method, fill, running_api, service
+
+pytestmark = pytest.mark.integration
+
+NAMES = {
+    "{name}": "default",
+    "{service}": "chat",
+    "{network}": "resnet50",
+    "{gpu_type}": "T4",
+    "{plan_id}": "1",
+    "{token_id}": "tok-none",
+}
+
+AGENTS_ONLY = "/nodes/{name}/sync"
+ANY_SCOPE = "/auth/whoami"
+CLUSTER_WIDE = ("/plans", "/plans/{plan_id}", "/plans/{plan_id}/diff", "/events", "/tokens")
+
+
+def _routes() -> list[tuple[Method, str]]:
+    found: list[tuple[Method, str]] = []
+    for module in RESOURCES:
+        for route in module.router.routes:
+            assert isinstance(route, APIRoute)
+            found += [(method, route.path) for method in sorted(route.methods)]
+    return found
+
+
+ROUTES = _routes()
+WRITES = [route for route in ROUTES if route[0] != "GET" and route[1] != AGENTS_ONLY]
+READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
+OPERATORS = ("/services/{name}", "/cordon", "/uncordon", "/approve", "/reject", "/pause", "/resume", "/preview")
+
+
+@pytest.fixture(scope="module")
+def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        fill(running)
+        running.put("services/chat", service())
+        running.put("services/ours", service("ours", project="team-a"))
+        running.put("services/theirs", service("theirs", project="team-b"))
+        running.add_token("a-viewer", "viewer", ("team-a",))
+        running.add_token("a-operator", "operator", ("team-a",))
+        yield running
+
+
+def _path(template: str) -> str:
+    for name, value in NAMES.items():
+        template = template.replace(name, value)
+    return PREFIX + template
+
+
+@pytest.mark.parametrize(("method", "template"), ROUTES)
+def test_nothing_is_answered_without_a_valid_token(api: Api, method: Method, template: str) -> None:
+    for header in (
+        None,
+        "Bearer ",
+        "Basic YWRtaW46YWRtaW4=",
+        "Bearer plim_admin_" + "A" * 43,
+        f"Bearer {api.secrets['admin']}x",
+        f"Bearer {api.secrets['viewer'].replace('viewer', 'admin')}",
+    ):
+        headers = {} if header is None else {"Authorization": header}
+        answer = api.client.request(method, _path(template), headers=headers, content=b"not even JSON")
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("method", "template"), WRITES)
+def test_viewers_and_agents_write_nothing(api: Api, method: Method, template: str) -> None:
+    for token in ("viewer", "agent", "a-viewer"):
+        answer = api.call(method, _path(template), {}, token=token)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(("method", "template"), WRITES)
+def test_operators_write_services_and_run_the_cluster_and_no_more(api: Api, method: Method, template: str) -> None:
+    answer = api.call(method, _path(template), {}, token="operator")
+    assert (answer.status_code != 403) is template.endswith(OPERATORS)
+
+
+@pytest.mark.parametrize(("method", "template"), READS)
+def test_viewers_read_everything_but_tokens_and_agents_nothing(api: Api, method: Method, template: str) -> None:
+    assert (api.call(method, _path(template), token="viewer").status_code == 403) is template.startswith("/tokens")
+    assert api.call(method, _path(template), token="agent").status_code == 403
+
+
+@pytest.mark.parametrize("token", ["viewer", "operator"])
+def test_people_do_not_report_for_nodes(api: Api, token: str) -> None:
+    assert api.sync(token=token).status_code == 403
+
+
+@pytest.mark.parametrize("template", CLUSTER_WIDE)
+def test_a_bound_token_sees_nothing_of_the_whole_cluster(api: Api, template: str) -> None:
+    assert api.call("GET", _path(template), token="a-viewer").status_code == 403
+
+
+@pytest.mark.parametrize(("method", "template"), [route for route in WRITES if route[1] != "/services/{name}"])
+def test_a_bound_operator_writes_only_services(api: Api, method: Method, template: str) -> None:
+    assert api.call(method, _path(template), {}, token="a-operator").status_code == 403
+
+
+def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
+    for token in ("a-viewer", "a-operator"):
+        names = [item["metadata"]["name"] for item in api.get("services", token=token)["items"]]
+        assert names == ["ours"]
+        assert api.call("GET", "services/theirs", token=token).status_code == 404
+        assert api.get("services?project=team-b", token=token)["items"] == []
+        assert [item["metadata"]["name"] for item in api.get("projects", token=token)["items"]] == ["team-a"]
+        assert api.call("GET", "projects/team-b", token=token).status_code == 404
+        assert api.call("GET", "demand/theirs", token=token).status_code == 404
+
+
+def test_a_bound_operator_changes_its_own_services_only(api: Api) -> None:
+    def put(name: str, project: str) -> int:
+        body = service(name, project=project, latency_ms=200.0)
+        return api.call("PUT", f"services/{name}", body, token="a-operator", If_Match="*").status_code
+
+    assert put("ours", "team-a") == 200
+    assert put("theirs", "team-b") == 403
+    assert put("theirs", "team-a") == 412
+    taken = api.call("PUT", "services/theirs", service("theirs", project="team-a"), token="a-operator")
+    assert taken.status_code == 403 and "team-b" not in taken.text
+    assert api.call("DELETE", "services/theirs", token="a-operator", If_Match="*").status_code == 404
+    assert api.get("services/theirs")["spec"]["slo"]["latency_ms"] == 100.0
+
+
+def test_a_bound_token_sees_its_own_rows_of_reports_only(api: Api) -> None:
+    assert api.get("reports/cost_by_service_hour", token="a-viewer")["rows"] == []
+    assert api.get("reports/cost_by_service_hour?project=team-b", token="a-viewer")["rows"] == []
+    assert api.call("GET", "reports/bill_hour", token="a-viewer").status_code == 403
+
+
+def test_whoami_says_what_the_token_may(api: Api) -> None:
+    assert api.get("auth/whoami", token="agent")["scope"] == "agent"
+    mine = api.get("auth/whoami", token="a-viewer")
+    assert (mine["name"], mine["projects"]) == ("a-viewer", ["team-a"])
+
+
+def test_a_revoked_token_ends_at_once_here(api: Api) -> None:
+    made = api.call("POST", "tokens", {"name": "short", "scope": "viewer"}).json()
+    api.secrets["short"] = made["secret"]
+    assert api.call("GET", "services", token="short").status_code == 200
+    assert api.call("DELETE", f"tokens/{made['id']}").status_code == 204
+    assert api.call("GET", "services", token="short").status_code == 401
+    assert made["secret"] not in api.call("GET", "tokens").text
+    assert made["secret"] not in api.call("GET", "events").text
+
+
+def test_a_token_ends_when_it_expires(api: Api) -> None:
+    expires_at = api.clock.now().timestamp() + 60.0
+    wanted = {"name": "hour", "scope": "viewer", "expires_at": f"{api.clock.now().isoformat()}"}
+    assert api.call("POST", "tokens", wanted).status_code == 422
+    api.clock.advance(1.0)
+    wanted["expires_at"] = api.clock.now().fromtimestamp(expires_at, api.clock.now().tzinfo).isoformat()
+    api.secrets["hour"] = api.call("POST", "tokens", wanted).json()["secret"]
+    assert api.call("GET", "services", token="hour").status_code == 200
+    api.clock.advance(60.0)
+    assert api.call("GET", "services", token="hour").status_code == 401
+
+
+def test_only_hashes_are_remembered_and_not_for_long() -> None:
+    assert REMEMBERED_S <= 5.0
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"])
+def test_probes_and_documents_need_no_token(api: Api, path: str) -> None:
+    assert api.client.get(path).status_code == 200

@@ -1,0 +1,255 @@
+"""Conventions of the API: preconditions, cursors, idempotency, request ids, problems, audit, health, metrics."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app import postgres
+from tests.conftest import copied_database
+from tests.integration.api_harness import NOW, Api, fill, gpu_type, network, node, profile, running_api, service
+
+pytestmark = pytest.mark.integration
+
+OBJECTS = {
+    "projects/team-c": {"kind": "Project", "metadata": {"name": "team-c"}, "spec": {"description": "see"}},
+    "gpu-types/V100": gpu_type("V100", sm_count=80),
+    "nodes/n2": node("n2"),
+    "networks/bert": {**network("bert"), "spec": {"description": "text", "parameter_bytes": 440_000_000}},
+    "profiles/resnet50/T4": profile(run_ms=5.0),
+    "services/chat": service(),
+    "policies/default": {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"period_s": 7.0}},
+}
+DELETABLE = [path for path in OBJECTS if not path.startswith(("profiles", "policies"))]
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    """An API that tests of this module only read."""
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        fill(running)
+        for name in ("alpha", "beta", "gamma", "delta", "eps"):
+            running.put(f"services/{name}", service(name))
+        yield running
+
+
+@pytest.mark.parametrize("path", OBJECTS)
+def test_an_object_is_answered_as_it_was_written(api: Api, path: str) -> None:
+    manifest = dict(OBJECTS[path])
+    manifest["metadata"] = {**manifest["metadata"], "labels": {"tier": "web"}, "annotations": {"why": "a test"}}
+    api.put(path, manifest)
+    stored = api.get(path)
+    assert stored["metadata"]["labels"] == {"tier": "web"}
+    assert stored["metadata"]["annotations"] == {"why": "a test"}
+    for name, value in manifest["spec"].items():
+        if name == "slo":
+            assert stored["spec"]["slo"] == value
+        elif name == "price_usd_per_hour":
+            assert float(stored["spec"][name]) == float(value)
+        else:
+            assert stored["spec"][name] == value
+
+
+@pytest.mark.parametrize("path", OBJECTS)
+def test_a_replacement_must_say_which_state_it_saw(api: Api, path: str) -> None:
+    api.put(path, OBJECTS[path])
+    tag = api.call("GET", path).headers["ETag"]
+    changed = {**OBJECTS[path], "metadata": {**OBJECTS[path]["metadata"], "annotations": {"a": "b"}}}
+    assert api.call("PUT", path, changed).status_code == 428
+    assert api.call("PUT", path, changed, If_Match='"999"').status_code == 412
+    assert api.call("PUT", path, changed, If_None_Match="*").status_code == 412
+    assert api.call("PUT", path, changed, If_Match=tag).status_code == 200
+    assert api.get(path)["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.parametrize("path", DELETABLE)
+def test_a_deleted_object_is_gone_and_its_name_is_free(api: Api, path: str) -> None:
+    assert api.put(path, OBJECTS[path]).status_code == 201
+    assert api.call("DELETE", path).status_code == 428
+    assert api.call("DELETE", path, If_Match=api.call("GET", path).headers["ETag"]).status_code == 204
+    assert api.call("GET", path).status_code == 404
+    assert api.call("DELETE", path, If_Match="*").status_code == 404
+    assert api.call("PUT", path, OBJECTS[path], If_Match="*").status_code == 412
+    assert api.call("PUT", path, OBJECTS[path], If_None_Match="*").status_code == 201
+
+
+@pytest.mark.parametrize("path", ["gpu-types/T4", "networks/resnet50", "projects/default"])
+def test_what_others_refer_to_cannot_be_deleted(api: Api, path: str) -> None:
+    api.put("services/chat", service())
+    answer = api.call("DELETE", path, If_Match="*")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+
+
+def test_an_equal_replacement_keeps_the_generation_and_leaves_no_line_in_the_audit(api: Api) -> None:
+    api.put("services/chat", service())
+    before = len(api.get("events")["items"])
+    assert api.put("services/chat", service()).json()["metadata"]["generation"] == 1
+    assert len(api.get("events")["items"]) == before
+    assert api.put("services/chat", service(latency_ms=90.0)).json()["metadata"]["generation"] == 2
+
+
+def test_a_new_price_is_answered_and_the_old_one_kept_in_the_audit(api: Api) -> None:
+    api.clock.advance(60.0)
+    api.put("gpu-types/T4", gpu_type(price_usd_per_hour="0.40"))
+    assert api.get("gpu-types/T4")["spec"]["price_usd_per_hour"] == "0.4"
+    change = api.get("events?kind=GpuTypeChanged")["items"][0]
+    assert change["before"]["spec"]["price_usd_per_hour"] == "0.35"
+    assert change["after"]["spec"]["price_usd_per_hour"] == "0.4"
+
+
+def test_every_write_is_in_the_audit_with_its_author_and_request_id(api: Api) -> None:
+    api.call("PUT", "services/chat", service(), token="operator", X_Request_ID="my-request.1")
+    line = api.get("events?subject=service/chat")["items"][0]
+    assert line["kind"] == "ServiceCreated"
+    assert (line["actor"], line["request_id"]) == ("token/operator", "my-request.1")
+    assert line["before"] is None and line["after"]["spec"]["network"] == "resnet50"
+
+
+def test_pages_follow_each_other_without_a_gap_while_others_write(api: Api) -> None:
+    for name in ("a1", "a3", "a5", "a7"):
+        api.put(f"services/{name}", service(name))
+    first = api.get("services?limit=2")
+    api.put("services/a2", service("a2"))
+    api.put("services/a6", service("a6"))
+    second = api.get(f"services?limit=3&cursor={first['next_cursor']}")
+    names = [item["metadata"]["name"] for item in first["items"] + second["items"]]
+    assert names == ["a1", "a3", "a5", "a6", "a7"]
+    assert second["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "path", ["projects", "services", "gpus", "profiles", "events", "tokens", "plans", "nodes", "reports/node_health"]
+)
+def test_pages_of_one_show_the_same_as_one_page(seen: Api, path: str) -> None:
+    whole = seen.get(f"{path}?limit=500")
+    rows, cursor = [], ""
+    for _ in range(200):
+        page = seen.get(f"{path}?limit=1{cursor}")
+        rows += page.get("items") or page.get("rows") or []
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert rows == (whole.get("items") or whole.get("rows") or [])
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "cursor=!!", "cursor=bm90LW91cnM", "cursor="])
+def test_a_wrong_page_is_refused(seen: Api, query: str) -> None:
+    assert seen.call("GET", f"services?{query}").status_code == 422
+    assert seen.call("GET", f"plans?{query}").status_code == 422
+
+
+def test_a_cursor_of_names_is_not_one_of_numbers(seen: Api) -> None:
+    cursor = seen.get("services?limit=1")["next_cursor"]
+    assert seen.call("GET", f"plans?cursor={cursor}").status_code == 422
+
+
+def test_services_are_chosen_by_label_and_project(api: Api) -> None:
+    labelled = service("one")
+    labelled["metadata"]["labels"] = {"tier": "web", "lang": "en"}
+    api.put("services/one", labelled)
+    api.put("services/two", service("two", project="team-a"))
+
+    def names(query: str) -> list[str]:
+        return [item["metadata"]["name"] for item in api.get(f"services?{query}")["items"]]
+
+    assert names("label_selector=tier=web,lang=en") == ["one"]
+    assert names("label_selector=tier=batch") == []
+    assert names("project=team-a") == ["two"]
+    assert api.call("GET", "services?label_selector=tier").status_code == 422
+
+
+def test_a_repeated_post_with_a_key_is_answered_from_memory(api: Api) -> None:
+    wanted = {"name": "ci", "scope": "viewer"}
+    first = api.call("POST", "tokens", wanted, Idempotency_Key="key-1")
+    again = api.call("POST", "tokens", wanted, Idempotency_Key="key-1")
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == {**first.json(), "secret": None}
+    assert "Idempotency-Replayed" in again.headers and "Idempotency-Replayed" not in first.headers
+    other = api.call("POST", "tokens", {**wanted, "scope": "operator"}, Idempotency_Key="key-1")
+    assert other.status_code == 422 and "Idempotency-Key" in other.json()["detail"]
+    names = [item["name"] for item in api.get("tokens")["items"]]
+    assert names.count("ci") == 1
+
+
+def test_a_failed_post_gives_its_key_back(api: Api) -> None:
+    assert api.call("POST", "nodes/n9/cordon", Idempotency_Key="k").status_code == 404
+    api.put("nodes/n9", node("n9"))
+    answer = api.call("POST", "nodes/n9/cordon", Idempotency_Key="k")
+    assert answer.status_code == 200 and answer.json()["spec"]["cordoned"] is True
+
+
+def test_keys_of_different_callers_do_not_meet(api: Api) -> None:
+    assert api.call("POST", "nodes/n1/cordon", token="admin", Idempotency_Key="k").status_code == 200
+    assert (
+        "Idempotency-Replayed" not in api.call("POST", "nodes/n1/cordon", token="operator", Idempotency_Key="k").headers
+    )
+
+
+def test_request_ids_come_back_and_odd_ones_are_replaced(seen: Api) -> None:
+    assert seen.call("GET", "services", X_Request_ID="abc-1").headers["X-Request-ID"] == "abc-1"
+    replaced = seen.call("GET", "services", X_Request_ID="no spaces please").headers["X-Request-ID"]
+    assert len(replaced) == 32
+    refused = seen.call("GET", "services", token=None, X_Request_ID="abc-2")
+    assert refused.headers["X-Request-ID"] == refused.json()["request_id"] == "abc-2"
+
+
+def test_a_problem_names_type_place_and_field(seen: Api) -> None:
+    wrong = service("chat")
+    wrong["spec"]["slo"]["latency_ms"] = -1
+    wrong["spec"]["colour"] = "red"
+    answer = seen.call("PUT", "services/chat", wrong)
+    problem = answer.json()
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (problem["status"], problem["code"]) == (422, "invalid")
+    assert problem["type"] == "urn:plimsoll:problem:invalid"
+    assert problem["instance"] == "/api/v1/services/chat"
+    assert {entry["pointer"] for entry in problem["errors"]} == {"/spec/slo/latency_ms", "/spec/colour"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/api/v1/nothing", 404), ("DELETE", "/api/v1/services", 405)]
+)
+def test_routing_errors_are_problems_too(seen: Api, method: str, path: str, status: int) -> None:
+    answer = seen.client.request(method, path, headers={"Authorization": f"Bearer {seen.secrets['admin']}"})
+    assert answer.status_code == status
+    assert answer.json()["status"] == status
+
+
+def test_readiness_names_its_parts(seen: Api) -> None:
+    assert seen.client.get("/livez").json()["status"] == "ok"
+    assert seen.client.get("/readyz?verbose=true").json()["checks"] == dict.fromkeys(
+        ["database", "schema", "commands"], "ok"
+    )
+    assert seen.client.get("/healthz").status_code == 200
+
+
+def test_metrics_have_route_templates_and_our_prefix(seen: Api) -> None:
+    seen.call("GET", "services/alpha")
+    seen.call("GET", "services/no-such-service")
+    text = seen.client.get("/metrics").text
+    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert names and all(name.startswith("plimsoll_") for name in names)
+    assert 'route="/services/{name}",status="404"' in text
+    assert "no-such-service" not in text
+
+
+def test_a_body_over_the_limit_is_refused_however_it_comes(database: str) -> None:
+    with running_api(database, request_limit_bytes=2000) as api:
+        large = {**service(), "metadata": {"name": "chat", "annotations": {"a": "x" * 3000}}}
+        assert api.call("PUT", "services/chat", large).status_code == 413
+        chunks = api.client.put(
+            "/api/v1/services/chat",
+            content=(b"x" * 500 for _ in range(6)),
+            headers={"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "application/json"},
+        )
+        assert (chunks.status_code, chunks.json()["code"]) == (413, "too-large")
+
+
+def test_the_clock_of_the_answers_is_the_injected_one(seen: Api) -> None:
+    assert seen.get("services/alpha")["metadata"]["created_at"] == NOW.isoformat().replace("+00:00", "Z")

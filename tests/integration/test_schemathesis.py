@@ -1,0 +1,114 @@
+"""Schemathesis over the whole API, in process: no server error, no answer that the document does not state."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from httpx2 import Response
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode, checks
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from app import postgres
+from app.api.application import make_api
+from tests.conftest import copied_database
+from tests.integration.api_harness import Api, fill, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", "12"))
+"""Per operation; more of them for a night."""
+
+CHECKED = (
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
+)
+
+
+KNOWN = {"name": "chat", "service": "chat", "network": "resnet50", "gpu_type": "T4", "plan_id": 1}
+"""Values of path parameters that name something."""
+
+NAMED = {
+    "/projects/": "team-a",
+    "/gpu-types/": "T4",
+    "/nodes/": "n1",
+    "/networks/": "resnet50",
+    "/policies/": "default",
+    "/reports/": "cost_by_service_hour",
+}
+
+SCHEMA = schemathesis.openapi.from_dict(make_api().openapi())
+OPERATIONS = {operation.ok().label: operation.ok() for operation in SCHEMA.get_all_operations()}
+
+CASES = [
+    pytest.param(label, mode, id=f"{mode.value} {label}")
+    for label, operation in OPERATIONS.items()
+    for mode in GenerationMode
+    # What takes no input cannot get a wrong one.
+    if mode is GenerationMode.POSITIVE or operation.body or any(operation.iter_parameters())
+]
+
+
+@pytest.fixture(scope="module")
+def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    """A filled API for all operations, which change it as they like."""
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        fill(running)
+        running.put("services/chat", service())
+        assert running.sync(services=[reading()]).status_code == 200
+        assert running.tick().plan_id == 1
+        yield running
+
+
+@pytest.mark.parametrize(("label", "mode"), CASES)
+def test_every_answer_is_documented_and_none_is_a_server_error(api: Api, label: str, mode: GenerationMode) -> None:
+    operation = OPERATIONS[label]
+    anything = operation.as_strategy(generation_mode=mode)
+    something = operation.as_strategy(generation_mode=mode, path_parameters=_known(operation))
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=anything | something if operation.path_parameters else anything)
+    def call(case: schemathesis.Case) -> None:
+        case.validate_response(_answer(api, case), checks=list(CHECKED))
+
+    call()
+
+
+def _answer(api: Api, case: schemathesis.Case) -> Response:
+    sent = case.as_transport_kwargs(base_url="http://testserver")
+    raw = sent.get("data")
+    if "json" in sent and isinstance(sent["json"], dict):
+        sent["json"] = _fitting(sent["json"], case)
+    return api.client.request(
+        sent["method"],
+        sent["url"],
+        params=sent.get("params"),
+        headers={"If-Match": "*", **sent["headers"], "Authorization": f"Bearer {api.secrets['admin']}"},
+        **({"content": raw} if isinstance(raw, str | bytes) else {"json": sent["json"]} if "json" in sent else {}),
+    )
+
+
+def _fitting(body: dict[str, Any], case: schemathesis.Case) -> dict[str, Any]:
+    """The body with the name of the path and the default project, so that it gets past the first checks."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict) or "name" not in case.path_parameters:
+        return body
+    return {**body, "metadata": {**metadata, "name": case.path_parameters["name"], "project": "default"}}
+
+
+def _known(operation: schemathesis.APIOperation) -> dict[str, object]:
+    names = [parameter.name for parameter in operation.path_parameters]
+    named = next((value for part, value in NAMED.items() if part in operation.path), KNOWN["name"])
+    return {name: named if name == "name" else KNOWN.get(name, "tok-none") for name in names}
