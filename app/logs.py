@@ -40,3 +40,5 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for chatty in ("alembic", "apscheduler"):
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -160,9 +160,10 @@ def serve(settings: Settings) -> None:
 
 
 async def serve_plane(plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None) -> None:
-    """API and controller in this process. When either ends, so does the other."""
+    """API and controller in this process, until SIGTERM or SIGINT. When either ends, so does the other."""
     async with running_controller(plane, on_tick=on_tick) as (_, task):
         server = make_server(plane, checks={"controller": _controller_check(task)})
+        _on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(server.serve(), name="plimsoll-api")
         await asyncio.wait((serving, task), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
@@ -171,15 +172,32 @@ async def serve_plane(plane: Plane, *, on_tick: Callable[[TickOutcome], None] | 
             task.result()
 
 
-def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> uvicorn.Server:
+class ApiServer(uvicorn.Server):
+    """uvicorn's server, which leaves the process's signals to whoever runs it.
+
+    uvicorn's own handlers raise the signal again when it has ended, which kills the process before agents and an
+    embedded database are stopped.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    def handle_stop(self) -> None:
+        """Finish the requests at hand, then end."""
+        self.should_exit = True
+
+
+def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiServer:
     """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
     settings = plane.settings
-    return uvicorn.Server(
+    return ApiServer(
         uvicorn.Config(
             create_app(plane, checks=checks),
             host=settings.host,
             port=settings.port,
-            log_level=settings.log_level,
+            log_config=None,  # app.logs has set up the root logger
             access_log=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
@@ -188,15 +206,19 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> uvic
 
 async def _run_controller(plane: Plane) -> None:
     asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
+    _on_stop_signals(asked.set)
     async with running_controller(plane) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if task.done():
             task.result()
+
+
+def _on_stop_signals(act: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, act)
 
 
 def _own_checks(url: str, parts: Parts) -> dict[str, Check]:

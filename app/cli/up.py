@@ -4,23 +4,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from app.cli.local import load_settings, open_database
+from app.cli.surroundings import surroundings_of
+from app.logs import configure_logs
 
 
 def up(
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Run the demo: 8 simulated nodes, 4 services, a real load.")
-    ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="With --demo: keep running when its load is over.")] = False,
-    speed: Annotated[float, typer.Option(help="With --demo: trace seconds per second.", min=1.0, max=50.0)] = 20.0,
-    seed: Annotated[int, typer.Option(help="With --demo: seed of load, noise and the baseline.", min=0)] = 1,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded database.")] = None,
+    context: typer.Context,
+    demo: Annotated[bool, typer.Option("--demo", help="Show it at work on 8 simulated nodes under load")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --demo: go on running when the load is over")] = False,
+    speed: Annotated[float, typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second")] = 20.0,
+    seed: Annotated[int, typer.Option(min=0, help="With --demo: of load, noise and baseline")] = 1,
+    nodes: Annotated[int, typer.Option(min=0, max=16, help="Without --demo: simulated nodes to start")] = 2,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded database")] = None,
 ) -> None:
-    """Start everything on this machine; --demo shows it at work."""
-    from rich.console import Console
+    """Start everything on this machine; --demo shows it at work.
 
-    from app.settings import Settings
-
-    settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    Database, API, control loop and simulated nodes, until Ctrl-C. The first start makes an admin's token, shows it
+    once and keeps it where the other commands look for it. The demo has a database and a token of its own.
+    """
+    settings = load_settings(data_dir=data_dir)
     if demo:
         from app.demo.run import DemoOptions, run_demo
 
@@ -28,4 +33,7 @@ def up(
         return
     from app.up import run_everything
 
-    run_everything(settings, Console())
+    configure_logs(settings)
+    token_path = surroundings_of(context).saved_token_path()
+    with open_database(settings, create=True) as url:
+        run_everything(settings, url, nodes=nodes, token_path=token_path, console=Console())

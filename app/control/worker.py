@@ -5,6 +5,7 @@ finds a new worker. `InlineSolver` runs the same call in the loop's own process,
 """
 
 import asyncio
+import contextlib
 import math
 import multiprocessing
 import time
@@ -211,14 +212,15 @@ def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanReq
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare()
-    pipe.send("ready")
-    while True:
-        try:
-            request: PlanRequest = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer: PlanAnswer | str = run(request)
-        except Exception as error:  # the one place where a policy's fault becomes a message to the loop
-            answer = f"{type(error).__name__}: {error}"
-        pipe.send(answer)
+    with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
+        pipe.send("ready")
+        while True:
+            try:
+                request: PlanRequest = pipe.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                answer: PlanAnswer | str = run(request)
+            except Exception as error:  # the one place where a policy's fault becomes a message to the loop
+                answer = f"{type(error).__name__}: {error}"
+            pipe.send(answer)

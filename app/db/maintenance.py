@@ -21,6 +21,8 @@ class Retention:
     observations_days: int = 14
     plans_days: int = 30
     """Plans that were never in force, with their demands."""
+    kept_hours: int = 24
+    """Ticks that changed nothing; at a period of five seconds there are 17,000 a day."""
     idempotency_days: int = 1
     windows_hours: int = 6
 
@@ -57,6 +59,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
         ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
+        ("DELETE FROM plan WHERE at < :before AND state = 'kept'", timedelta(hours=keep.kept_hours)),
         (
             "DELETE FROM plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)",
             timedelta(days=keep.plans_days),

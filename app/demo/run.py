@@ -37,6 +37,7 @@ from app.main import Plane, make_plane, make_server, running_controller
 from app.settings import Settings
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.tokens import create_locally
+from app.up import keep_token
 
 DATABASE = "plimsoll_demo"
 FRAME_S = 0.5
@@ -163,9 +164,7 @@ class _Demo:
         async with transaction(self.engine) as connection:
             await policies.save(connection, demo_settings("hetsev", self.options.seed), at=at, actor="demo")
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
-        path = self.options.settings.data_dir / "demo-token"
-        path.touch(mode=0o600)
-        path.write_text(made.secret + "\n")
+        keep_token(self.options.settings.data_dir / "demo-token", made.secret)
         return made.secret
 
     async def _deploy(self, address: str, token: str) -> None:

@@ -1,0 +1,105 @@
+"""Everything on one machine: database, catalogue, first token, API, control loop, and simulated nodes as processes."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from app.catalogue.install import install_catalogue
+from app.db import migrate, tokens
+from app.db.engine import make_engine
+from app.db.transaction import Engine, transaction
+from app.main import Plane, make_plane, serve_plane
+from app.settings import Settings
+from app.tokens import create_locally
+
+FIRST_ROUTER_PORT = 9411
+"""Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
+AGENT_STOP_S = 10.0
+NODE_GPU_TYPES = ("T4", "V100-32GB")
+
+
+def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path, console: Console) -> None:
+    """Set the database up where it is new, then serve until SIGTERM or SIGINT.
+
+    `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
+    first admin's token goes, when the database has none.
+    """
+    migrate.upgrade(url)
+    asyncio.run(_run(make_plane(settings, url), nodes, token_path, console))
+
+
+async def _run(plane: Plane, nodes: int, token_path: Path, console: Console) -> None:
+    engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
+    try:
+        at = plane.clock.now()
+        types, networks = await install_catalogue(engine, at)
+        if types or networks:
+            console.print(f"catalogue: {types} GPU types and {networks} networks added")
+        await _first_token(engine, plane, token_path, console)
+        agent_token = await create_locally(engine, name="up-nodes", scope="agent", at=at) if nodes else None
+    finally:
+        await engine.dispose()
+    address = f"http://{plane.settings.host}:{plane.settings.port}"
+    console.print(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C", soft_wrap=True)
+    async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, console):
+        await serve_plane(plane)
+
+
+async def _first_token(engine: Engine, plane: Plane, path: Path, console: Console) -> None:
+    """Make the first admin's token, keep it where the CLI looks for it, and show it this once."""
+    async with transaction(engine) as connection:
+        if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
+            return
+    made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
+    keep_token(path, made.secret)
+    console.print(f"admin token, shown once and kept in {path}:\n  {made.secret}", soft_wrap=True, highlight=False)
+
+
+def keep_token(path: Path, secret: str) -> None:
+    """Write a token down for its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(secret + "\n")
+
+
+@asynccontextmanager
+async def _agents(count: int, address: str, token: str, settings: Settings, console: Console) -> AsyncIterator[None]:
+    """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
+    processes = [await _start_agent(number, address, token, settings) for number in range(1, count + 1)]
+    if count:
+        ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
+        console.print(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), AGENT_STOP_S)
+            except TimeoutError:
+                process.kill()
+
+
+async def _start_agent(number: int, address: str, token: str, settings: Settings) -> asyncio.subprocess.Process:
+    gpu_type = NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)]
+    memory = ["--gpu-memory-mib", "16384"] if gpu_type == "T4" else []
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "agents.main",
+        *("--url", address, "--node", f"local-{number}", "--device", "standin"),
+        *("--gpu-type", gpu_type, "--gpus", "2", *memory),
+        *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "warning"),
+        *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
+        env={**os.environ, "PLIMSOLL_TOKEN": token},
+        start_new_session=True,
+    )
