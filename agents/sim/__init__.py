@@ -1,0 +1,1 @@
+"""The simulated cluster: measured curves, queues in batches, launch times, faults."""
