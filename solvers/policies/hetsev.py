@@ -24,7 +24,7 @@ from solvers.dispatch.fair_queues import WaitingReplica, fair_order
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
-from solvers.plan import Plan, UnservedReason
+from solvers.plan import Plan, UnservedReason, diff
 from solvers.policies.arrange import Key, arrange, running_carriers, top_up
 from solvers.policies.configure import Companies, Configuration, configure
 from solvers.policies.routing import Carrier, Seat, route
@@ -116,14 +116,14 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
         drafts.append(_Draft(plan=plan, steps=(count_report, share_report, place_report)))
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
             break
-    return max(drafts, key=lambda draft: _merit(problem, draft))
+    return max(drafts, key=lambda draft: _merit(problem, draft.plan))
 
 
-def _merit(problem: Problem, draft: _Draft) -> tuple[float, float]:
+def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
     """Served weight, to a millionth of all weight, then cheapness."""
     everything = sum(service.priority * service.arrival_rate_rps for service in problem.services)
-    served = served_weight(problem, draft.plan) / everything if everything > 0.0 else 1.0
-    return round(served, 6), -cost_usd_per_hour(problem, draft.plan)
+    served = served_weight(problem, plan) / everything if everything > 0.0 else 1.0
+    return round(served, 6), -cost_usd_per_hour(problem, plan)
 
 
 def _changed(problem: Problem, budget: Budget) -> _Draft | None:
@@ -136,7 +136,19 @@ def _changed(problem: Problem, budget: Budget) -> _Draft | None:
     counts, reasons, report = _count(problem, configurations, budget, lost={}, running=seats)
     carriers = arrange(problem, running, counts, {key: one.row for key, one in configurations.items()})
     carriers = top_up(problem, carriers, tuple(configurations.values()))
-    return _Draft(plan=route(problem, NAME, carriers, reasons), steps=(report,))
+    kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
+    return _Draft(plan=kept if _starts_in_vain(problem, kept, plan) else plan, steps=(report,))
+
+
+def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
+    """Whether `changed` starts replicas although `kept`, without any start, serves as much and costs no more."""
+    starts = any(change.after > change.before for change in diff(kept, changed))
+    missing, changed_missing = (sum(entry.replicas_missing for entry in plan.unserved) for plan in (kept, changed))
+    counts = Counter[str]()
+    for gpu in kept.gpus:
+        counts.update({replica.service: gpu.count for replica in gpu.replicas})
+    allowed = all(each.max_replicas is None or counts[each.name] <= each.max_replicas for each in problem.services)
+    return starts and allowed and missing <= changed_missing and _merit(problem, kept) >= _merit(problem, changed)
 
 
 def _count(

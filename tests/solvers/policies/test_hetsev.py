@@ -253,6 +253,8 @@ def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(case: t
         assert run(replace(posed, **turned))[0] == plan  # type: ignore[arg-type]
         if is_complete(plan):
             assert plan_of(after(problem, plan)) == plan
+        if current is not None and is_complete(drawn) and started(drawn, plan):
+            assert cost_usd_per_hour(problem, plan) < cost_usd_per_hour(problem, drawn)
 
 
 def _changed(problem: Problem, draw: random.Random) -> Problem:
