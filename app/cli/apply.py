@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli.changes import Action, carry_out, compare, show
+from app.cli.changes import Action, carry_out, compare, show, show_cost
 from app.cli.client import Api
 from app.cli.errors import CliError
-from app.cli.manifest_files import read_manifests
+from app.cli.manifest_files import STDIN, read_manifests
 from app.cli.surroundings import surroundings_of
 
-STDIN = Path("-")
 Files = Annotated[
     list[Path], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or - for stdin")
 ]
@@ -36,6 +35,8 @@ def apply(
     with Api(surroundings_of(context)) as api:
         steps = compare(api, entries)
         show(steps)
+        if not yes:
+            show_cost(api, steps)
         if dry_run or all(step.action is Action.KEEP for step in steps):
             return
         if not yes and not _is_confirmed():

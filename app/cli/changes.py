@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
-from app.cli.client import Api, ApiProblem, Document
-from app.cli.differ import FieldChange, field_changes, shown
+from app.cli.client import Api, ApiProblem, Document, dig, documents, number, text
+from app.cli.differ import FieldChange, field_changes, given_fields, shown
 from app.cli.errors import CliError
 from app.cli.kinds import find_kind
 from app.cli.manifest_files import KINDS, AnyManifest, FileManifest, ManifestErrors, pointer_path
-from app.cli.output import FAINT, GOOD, WARN, Cell, count, show_line
+from app.cli.output import BAD, FAINT, GOOD, WARN, Cell, amount, count, show_line, usd
 from app.manifests import Profile
 
 
@@ -48,12 +48,29 @@ def show(steps: Sequence[Step]) -> None:
         sign, style = SIGNS[step.action]
         show_line(Cell(text=f"{sign} {step.entry.kind} {step.entry.name}", style=style), f"  {step.action}")
         for change in step.changes:
-            if step.action is Action.CHANGE:
-                show_line(f"    {change.field}: {shown(change.before)} → {shown(change.after)}")
-            elif change.after not in (None, [], ""):
-                show_line(f"    {change.field}: {shown(change.after)}")
+            is_new = step.action is Action.CREATE
+            show_line("    ", f"{change.field}: {shown(change.after)}" if is_new else str(change))
     counts = {action: sum(step.action is action for step in steps) for action in Action}
     show_line(f"{counts[Action.CREATE]} to create, {counts[Action.CHANGE]} to change, {counts[Action.KEEP]} unchanged.")
+
+
+def show_cost(api: Api, steps: Sequence[Step]) -> None:
+    """Print what the new and changed services would cost, as the control plane's own what-if has it."""
+    services = [
+        step.entry.manifest for step in steps if step.entry.kind == "Service" and step.action is not Action.KEEP
+    ]
+    if not services:
+        return
+    try:
+        answer = api.post("/api/v1/plans/preview", {"services": [_body(manifest) for manifest in services]})
+    except ApiProblem as problem:
+        show_line(Cell(text=f"Cost: not known beforehand ({problem.detail})", style=FAINT))
+        return
+    before, after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_usd_per_hour")
+    show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
+    for entry in documents(dig(answer, "document", "unserved")):
+        words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
+        show_line(Cell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
 
 
 def carry_out(api: Api, steps: Sequence[Step], *, force: bool) -> None:
@@ -81,8 +98,7 @@ def object_path(manifest: AnyManifest) -> str:
 def _compare(api: Api, entry: FileManifest) -> Step:
     found = api.find(object_path(entry.manifest))
     if found is None:
-        changes = field_changes(None, entry.manifest)
-        return Step(entry=entry, action=Action.CREATE, changes=changes, etag=None)
+        return Step(entry=entry, action=Action.CREATE, changes=given_fields(entry.manifest), etag=None)
     present, etag = found
     changes = field_changes(_as_manifest(entry, present), entry.manifest)
     return Step(entry=entry, action=Action.CHANGE if changes else Action.KEEP, changes=changes, etag=etag)
@@ -99,9 +115,12 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
 
 
 def _write(api: Api, step: Step, *, force: bool) -> Document:
-    body = step.entry.manifest.model_dump(mode="json", exclude={"metadata": {"generation", "created_at"}})
     query = {"force": "true"} if force and step.entry.kind == "Service" else {}
-    return api.put(object_path(step.entry.manifest), body, etag=step.etag, query=query)
+    return api.put(object_path(step.entry.manifest), _body(step.entry.manifest), etag=step.etag, query=query)
+
+
+def _body(manifest: AnyManifest) -> Document:
+    return manifest.model_dump(mode="json", exclude={"metadata": {"generation", "created_at"}})
 
 
 def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
@@ -110,13 +129,13 @@ def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
 
 
 def _located(problem: ApiProblem, step: Step, done: int, total: int) -> CliError:
-    """The API's complaint with file and line."""
-    complaints = [step.entry.complaint(pointer_path(pointer), detail) for pointer, detail in problem.fields]
-    hint = f"{done} of {count(total, 'object')} were written before this one" if done else problem.hint
-    if "force=true" in problem.detail:
-        hint = "`plimsoll apply --force` accepts an SLO that nothing can keep yet"
-    if not complaints:
-        return CliError(f"{step.entry.kind} {step.entry.name}: {problem}", hint=hint)
-    located = ManifestErrors(complaints)
-    located.hint = hint
-    return located
+    """The API's complaint with file and line, in the words of this command."""
+    hints = [f"{done} of {count(total, 'object')} were written before this one"] if done else []
+    fields = []
+    for pointer, detail in problem.fields:
+        words, force, _ = detail.partition("; `?force=true`")
+        hints += ["`plimsoll apply --force` accepts it all the same"] if force else []
+        fields.append(step.entry.complaint(pointer_path(pointer), words))
+    error = ManifestErrors(fields) if fields else CliError(f"{step.entry.kind} {step.entry.name}: {problem}")
+    error.hint = "; ".join(hints) or problem.hint
+    return error

@@ -26,7 +26,10 @@ def delete(
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
 ) -> None:
-    """Delete objects: `delete KIND NAME...`, or all that a manifest file names."""
+    """Delete objects.
+
+    Either `delete KIND NAME...`, or all that a manifest file names. What they cost stays in the reports.
+    """
     if bool(file) == bool(kind) or bool(kind) != bool(names):
         raise typer.BadParameter("give either KIND and NAME, or -f FILE")
     targets = _targets(find_kind(kind), names or []) if kind else _targets_of_files(file or [])

@@ -11,6 +11,7 @@ from app.cli.get import KindName, fetch_one
 from app.cli.kinds import Kind, find_kind
 from app.cli.output import FAINT, Cell, Cells, Heading, count, plain, show_line, show_table, time_text
 from app.cli.surroundings import surroundings_of
+from solvers.problem import OperatingPoint
 
 NEWEST_EVENTS = 8
 LONGEST_TABLE = 20
@@ -18,7 +19,7 @@ LONGEST_TABLE = 20
 
 
 def describe(context: typer.Context, kind: KindName, name: Annotated[str, typer.Argument(help="Name or id")]) -> None:
-    """Show everything about one object: what was asked for, its status, and its newest events."""
+    """Show one object with its status and newest events."""
     found = find_kind(kind)
     with Api(surroundings_of(context)) as api:
         item = fetch_one(api, found, name)
@@ -41,7 +42,7 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
             _show_fields(value, indent + "  ")
         elif isinstance(value, list):
             show_line(f"{indent}{key}:")
-            _show_list(value)
+            _show_list(value, OperatingPoint._fields if key == "rows" else ())
 
 
 def _is_nested(value: object) -> bool:
@@ -60,9 +61,10 @@ def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
     show_table([Heading(indent + "  condition"), Heading("reason"), Heading("message")], _indented(rows, indent + "  "))
 
 
-def _show_list(entries: Sequence[object]) -> None:
+def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
+    """Objects with a column for each key, or rows of values under these names."""
     shown = entries[:LONGEST_TABLE]
-    flat = [_flat(row) if isinstance(row, dict) else {"": plain(row)} for row in shown]
+    flat = [_flat(row) if isinstance(row, dict) else dict(zip(names, _values(row), strict=True)) for row in shown]
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
     show_table([Heading("    " + titles[0]), *map(Heading, titles[1:])], _indented(cells, "    "))
@@ -70,6 +72,10 @@ def _show_list(entries: Sequence[object]) -> None:
         show_line(
             f"    ... and {count(len(entries) - LONGEST_TABLE, 'more row')}",
         )
+
+
+def _values(row: object) -> list[str]:
+    return [plain(value) for value in row] if isinstance(row, list) else []
 
 
 def _flat(row: Document) -> dict[str, str]:

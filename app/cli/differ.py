@@ -1,14 +1,10 @@
 """What differs between an object as it is and as a manifest wants it, field by field. Pure functions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
+from app.cli.manifest_files import AnyManifest
 from app.cli.yaml_lines import FieldPath, dotted
-
-SERVER_SET = {"generation", "created_at"}
-"""Metadata that the server writes."""
 
 LONGEST_LIST = 12
 """Longer lists, such as the rows of a profile, are summed up."""
@@ -22,11 +18,17 @@ class FieldChange:
     before: object
     after: object
 
+    def __str__(self) -> str:
+        before, after = self.before, self.after
+        if isinstance(before, list) and isinstance(after, list) and max(len(before), len(after)) > LONGEST_LIST:
+            kept = sum(entry in before for entry in after)
+            return f"{self.field}: {len(before)} rows → {len(after)} rows, of which {len(after) - kept} are new"
+        return f"{self.field}: {shown(before)} → {shown(after)}"
 
-def field_changes(before: BaseModel | None, after: BaseModel) -> tuple[FieldChange, ...]:
-    """The fields that differ, in the manifest's order; without `before`, every field that has a value."""
-    old = {} if before is None else _fields(before)
-    new = _fields(after)
+
+def field_changes(before: AnyManifest, after: AnyManifest) -> tuple[FieldChange, ...]:
+    """The fields that differ, defaults filled in, in the manifest's order."""
+    old, new = _fields(before), _fields(after)
     return tuple(
         FieldChange(field=dotted(path), before=old.get(path), after=new.get(path))
         for path in dict.fromkeys([*new, *old])
@@ -34,9 +36,29 @@ def field_changes(before: BaseModel | None, after: BaseModel) -> tuple[FieldChan
     )
 
 
-def _fields(manifest: BaseModel) -> dict[FieldPath, object]:
-    """Every leaf of metadata and spec by its path, with defaults filled in."""
-    document = manifest.model_dump(include={"metadata": {"labels", "annotations", "project"}, "spec": True})
+def given_fields(manifest: AnyManifest) -> tuple[FieldChange, ...]:
+    """The fields that a manifest gives itself, without defaults; for an object that is not there yet."""
+    fields = _fields(manifest, only_given=True)
+    return tuple(FieldChange(field=dotted(path), before=None, after=value) for path, value in fields.items())
+
+
+def shown(value: object) -> str:
+    """A value in a line of a diff."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, list | tuple):
+        return f"{len(value)} rows" if len(value) > LONGEST_LIST else ", ".join(map(shown, value))
+    if isinstance(value, dict):
+        return " ".join(map(shown, value.values()))
+    if isinstance(value, float):
+        return f"{value:g}" if value == float(f"{value:g}") else repr(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _fields(manifest: AnyManifest, *, only_given: bool = False) -> dict[FieldPath, object]:
+    """Every leaf that users write, by its path. The name is what objects are compared by; the rest is the server's."""
+    metadata = {"labels", "annotations"} | ({"project"} if manifest.kind == "Service" else set())
+    document = manifest.model_dump(include={"metadata": metadata, "spec": True}, exclude_unset=only_given)
     return dict(_leaves(document, ()))
 
 
@@ -44,21 +66,10 @@ def _leaves(value: object, path: FieldPath) -> Iterator[tuple[FieldPath, object]
     if isinstance(value, dict):
         for key, entry in value.items():
             yield from _leaves(entry, (*path, str(key)))
-    elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
-        for index, entry in enumerate(value):
-            yield from _leaves(entry, (*path, index))
     else:
-        yield path, value
+        yield path, _in_order(value) if isinstance(value, list) else value
 
 
-def shown(value: object) -> str:
-    """A value in a line of a diff."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, list):
-        if len(value) > LONGEST_LIST:
-            return f"{len(value)} entries"
-        return ", ".join(map(shown, value))
-    if isinstance(value, float):
-        return f"{value:g}" if value == float(f"{value:g}") else repr(value)
-    return str(value)
+def _in_order(entries: list[object]) -> Sequence[object]:
+    """Rows of figures have no order of their own."""
+    return sorted(entries, key=repr) if all(isinstance(entry, tuple) for entry in entries) else entries

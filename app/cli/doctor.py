@@ -56,9 +56,9 @@ def doctor(
     context: typer.Context,
     output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml")] = Format.TABLE,
 ) -> None:
-    """Find out what is missing on this machine, and how the control plane is.
+    """Find out what is missing on this machine.
 
-    Exit code 1 if anything is broken; what is absent may be fine here.
+    Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
     """
     surroundings, settings = surroundings_of(context), load_settings()
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -66,7 +66,7 @@ def doctor(
         _solvers,
         _postgres,
         lambda: _database(settings),
-        lambda: _control_plane(surroundings),
+        lambda: control_plane_findings(surroundings),
         _gpus,
         lambda: _disk(settings.data_dir),
     )
@@ -104,25 +104,26 @@ def _solvers() -> Iterator[Finding]:
     else:
         found = ", ".join(f"{name} {has}" for name, _, has in _pins())
         yield Finding(check="solver pins", verdict=Verdict.OK, detail=found)
-    script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", script, *SOLVERS],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_LIMIT_S,
-            check=False,
-        )
-        problem = (ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"])[-1]
-        problem = "" if ended.returncode == 0 else problem
-    except subprocess.TimeoutExpired:
-        problem = f"not imported within {IMPORT_LIMIT_S:.0f} s"
+    problem = import_problem(SOLVERS)
     names = ", ".join(name.partition(".")[0] for name in SOLVERS)
     yield Finding(
         check="solvers load",
         verdict=Verdict.BROKEN if problem else Verdict.OK,
         detail=f"{problem}; reinstall with `make install`" if problem else names,
     )
+
+
+def import_problem(modules: tuple[str, ...]) -> str | None:
+    """Why a fresh process cannot import them, in this order; None when it can."""
+    script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    command = [sys.executable, "-c", script, *modules]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not imported within {IMPORT_LIMIT_S:.0f} s"
+    if ended.returncode == 0:
+        return None
+    return (ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"])[-1]
 
 
 def _pins() -> list[tuple[str, str, str | None]]:
@@ -175,7 +176,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _control_plane(surroundings: Surroundings) -> Iterator[Finding]:
+def control_plane_findings(surroundings: Surroundings) -> Iterator[Finding]:
+    """How the control plane says it is, whether both clocks agree, and what the token allows."""
     url = surroundings.url()
     try:
         with Api(surroundings) as api:
@@ -203,12 +205,11 @@ def _readiness(status: int, health: dict[str, object], place: str) -> Finding:
 def _clock(server_time: datetime) -> Finding:
     """HTTP dates have whole seconds, and the answer travelled: up to 2 s mean nothing."""
     skew_s = (datetime.now(UTC) - server_time).total_seconds()
-    is_off = abs(skew_s) > LARGEST_SKEW_S
-    detail = (
-        f"this machine is {skew_s:+.0f} s off the control plane's" if is_off else "within 2 s of the control plane's"
-    )
-    remedy = "; synchronise both with NTP" if is_off else ""
-    return Finding(check="clock", verdict=Verdict.WARNING if is_off else Verdict.OK, detail=detail + remedy)
+    if abs(skew_s) <= LARGEST_SKEW_S:
+        detail = f"within {LARGEST_SKEW_S:g} s of the control plane's"
+        return Finding(check="clock", verdict=Verdict.OK, detail=detail)
+    detail = f"{skew_s:+.0f} s from the control plane's; synchronise both with NTP"
+    return Finding(check="clock", verdict=Verdict.WARNING, detail=detail)
 
 
 def _token(api: Api, surroundings: Surroundings) -> Finding:

@@ -26,7 +26,10 @@ def events(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many of the newest")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show who changed what, and what the loop did; oldest first."""
+    """Show who changed what, and what the loop did.
+
+    Oldest first.
+    """
     surroundings = surroundings_of(context)
     moment = None if since is None else parse_moment(since, datetime.now(UTC)).isoformat()
     query = {"kind": kind, "subject": subject, "actor": actor, "since": moment}

@@ -8,7 +8,21 @@ import typer
 from app.cli.client import Api, Document, documents, number, text
 from app.cli.diff import show_changes
 from app.cli.errors import CliError
-from app.cli.output import BAD, FAINT, Cell, Cells, Heading, amount, plain, show_json, show_line, show_table
+from app.cli.get import Output
+from app.cli.output import (
+    BAD,
+    FAINT,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    amount,
+    plain,
+    show_json,
+    show_line,
+    show_table,
+    show_yaml,
+)
 from app.cli.surroundings import surroundings_of
 
 
@@ -17,7 +31,7 @@ def explain(
     subject: Annotated[
         str | None, typer.Argument(metavar="[PLAN|SERVICE]", help="Plan id, or a service; none = the plan in force")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what the API answers")] = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Say why a plan is as it is.
 
@@ -32,8 +46,9 @@ def explain(
         services = [entry for entry in services if entry.get("service") == subject]
         if not services:
             raise CliError(f"plan {plan_id} says nothing of a service {subject!r}", hint="`plimsoll get services`")
-    if json:
-        show_json({**answer, "services": services})
+    if output in (Format.JSON, Format.YAML):
+        document = {**answer, "services": services}
+        show_json(document) if output is Format.JSON else show_yaml([document])
         return
     show_line(f"Plan {plan_id} ({text(answer, 'state')}): {text(answer, 'summary')}")
     for message in _texts(answer.get("messages")):

@@ -33,6 +33,7 @@ KINDS: Mapping[str, type[AnyManifest]] = {
     "Policy": manifests.Policy,
     "Service": manifests.Service,
 }
+STDIN = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -98,7 +99,9 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
     if complaints:
         raise ManifestErrors(sorted(complaints))
     if not found:
-        raise CliError(f"there is no manifest in {', '.join(map(str, sources))}")
+        raise CliError(
+            f"there is no manifest in {', '.join('stdin' if str(source) == '-' else str(source) for source in sources)}"
+        )
     return tuple(sorted(found, key=lambda entry: manifests.APPLY_ORDER.index(entry.kind)))
 
 
@@ -112,7 +115,7 @@ def _complain_to(complaints: list[Complaint], file: str) -> Complain:
 def _texts(sources: Sequence[Path]) -> Iterator[tuple[str, str]]:
     """File names and their text."""
     for source in sources:
-        if str(source) == "-":
+        if source == STDIN:
             yield "stdin", sys.stdin.read()
             continue
         for path in _files(source):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +18,11 @@ from rich.text import Text
 
 PIPE_WIDTH = 10_000
 """Wider than any row, so that nothing folds in a pipe."""
+
+NARROWEST_TEXT = 20
+"""The last column gets at least so much."""
+
+GAP = "  "
 
 GOOD, WARN, BAD, FAINT = "green", "yellow", "red", "bright_black"
 
@@ -51,30 +56,30 @@ class Heading:
     """Figures are aligned at the right."""
 
 
-def console(stream: TextIO | None = None) -> Console:
+def console(stream: TextIO | None = None, *, least_width: int = 0) -> Console:
     """A console on stdout, or on another stream; colours only on a terminal without NO_COLOR."""
-    found = Console(file=stream or sys.stdout, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    file = stream or sys.stdout
+    found = Console(file=file, highlight=False, emoji=False, markup=False)
     if not found.is_terminal:
-        found = Console(
-            file=stream or sys.stdout, highlight=False, emoji=False, markup=False, width=PIPE_WIDTH, no_color=True
-        )
+        return Console(file=file, highlight=False, emoji=False, markup=False, width=PIPE_WIDTH, no_color=True)
+    if found.width < least_width:
+        return Console(file=file, highlight=False, emoji=False, markup=False, width=least_width)
     return found
 
 
 def show_table(headings: Sequence[Heading], rows: Sequence[Cells], *, stream: TextIO | None = None) -> None:
     """Print rows under headings; the last column holds the longest text."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    for index, heading in enumerate(headings):
-        is_last = index == len(headings) - 1
-        table.add_column(
-            heading.title.upper(),
-            justify="right" if heading.right else "left",
-            no_wrap=not is_last,
-            overflow="fold" if is_last else "ellipsis",
-        )
-    for row in rows:
-        table.add_row(*(_text(cell) for cell in row))
-    _print_without_trailing_blanks(table, stream)
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold", show_edge=False)
+    for heading in headings[:-1]:
+        table.add_column(heading.title.upper(), justify="right" if heading.right else "left", no_wrap=True)
+    table.add_column(headings[-1].title.upper(), justify="right" if headings[-1].right else "left", overflow="fold")
+    texts = [[_text(cell) for cell in row] for row in rows]
+    for row in texts:
+        table.add_row(*row)
+    columns = [[Text(heading.title), *cells] for heading, *cells in zip(headings, *texts, strict=True)]
+    # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
+    fixed = sum(max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1])
+    _print_without_trailing_blanks(table, console(stream, least_width=fixed + NARROWEST_TEXT))
 
 
 def show_line(*cells: str | Cell, stream: TextIO | None = None) -> None:
@@ -94,7 +99,17 @@ def show_yaml(documents: Sequence[object]) -> None:
     """Print YAML, one document after another; `plimsoll apply -f -` reads it back."""
     import yaml
 
-    sys.stdout.write(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, default_flow_style=None))
+    class Dumper(yaml.SafeDumper):
+        """Block style, but for lists of scalars: a row of a profile stays on its line."""
+
+        def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+            is_flat = all(isinstance(entry, int | float | str) for entry in sequence)
+            return super().represent_sequence(tag, sequence, flow_style=is_flat or flow_style)
+
+    text = yaml.dump_all(
+        documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
+    )
+    sys.stdout.write(text)
 
 
 def show_nothing(what: str) -> None:
@@ -143,9 +158,8 @@ def _text(cell: str | Cell) -> Text:
     return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)
 
 
-def _print_without_trailing_blanks(table: Table, stream: TextIO | None) -> None:
+def _print_without_trailing_blanks(table: Table, target: Console) -> None:
     """Rich pads every line to the table's width, which soils pipes and copied text."""
-    target = console(stream)
     with target.capture() as captured:
         target.print(table)
     for line in captured.get().splitlines():

@@ -9,12 +9,14 @@ import typer
 
 from app.cli.errors import CliError
 from app.cli.output import BAD, GOOD, WARN, Cell, Heading, amount, count, plain, show_line, show_table, usd
+from app.control.worker import PlanRequest, run_policy
 from solvers.check import report_violations, violations
 from solvers.cost import gpu_power_w
 from solvers.errors import InvalidInput
 from solvers.outcome import Budget, PlanReport, Violation
 from solvers.plan import Plan, replicas_of
 from solvers.plan_json import plan_to_json
+from solvers.policies.warm_up import warm_up
 from solvers.problem import Problem
 from solvers.problem_json import problem_from_json
 from solvers.state import Observed
@@ -39,16 +41,20 @@ def plan(
     not written, and the exit code is 1.
     """
     question = _read(problem)
-    answer, report = _solve(question, policy, time_limit, seed)
-    broken = violations(question, answer) + report_violations(question, answer, report)
+    deliver(question, *_solve(question, policy, time_limit, seed), output)
+
+
+def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | None) -> None:
+    """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any."""
+    broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
     stream = sys.stderr if output == STDIO else sys.stdout
-    show_summary(question, answer, report, stream)
+    _show_summary(problem, plan, report, stream)
     if broken:
         _show_violations(broken, stream)
-        raise CliError(f"the plan of {policy} breaks {count(len(broken), 'rule')}; it is not written")
+        raise CliError(f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written")
     if output is not None:
-        _write(output, plan_to_json(answer, report))
+        _write(output, plan_to_json(plan, report))
 
 
 def _read(path: Path) -> Problem:
@@ -63,9 +69,9 @@ def _read(path: Path) -> Problem:
 
 
 def _solve(problem: Problem, policy: str, time_limit_s: float, seed: int) -> tuple[Plan, PlanReport]:
-    # Work units first: as long as they end the solve, the same seed gives the same plan on any machine.
-    from app.control.worker import PlanRequest, run_policy
-
+    """Loading the solvers takes seconds, which are not the policy's."""
+    warm_up()
+    # Work units end a solve before the seconds do, so that the same seed gives the same plan on any machine.
     request = PlanRequest(
         policy=policy,
         problem=problem,
@@ -88,17 +94,17 @@ def _write(path: Path, text: str) -> None:
     sys.stdout.write(f"Wrote {path}\n")
 
 
-def show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: TextIO) -> None:
-    """Print what a plan costs, the GPUs that it uses by type, and what each service gets."""
+def _show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: TextIO) -> None:
     gap = "" if report.gap_percent is None else f", gap {report.gap_percent:.2f} %"
     bound = report.lower_bound_usd_per_hour
     bound_text = "" if bound is None else f" (at least {usd(bound)}{gap})"
     show_line(
         f"Policy {plan.policy}: ",
         Cell(text=report.status, style=GOOD if report.status == "optimal" else WARN),
-        f" by {report.method or 'the policy'} in {report.seconds:.2f} s",
+        f" after {report.seconds:.2f} s",
         stream=stream,
     )
+    show_line(f"Method {report.method or 'not stated'}", stream=stream)
     show_line(f"Cost {usd(report.cost_usd_per_hour)} per hour{bound_text}", stream=stream)
     for message in report.messages:
         show_line("Note: ", message, stream=stream)

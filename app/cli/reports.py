@@ -75,7 +75,10 @@ def cost(
 
 
 def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TABLE) -> None:
-    """Show how many requests met their SLO, by service; requests that were refused count as misses."""
+    """Show how many requests met their SLO, by service.
+
+    Requests that were refused or lost count as misses. The budget is what the SLO's percentile leaves for misses.
+    """
     with Api(surroundings_of(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))
     counted = ("requests", "served", "in_slo", "rejected")

@@ -1,6 +1,6 @@
 """The table of commands, and the root command that imports a command's file only when it is called."""
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -45,7 +45,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("apply", "apply:apply", "Create or change objects from YAML or JSON manifests."),
         Entry("diff", "diff:diff", "Show what `apply` would change, or how two plans differ."),
         Entry("get", "get:get", "List objects of one kind, or show one of them."),
-        Entry("describe", "describe:describe", "Show everything about one object."),
+        Entry("describe", "describe:describe", "Show one object with its status and newest events."),
         Entry("delete", "delete:delete", "Delete objects."),
         Entry("cordon", "nodes:cordon", "Place nothing new on a node, and move away what runs there."),
         Entry("uncordon", "nodes:uncordon", "Use a node again."),
@@ -58,9 +58,9 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("resume", "decisions:resume", "Let the control loop go on."),
     ),
     "Reports": (
-        Entry("cost", "reports:cost", "What was spent, by service, project or GPU type."),
-        Entry("slo", "reports:slo", "How many requests met their SLO."),
-        Entry("events", "events:events", "Who changed what, and what the loop did."),
+        Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type."),
+        Entry("slo", "reports:slo", "Show how many requests met their SLO, by service."),
+        Entry("events", "events:events", "Show who changed what, and what the loop did."),
     ),
     "Operation": (
         Entry("token", "token:app", "Make, list and revoke access tokens."),
@@ -71,12 +71,13 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
 }
 
+ENTRIES = tuple(entry for section in SECTIONS.values() for entry in section)
+
 
 class Commands(MutableMapping[str, "Command"]):
-    """The commands by name; looking one up imports its file."""
+    """The commands by name; looking one up imports its file. One whose file is missing is not there."""
 
-    def __init__(self) -> None:
-        entries = [entry for section in SECTIONS.values() for entry in section]
+    def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.name: entry for entry in entries if find_spec(entry.module)}
         self._loaded: dict[str, Command] = {}
 
@@ -119,7 +120,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: object) -> None:
         super().__init__(**{**attributes, "commands": {}})  # type: ignore[arg-type]
-        self.commands: MutableMapping[str, Command] = Commands()
+        self.commands: MutableMapping[str, Command] = Commands(ENTRIES)
 
     def format_commands(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:  # noqa: ARG002
         """The commands by section, from the table."""

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Annotated
 
+import structlog
 import typer
 
 from app.cli.errors import CliError
 from app.cli.local import load_settings, open_database
 from app.db import migrate
+from app.logs import configure_logs
 from app.main import make_plane, serve_plane
 
 
@@ -22,12 +24,14 @@ def serve(
         bool, typer.Option("--upgrade", help="First bring the database to this program's schema")
     ] = False,
 ) -> None:
-    """Run the API and the control loop until SIGTERM or SIGINT.
+    """Run the API and the control loop.
 
-    The database is the one that PLIMSOLL_DATABASE_URL names; without it, an embedded one under PLIMSOLL_DATA_DIR is
-    started for as long as this runs. Several may run at once: one of them leads.
+    Until SIGTERM or SIGINT. The database is the one that PLIMSOLL_DATABASE_URL names; without it, an embedded one under
+    PLIMSOLL_DATA_DIR is started for as long as this runs. Several may run at once: one of them leads.
     """
     settings = load_settings(host=host, port=port)
+    configure_logs(settings)
+    structlog.get_logger(__name__).info("starting", **settings.printable())
     with open_database(settings, create=upgrade) as url:
         if upgrade:
             migrate.upgrade(url)

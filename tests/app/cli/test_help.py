@@ -1,0 +1,65 @@
+"""The command line as such: help, usage, exit codes, and that help loads no heavy library."""
+
+import subprocess
+import sys
+
+import pytest
+
+from app.cli.root import ENTRIES, SECTIONS, Commands, Entry
+from tests.app.cli.runner import cli
+
+HEAVY = ("ortools", "cvxpy", "pulp", "sqlalchemy", "fastapi", "pydantic", "httpx2", "yaml", "numpy", "rich", "psycopg")
+
+
+def test_help_loads_no_heavy_library() -> None:
+    script = (
+        "import sys\n"
+        "from app.cli import run\n"
+        "assert run(['--help']) == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (0, "[]")
+
+
+def test_help_lists_every_command_under_a_section() -> None:
+    shown = cli("--help").out
+    for title, section in SECTIONS.items():
+        assert f"{title}:" in shown
+        assert all(f"  {entry.name} " in shown for entry in section)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_table_says_what_the_command_says(entry: Entry) -> None:
+    assert (Commands(ENTRIES)[entry.name].help or "").splitlines()[0] == entry.help
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.name != "agent"], ids=lambda entry: entry.name)
+def test_every_command_has_help_within_80_columns(entry: Entry) -> None:
+    shown = cli(entry.name, "--help")
+    assert shown.code == 0
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+
+def test_a_command_whose_file_is_missing_is_not_offered() -> None:
+    commands = Commands((Entry("ghost", "ghost:ghost", "Not there."), Entry("version", "version:version", "There.")))
+    assert list(commands) == ["version"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["aply"], "Did you mean 'apply'?"),
+        (["get"], "Missing argument 'KIND'"),
+        (["get", "servces"], "did you mean services?"),
+        (["apply", "-f"], "requires an argument"),
+        (["cost", "--by", "planet"], "planet"),
+        (["approve", "soon"], "PLAN"),
+        (["plan", "x", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], words: str) -> None:
+    result = cli(*arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert result.out == ""

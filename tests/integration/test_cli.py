@@ -1,0 +1,213 @@
+"""The command against a real control plane: a real API on a socket, in front of a real PostgreSQL."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+from app.db.engine import make_engine
+from app.main import make_plane, make_server
+from app.settings import Settings
+from app.tokens import create_locally
+from tests.app.cli.runner import Result, cli
+
+pytestmark = pytest.mark.integration
+
+MANIFESTS = """\
+apiVersion: plimsoll/v1
+kind: GpuType
+metadata: {name: T4}
+spec: {price_usd_per_hour: 0.526, memory_mib: 15360, idle_w: 10, power_cap_w: 70, clocks_mhz: [1590]}
+---
+apiVersion: plimsoll/v1
+kind: Node
+metadata: {name: n1, labels: {rack: a}}
+spec: {gpus: [{index: 0, gpu_type: T4}, {index: 1, gpu_type: T4}]}
+---
+apiVersion: plimsoll/v1
+kind: Network
+metadata: {name: bert}
+spec: {description: Text}
+---
+apiVersion: plimsoll/v1
+kind: Profile
+metadata: {name: bert.T4}
+spec:
+  network: bert
+  gpu_type: T4
+  rows:
+  - [50, 1, 1590, 0.1, 0.1, 9.8, 2000, 20, 0.1]
+  - [100, 1, 1590, 0.1, 0.1, 4.8, 2000, 40, 0.2]
+---
+apiVersion: plimsoll/v1
+kind: Service
+metadata: {name: chat}
+spec:
+  network: bert
+  slo: {latency_ms: 100, percentile: 0.98}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """Where it listens, and an admin's token."""
+
+    url: str
+    token: str
+
+
+@pytest.fixture
+def control_plane(database: str) -> Iterator[ControlPlane]:
+    """An API on a free port, served from a thread."""
+    # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = make_server(make_plane(Settings(), database))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield ControlPlane(url=url, token=asyncio.run(_admin_token(database)))
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        listening.close()
+
+
+async def _admin_token(url: str) -> str:
+    engine = make_engine(url, pool_size=2)
+    try:
+        return (await create_locally(engine, name="admin", scope="admin", at=datetime.now(UTC))).secret
+    finally:
+        await engine.dispose()
+
+
+@pytest.fixture
+def plimsoll(control_plane: ControlPlane) -> Callable[..., Result]:
+    """Runs a command line against that control plane over real HTTP."""
+
+    def call(*arguments: str | Path, stdin: str = "", token: str = control_plane.token) -> Result:
+        environment = {"PLIMSOLL_URL": control_plane.url, "PLIMSOLL_TOKEN": token}
+        return cli(*arguments, api=None, stdin=stdin, environment=environment)
+
+    return call
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "all.yaml"
+    path.write_text(MANIFESTS)
+    return path
+
+
+def test_objects_are_applied_listed_described_changed_and_deleted(plimsoll: Callable[..., Result], file: Path) -> None:
+    assert plimsoll("diff", "-f", file).code == 1
+    applied = plimsoll("apply", "-f", file, stdin="y\n")
+    assert (applied.code, applied.err) == (0, "Apply? [y/N] ")
+    assert "does not keep" not in applied.out
+    again = plimsoll("apply", "-f", file)
+    assert again.out.splitlines()[-1] == "0 to create, 0 to change, 5 unchanged."
+
+    assert plimsoll("get", "services").out.splitlines()[1].split()[:6] == ["chat", "bert", "p98", "≤", "100", "ms"]
+    assert [line.split()[0] for line in plimsoll("get", "gpus").out.splitlines()[1:]] == ["n1/gpu-0", "n1/gpu-1"]
+    for kind in ("nodes", "gpu-types", "networks", "profiles", "projects", "policies", "tokens"):
+        assert plimsoll("get", kind).code == 0
+    described = plimsoll("describe", "service", "chat").out
+    assert "Feasible" in described
+    assert "ServiceCreated" in described
+
+    printed = plimsoll("get", "service", "chat", "-o", "yaml").out
+    changed = plimsoll("apply", "-f", "-", "-y", stdin=printed.replace("mode: auto", "mode: advise"))
+    assert "    spec.mode: auto → advise" in changed.out
+    assert json.loads(plimsoll("get", "service", "chat", "-o", "json").out)["spec"]["mode"] == "advise"
+
+    assert plimsoll("cordon", "n1").code == 0
+    assert plimsoll("get", "node", "n1", "-o", "json").out.count('"cordoned": true') == 1
+    assert plimsoll("delete", "service", "chat", "-y").out == "Service chat deleted\n"
+    gone = plimsoll("get", "service", "chat")
+    assert (gone.code, gone.err) == (1, "Error: no service is called 'chat'\n")
+    kinds = [line.split()[2] for line in plimsoll("events").out.splitlines()]
+    assert kinds[-3:] == ["ServiceChanged", "NodeCordoned", "ServiceDeleted"]
+
+
+def test_an_impossible_slo_is_refused_at_its_line_with_the_least(plimsoll: Callable[..., Result], file: Path) -> None:
+    file.write_text(MANIFESTS.replace("latency_ms: 100", "latency_ms: 2"))
+    refused = plimsoll("apply", "-f", file, "-y")
+    assert refused.code == 1
+    assert f"{file}:31: spec.slo: 2 ms at percentile 0.98 is impossible on T4; the least SLO possible is" in refused.err
+    assert "4 of 5 objects were written before this one; `plimsoll apply --force` accepts it" in refused.err
+    assert plimsoll("apply", "-f", file, "-y", "--force").code == 0
+
+
+def test_names_that_nothing_has_are_refused_at_their_line(plimsoll: Callable[..., Result], file: Path) -> None:
+    file.write_text(MANIFESTS.replace("  network: bert\n  slo", "  network: brt\n  slo"))
+    refused = plimsoll("apply", "-f", file, "-y")
+    assert f"{file}:30: spec.network: no network is called 'brt'; there are bert" in refused.err
+
+
+def test_a_bad_token_and_a_narrow_one_are_told_apart(plimsoll: Callable[..., Result], file: Path) -> None:
+    unknown = plimsoll("get", "services", token="plim_admin_" + "x" * 43)
+    assert (unknown.code, "not known" in unknown.err, "PLIMSOLL_TOKEN" in unknown.err) == (1, True, True)
+    secret = plimsoll("token", "create", "reader", "--scope", "viewer").out.strip()
+    narrow = plimsoll("apply", "-f", file, "-y", token=secret)
+    assert (narrow.code, "needs a token of scope admin" in narrow.err) == (1, True)
+    assert plimsoll("token", "revoke", "reader").code == 0
+
+
+def test_decisions_and_reports_answer_on_an_empty_fleet(plimsoll: Callable[..., Result]) -> None:
+    assert plimsoll("pause").code == 0
+    assert plimsoll("get", "policies").out.splitlines()[1].split()[3] == "yes"
+    assert plimsoll("resume").code == 0
+    assert plimsoll("explain").err.startswith("Error: no plan is in force yet")
+    assert plimsoll("approve", "99").err == "Error: there is no plan 99\n"
+    for report in (["cost"], ["cost", "--by", "project"], ["cost", "--by", "gpu-type"], ["slo"]):
+        assert plimsoll(*report).code == 0
+
+
+def test_version_says_which_api_answers(plimsoll: Callable[..., Result], control_plane: ControlPlane) -> None:
+    assert f"API v1 at {control_plane.url}" in plimsoll("version").out
+
+
+def test_the_schema_is_upgraded_checked_and_shown(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", empty_database)
+    assert run(["db", "check"]) == 1
+    assert "run `plimsoll db upgrade`" in capfd.readouterr().err
+    assert [run(["db", command]) for command in ("upgrade", "check", "current", "upgrade")] == [0, 0, 0, 0]
+    assert "already" in capfd.readouterr().out.splitlines()[-1]
+
+
+def test_the_first_token_comes_straight_from_the_database(
+    database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", database)
+    assert run(["token", "create", "first", "--local", "--scope", "admin"]) == 0
+    assert capfd.readouterr().out.startswith("plim_admin_")
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:1/x")
+    assert run(["db", "check"]) == 1
+    shown = capfd.readouterr().err
+    assert "the database does not answer (postgresql://me:***@127.0.0.1:1/x): connection failed" in shown
+    assert "hidden" not in shown
+
+
+def test_looking_for_an_embedded_database_does_not_make_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from app.cli import main; main()", "db", "check"]
+    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path / "none"), "PATH": "/usr/bin:/bin"}
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=60, check=False)
+    assert (ended.returncode, "there is no database in" in ended.stderr) == (1, True)
+    assert not (tmp_path / "none").exists()
