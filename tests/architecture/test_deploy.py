@@ -1,0 +1,221 @@
+"""What runs Plimsoll elsewhere stays true to it: commands, flags, images, manifests and secrets."""
+
+import configparser
+import fnmatch
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compose_spec import PyOptions
+
+from agents.clock import ManualClock
+from agents.daemon import make_device
+from agents.main import make_parser
+from app.catalogue import list_networks, load_gpu_types
+from app.cli.manifest_files import read_manifests
+from app.cli.root import root_command
+from app.cli.surroundings import Surroundings
+from app.manifests import Node, Service
+from bench import load_http
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = PyOptions(apply_merge=True).from_yaml((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE.to_dict()["services"]
+SCRIPTS = sorted((ROOT / "deploy" / "testbed").glob("*.sh"))
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+ENDING = {"secrets", "migrate", "deploy"}
+"""Services that do one thing and end."""
+
+
+def words(value: object) -> list[str]:
+    assert isinstance(value, list)
+    return [str(word) for word in value]
+
+
+def command(name: str) -> list[str]:
+    return words(SERVICES[name]["command"]) if "command" in SERVICES[name] else []
+
+
+def script_commands(path: Path) -> Iterator[list[str]]:
+    for line in path.read_text().splitlines():
+        if line.strip().startswith("plimsoll"):
+            yield shlex.split(line.partition(">")[0])
+
+
+def unit_commands(path: Path) -> Iterator[list[str]]:
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key.startswith("Exec"):
+            program, *arguments = shlex.split(value)
+            yield [
+                Path(program).name,
+                *(word.replace("${PLIMSOLL_URL}", "https://plimsoll.example") for word in arguments),
+            ]
+
+
+def image_commands() -> Iterator[list[str]]:
+    for match in re.finditer(r"^(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.MULTILINE):
+        found = words(json.loads(match[1]))
+        if found[0] != "python":
+            yield found
+
+
+def all_commands() -> list[tuple[str, list[str]]]:
+    """Where each command stands, and its words; the agent image's entry point waits for its arguments."""
+    return [
+        *((f"compose {name}", command(name)) for name in sorted(SERVICES)),
+        *((path.name, entry) for path in SCRIPTS for entry in script_commands(path)),
+        *((path.name, entry) for path in UNITS for entry in unit_commands(path)),
+        *(("Dockerfile", entry) for entry in image_commands() if len(entry) > 1),
+    ]
+
+
+def parse_plimsoll(arguments: list[str]) -> None:
+    """What the CLI does before it runs a command; raises UsageError for what it does not know."""
+    found: Any = root_command()
+    context = found.make_context("plimsoll", list(arguments), obj=Surroundings(environment={}, home=ROOT))
+    while hasattr(found, "resolve_command"):
+        name, found, rest = found.resolve_command(context, [*context._protected_args, *context.args])
+        context = found.make_context(name, rest, parent=context)
+
+
+PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "plimsoll": parse_plimsoll,
+    "plimsoll-agent": lambda arguments: make_parser().parse_args(arguments),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "line"), [entry for entry in all_commands() if entry[1][:1] and entry[1][0] in PARSERS]
+)
+def test_every_command_is_one_that_the_program_takes(place: str, line: list[str]) -> None:
+    PARSERS[line[0]](line[1:])
+
+
+def test_the_commands_are_found_and_wrong_ones_would_be_seen() -> None:
+    programs = [line[0] for _, line in all_commands() if line]
+    assert programs.count("plimsoll-agent") == 3
+    assert programs.count("plimsoll") >= 8
+    for wrong in (["serve", "--no-such-flag"], ["db", "nonsense"], ["nonsense"]):
+        with pytest.raises(Exception, match=r"(?i)no such"):
+            parse_plimsoll(wrong)
+
+
+def test_console_scripts_are_declared() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert set(PARSERS) <= set(scripts)
+
+
+def test_the_compose_file_is_consistent() -> None:
+    COMPOSE.validate()
+    assert {"postgres", "migrate", "control-plane", "agent-v100", "agent-t4", "load"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_service_is_bounded_supervised_and_unprivileged(name: str) -> None:
+    service = SERVICES[name]
+    limits = service["deploy"]["resources"]["limits"]
+    assert {"cpus", "memory"} <= set(limits)
+    assert service["restart"] == ("no" if name in ENDING else "unless-stopped")
+    assert service["healthcheck"], "asked, or told not to be"
+    if name in ENDING | {"load"}:
+        assert service["healthcheck"] == {"disable": True}
+    else:
+        assert "test" in service["healthcheck"]
+    if name != "postgres":
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+
+
+def test_whoever_needs_an_ending_service_waits_for_its_end() -> None:
+    for name, service in SERVICES.items():
+        for needed, how in service.get("depends_on", {}).items():
+            expected = "service_completed_successfully" if needed in ENDING else "service_healthy"
+            assert how["condition"] == expected, (name, needed)
+
+
+def test_no_file_of_the_repository_holds_a_password() -> None:
+    texts = [
+        (ROOT / "docker-compose.yml").read_text(),
+        DOCKERFILE,
+        *(path.read_text() for path in (*SCRIPTS, *UNITS)),
+    ]
+    for text in texts:
+        assert not re.search(r"(?i)(password|secret|token)\s*[:=]\s*[\"']?\w{6,}", text)
+        assert not re.search(r"://[^/\s@]+:[^/\s@]+@", text), "a password in a URL"
+        assert "HOST_AUTH_METHOD" not in text
+
+
+def test_only_the_prepared_secrets_reach_a_service() -> None:
+    """An agent must not see the admin's token, nor the load generator any."""
+    mounted = {
+        name: {str(volume).partition(":")[0] for volume in service.get("volumes", [])}
+        for name, service in SERVICES.items()
+    }
+    assert {name for name, volumes in mounted.items() if "admin" in volumes} == {
+        "secrets",
+        "migrate",
+        "control-plane",
+        "deploy",
+    }
+    assert {name for name, volumes in mounted.items() if "database-password" in volumes} == {"secrets", "postgres"}
+    assert mounted["load"].isdisjoint(COMPOSE.to_dict()["volumes"])
+
+
+def test_agents_load_and_manifests_agree() -> None:
+    manifests = read_manifests([ROOT / "deploy" / "testbed" / "manifests.yaml"])
+    nodes = {
+        entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Node)
+    }
+    services = {
+        entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Service)
+    }
+    agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4")]
+    assert {agent.node: [agent.gpu_type] * agent.gpus for agent in agents} == {
+        name: [gpu.gpu_type for gpu in spec.gpus] for name, spec in nodes.items()
+    }
+    assert {agent.gpu_type for agent in agents} <= {gpu_type.name for gpu_type in load_gpu_types()}
+    assert {spec.network for spec in services.values()} <= set(list_networks())
+    load = load_http.make_parser().parse_args(command("load")[3:])
+    assert set(dict(load.load)) == set(services)
+    for agent in agents:
+        make_device(agent, ManualClock())
+
+
+def test_images_run_as_a_user_of_their_own_from_pinned_parts() -> None:
+    assert re.search(r"useradd --uid (\d+)", DOCKERFILE)
+    stages = DOCKERFILE.split("\nFROM ")
+    final = {stage.split()[2]: stage for stage in stages if stage.split()[2:] and stage.split()[1] == "AS"}
+    assert "USER 10001:10001" in final["runtime"]
+    assert {"agent", "server"} <= set(final)
+    assert "[server]" not in final["agent-installed"]
+    assert DOCKERFILE.count("--constraint constraints.txt") == 2
+    stages_of_ours = set(final) | {"python"}
+    bases = [stage.split()[0] for stage in stages[1:] if stage.split()[0] not in stages_of_ours]
+    assert bases == ["python:3.11-slim-bookworm"], "one base, with its version"
+
+
+def test_everything_that_an_image_copies_exists_and_is_let_through() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for source in line.split():
+            assert (ROOT / source).exists(), source
+            assert any(fnmatch.fnmatch(source, pattern) for pattern in allowed), source
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_restart_drop_privileges_and_bound_their_memory(path: Path) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text())
+    service = unit["Service"]
+    assert service["Restart"] in ("always", "on-failure")
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["MemoryMax"]
+    assert service.get("User", "") != "root"
