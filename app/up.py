@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-from rich.console import Console
 
 from app.catalogue.install import install_catalogue
 from app.db import migrate, tokens
@@ -16,49 +14,63 @@ from app.db.engine import make_engine
 from app.db.transaction import Engine, transaction
 from app.main import Plane, make_plane, serve_plane
 from app.settings import Settings
-from app.tokens import create_locally
+from app.tokens import NewToken, create_locally
+
+Say = Callable[[str], None]
+"""Tells the person at the terminal one thing."""
 
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
 AGENT_STOP_S = 10.0
+NODES_TOKEN = "up-nodes"
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
-def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path, console: Console) -> None:
+def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say) -> None:
     """Set the database up where it is new, then serve until SIGTERM or SIGINT.
 
     `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
     first admin's token goes, when the database has none.
     """
     migrate.upgrade(url)
-    asyncio.run(_run(make_plane(settings, url), nodes, token_path, console))
+    asyncio.run(_run(make_plane(settings, url), nodes, token_path, say))
 
 
-async def _run(plane: Plane, nodes: int, token_path: Path, console: Console) -> None:
+async def _run(plane: Plane, nodes: int, token_path: Path, say: Say) -> None:
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
         types, networks = await install_catalogue(engine, at)
         if types or networks:
-            console.print(f"catalogue: {types} GPU types and {networks} networks added")
-        await _first_token(engine, plane, token_path, console)
-        agent_token = await create_locally(engine, name="up-nodes", scope="agent", at=at) if nodes else None
+            say(f"catalogue: {types} GPU types and {networks} networks added")
+        await _first_token(engine, plane, token_path, say)
+        agent_token = await _nodes_token(engine, plane) if nodes else None
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{plane.settings.port}"
-    console.print(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C", soft_wrap=True)
-    async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, console):
+    say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
+    async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, say):
         await serve_plane(plane)
 
 
-async def _first_token(engine: Engine, plane: Plane, path: Path, console: Console) -> None:
+async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> None:
     """Make the first admin's token, keep it where the CLI looks for it, and show it this once."""
     async with transaction(engine) as connection:
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
             return
     made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
     keep_token(path, made.secret)
-    console.print(f"admin token, shown once and kept in {path}:\n  {made.secret}", soft_wrap=True, highlight=False)
+    say(f"admin token, shown once and kept in {path}:\n  {made.secret}")
+
+
+async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:
+    """A token for this start's nodes; those of earlier starts end."""
+    at = plane.clock.now()
+    async with transaction(engine) as connection:
+        for row in await tokens.list_rows(connection):
+            if row.name == NODES_TOKEN and row.revoked_at is None:
+                await tokens.revoke(connection, row.id, at=at)
+    return await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
 
 
 def keep_token(path: Path, secret: str) -> None:
@@ -70,12 +82,12 @@ def keep_token(path: Path, secret: str) -> None:
 
 
 @asynccontextmanager
-async def _agents(count: int, address: str, token: str, settings: Settings, console: Console) -> AsyncIterator[None]:
+async def _agents(count: int, address: str, token: str, settings: Settings, say: Say) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
     processes = [await _start_agent(number, address, token, settings) for number in range(1, count + 1)]
     if count:
         ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
-        console.print(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
+        say(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
     try:
         yield
     finally:

@@ -35,5 +35,10 @@ def up(
 
     configure_logs(settings)
     token_path = surroundings_of(context).saved_token_path()
+    console = Console()
+
+    def say(words: str) -> None:
+        console.print(words, soft_wrap=True, highlight=False)
+
     with open_database(settings, create=True) as url:
-        run_everything(settings, url, nodes=nodes, token_path=token_path, console=Console())
+        run_everything(settings, url, nodes=nodes, token_path=token_path, say=say)

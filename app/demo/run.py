@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-import aiohttp
+import httpx2
 from rich.console import Console
 from rich.live import Live
 
@@ -170,11 +170,11 @@ class _Demo:
     async def _deploy(self, address: str, token: str) -> None:
         """Nodes and services through the REST API, as an operator and the teams would."""
         headers = {"Authorization": f"Bearer {token}"}
-        async with aiohttp.ClientSession(address, headers=headers) as session:
+        async with httpx2.AsyncClient(base_url=f"{address}/api/v1", headers=headers) as client:
             for kind, name, body in demo_manifests():
-                async with session.put(f"/api/v1/{kind}/{name}", json=body) as answer:
-                    if answer.status >= 400:
-                        raise PlimsollError(f"PUT {kind}/{name} was answered {answer.status}: {await answer.text()}")
+                answer = await client.put(f"/{kind}/{name}", json=body)
+                if answer.status_code >= 400:
+                    raise PlimsollError(f"PUT {kind}/{name} was answered {answer.status_code}: {answer.text}")
 
     async def _first_tick(self) -> None:
         """Wait until the control loop runs; its solvers take some seconds to load."""
