@@ -36,10 +36,10 @@ VERSION = "1"
 DEFAULT_BODY_LIMIT = 4_194_304
 
 RESOURCES = (
+    sync,
     projects,
     gpu_types,
     nodes,
-    sync,
     gpus,
     networks,
     profiles,
@@ -52,7 +52,7 @@ RESOURCES = (
     events,
     tokens,
 )
-"""In the order of the document; `preview` before `plans`, whose paths take any plan id."""
+"""In the order in which paths are tried: the busiest first; `preview` before `plans`, whose paths take any plan id."""
 
 DESCRIPTION = (
     "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "

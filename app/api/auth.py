@@ -6,7 +6,7 @@ their services and the catalogue, and nothing that would show other projects' bu
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -105,10 +105,11 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
 
-def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Context]:
+def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Awaitable[Context]]:
     """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
 
-    def allowed(request: Request, _: Annotated[object, Security(bearer)]) -> Context:
+    # Not a plain function: FastAPI would send it to a thread.
+    async def allowed(request: Request, _: Annotated[object, Security(bearer)]) -> Context:
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
         is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]

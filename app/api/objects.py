@@ -47,38 +47,39 @@ class Kind(Generic[Seen, Written]):
     """Whether the note keeps the labels, too."""
 
 
+@dataclass(frozen=True, slots=True)
 class Preconditions:
     """Which state of the object the caller saw."""
 
-    def __init__(
-        self,
-        if_match: Annotated[
-            str | None,
-            Header(description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"),
-        ] = None,
-        if_none_match: Annotated[
-            str | None, Header(pattern=r"^\*$", description="`*`: create only, never replace")
-        ] = None,
-    ) -> None:
-        self._match = if_match
-        self._none_match = if_none_match
+    match: str | None
+    none_match: str | None
 
     def check(self, present: BaseModel | None) -> None:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
-            if self._match is not None:
+            if self.match is not None:
                 raise PreconditionFailed("there is no such object, but If-Match was sent; leave it out to create it")
             return
         tag = etag(present)
-        if self._none_match is not None:
+        if self.none_match is not None:
             raise PreconditionFailed(f"the object exists already, with ETag {tag}")
-        if self._match is None:
+        if self.match is None:
             raise PreconditionRequired(f"send If-Match with the ETag that you saw (now {tag}), or `*` for any")
-        if self._match.strip() != "*" and tag not in [part.strip() for part in self._match.split(",")]:
-            raise PreconditionFailed(f"the object has ETag {tag}, not {self._match}; read it again, then repeat")
+        if self.match.strip() != "*" and tag not in [part.strip() for part in self.match.split(",")]:
+            raise PreconditionFailed(f"the object has ETag {tag}, not {self.match}; read it again, then repeat")
 
 
-Conditions = Annotated[Preconditions, Depends()]
+async def _preconditions(
+    if_match: Annotated[
+        str | None,
+        Header(description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"),
+    ] = None,
+    if_none_match: Annotated[str | None, Header(pattern=r"^\*$", description="`*`: create only, never replace")] = None,
+) -> Preconditions:
+    return Preconditions(if_match, if_none_match)
+
+
+Conditions = Annotated[Preconditions, Depends(_preconditions)]
 
 
 def etag(seen: BaseModel) -> str:

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Query
@@ -17,18 +18,12 @@ Row = TypeVar("Row")
 View = TypeVar("View")
 
 
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """Which part of a list is wanted."""
 
-    def __init__(
-        self,
-        limit: Annotated[int, Query(ge=1, le=LARGEST_LIMIT, description="Items on a page")] = DEFAULT_LIMIT,
-        cursor: Annotated[
-            str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,400}$", description="`next_cursor` of the page before")
-        ] = None,
-    ) -> None:
-        self.limit = limit
-        self._cursor = cursor
+    limit: int
+    cursor: str | None
 
     @property
     def fetch(self) -> int:
@@ -38,10 +33,10 @@ class PageRequest:
     @property
     def after(self) -> str:
         """Key of the last item of the page before; empty on the first page. Raises InvalidRequest."""
-        if self._cursor is None:
+        if self.cursor is None:
             return ""
         try:
-            padded = self._cursor + "=" * (-len(self._cursor) % 4)
+            padded = self.cursor + "=" * (-len(self.cursor) % 4)
             version, _, key = base64.urlsafe_b64decode(padded).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             version, key = "", ""
@@ -66,7 +61,16 @@ class PageRequest:
         return Page(items=[view(row) for row in shown], next_cursor=_encode(str(key(shown[-1]))) if has_more else None)
 
 
-Paging = Annotated[PageRequest, Depends()]
+async def _page_request(
+    limit: Annotated[int, Query(ge=1, le=LARGEST_LIMIT, description="Items on a page")] = DEFAULT_LIMIT,
+    cursor: Annotated[
+        str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,400}$", description="`next_cursor` of the page before")
+    ] = None,
+) -> PageRequest:
+    return PageRequest(limit, cursor)
+
+
+Paging = Annotated[PageRequest, Depends(_page_request)]
 
 
 def _encode(key: str) -> str:

@@ -1,0 +1,203 @@
+"""How many observations per second the API makes durable, over real HTTP, with PostgreSQL and the load beside it.
+
+Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15]`. Prints a table, writes bench/results/sync.json.
+
+An embedded PostgreSQL (fsync on), `plimsoll serve` (API and controller in one process, the loop ticking) and the
+sender share the machine's cores. 500 nodes with four GPUs, four replicas and four services each report in turn; the
+sender is open-loop: an observation leaves when it is due, and its latency counts from then to the acknowledgement,
+which comes after the commit. Observations that were not acknowledged with 200 count as failed, not as fast.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+
+import aiohttp
+import msgspec
+import numpy as np
+import psutil
+
+from agents.protocol import Observation, ReplicaReading, ServiceReading
+from app.control.store import PolicySettings
+from app.tokens import create_locally
+from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from bench.report import Figures, print_table, write_results
+
+FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
+WINDOW_S = 2.0
+MIB = 2**20
+READY_WITHIN_S = 60.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the observations of one rate."""
+
+    latency_ms: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+def main() -> int:
+    """Measure each rate, one after the other, against one server."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sync", description=__doc__)
+    parser.add_argument("--rates", type=int, nargs="+", default=[500, 1000, 1500], help="observations per second")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of each rate's run")
+    options = parser.parse_args()
+    with temporary_database() as url:
+        secret = asyncio.run(_fill(url))
+        with _server(url) as (base, process):
+            rows = asyncio.run(_measure(base, secret, process, options.rates, options.seconds))
+    print_table(rows)
+    write_results("sync", rows)
+    return 0
+
+
+async def _fill(url: str) -> str:
+    """The fleet, and an agent's token."""
+    now = datetime.now(UTC)
+    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S), now) as engine:
+        return (await create_locally(engine, name="bench", scope="agent", at=now)).secret
+
+
+@contextmanager
+def _server(url: str) -> Iterator[tuple[str, psutil.Process]]:
+    """`plimsoll serve` in a process of its own: its address and process."""
+    port = _free_port()
+    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port)]
+    environment = {**os.environ, "PLIMSOLL_DATABASE_URL": url, "PLIMSOLL_LOG_LEVEL": "warning"}
+    with subprocess.Popen(command, env=environment) as started:
+        try:
+            yield f"http://127.0.0.1:{port}", psutil.Process(started.pid)
+        finally:
+            started.terminate()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _measure(
+    base: str, secret: str, process: psutil.Process, rates: Sequence[int], seconds: float
+) -> list[Figures]:
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    connector = aiohttp.TCPConnector(limit=256)
+    rows: list[Figures] = []
+    async with aiohttp.ClientSession(base, headers=headers, connector=connector) as session:
+        await _until_ready(session)
+        sequence = 1
+        # The first second fills caches and makes connections; it is not counted.
+        for rate in (rates[0], *rates):
+            length_s = seconds if sequence > 1 else 2.0
+            began = time.perf_counter()
+            tally, sequence = await _send(session, rate, length_s, sequence)
+            rows.append(_row(rate, tally, time.perf_counter() - began, process))
+    return rows[1:]
+
+
+async def _until_ready(session: aiohttp.ClientSession) -> None:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            async with session.get("/readyz") as answer:
+                if answer.status == 200:
+                    return
+        except aiohttp.ClientConnectionError:
+            pass
+        await asyncio.sleep(0.2)
+    raise TimeoutError(f"the server was not ready within {READY_WITHIN_S:.0f} s")
+
+
+async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, sequence: int) -> tuple[Tally, int]:
+    """Every node in turn, at Poisson times (seeded); bodies are made ahead of the run."""
+    draw = Random(rate)
+    bodies = [msgspec.json.encode(_full(entry)) for entry in _window(sequence)]
+    nodes = list(FLEET.node_types())
+    tally = Tally()
+    running: set[asyncio.Task[None]] = set()
+    began = due = time.perf_counter()
+    count = 0
+    while due - began < seconds:
+        wait_s = due - time.perf_counter()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        index, turn = count % len(nodes), count // len(nodes)
+        body = bodies[index].replace(b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1)
+        task = asyncio.create_task(_sync(session, nodes[index], body, due, tally))
+        running.add(task)
+        task.add_done_callback(running.discard)
+        count += 1
+        due += draw.expovariate(rate)
+    await asyncio.gather(*running)
+    return tally, sequence + count // len(nodes) + 1
+
+
+async def _sync(session: aiohttp.ClientSession, node: str, body: bytes, due: float, tally: Tally) -> None:
+    async with session.post(f"/api/v1/nodes/{node}/sync", data=body) as answer:
+        await answer.read()
+        if answer.status == 200:
+            tally.latency_ms.append(1000.0 * (time.perf_counter() - due))
+        else:
+            tally.failed += 1
+
+
+def _window(sequence: int) -> tuple[Observation, ...]:
+    return observations(FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=WINDOW_S)
+
+
+def _full(entry: Observation) -> Observation:
+    """The observation with a replica on each GPU, and readings of all services; its sequence is written in later."""
+    services = [service.name for service in FLEET.nouns()]
+    buckets = tuple((bucket, 5) for bucket in range(20, 32))
+    unnumbered = msgspec.structs.replace(
+        entry,
+        replicas=tuple(
+            ReplicaReading(
+                id=f"{entry.node}-{gpu.index}",
+                service=services[gpu.index % len(services)],
+                gpu_index=gpu.index,
+                state="ready",
+                sm_percent=50.0,
+                batch=8,
+                memory_mib=1024.0,
+                batches=20,
+                requests=60,
+                execution_ms=12.0,
+            )
+            for gpu in entry.gpus
+        ),
+        services=tuple(
+            ServiceReading(service=name, arrivals=60, served=60, in_slo=60, latency_buckets=buckets)
+            for name in services
+        ),
+    )
+    return msgspec.structs.replace(unnumbered, sequence=0)
+
+
+def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Figures:
+    latency_ms = tally.latency_ms or [float("nan")]
+    workers = process.children(recursive=True)
+    return {
+        "offered_per_s": rate,
+        "durable_per_s": len(tally.latency_ms) / seconds,
+        "failed": tally.failed,
+        "latency_ms_p50": float(np.percentile(latency_ms, 50)),
+        "latency_ms_p99": float(np.percentile(latency_ms, 99)),
+        "api_and_controller_rss_mib": process.memory_info().rss / MIB,
+        "solver_worker_rss_mib": sum(worker.memory_info().rss for worker in workers) / MIB,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
