@@ -1,0 +1,172 @@
+"""What is imported is declared, what is declared is pinned, and a node needs the small set only."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import grimp
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PART_OF_A_DECLARED_ONE = {"starlette": "fastapi", "pydantic-core": "pydantic"}
+"""Libraries that a declared one hands out as its own interface."""
+
+IMPORT_WITHOUT_THE_REST = """
+import sys
+
+class Finder:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in blocked else self.finder.find_spec(name, path, target)
+
+blocked = set(sys.argv[1].split(","))
+sys.meta_path[:] = [Finder(finder) for finder in sys.meta_path]
+for module in sys.argv[2].split(","):
+    __import__(module)
+print("imported")
+"""
+
+
+def declared(*extras: str) -> list[Requirement]:
+    """The direct dependencies: the base set and those of some extras."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    return [Requirement(line) for line in lines]
+
+
+def names(requirements: Iterable[Requirement]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+@cache
+def import_graph() -> grimp.ImportGraph:
+    return grimp.build_graph("agents", "app", "solvers", include_external_packages=True, cache_dir=None)
+
+
+@cache
+def distributions() -> dict[str, list[str]]:
+    """Distributions by the top-level module that they provide."""
+    return {
+        module: [canonicalize_name(name) for name in found]
+        for module, found in metadata.packages_distributions().items()
+    }
+
+
+def libraries(modules: Iterable[str]) -> set[str]:
+    """Distributions that some modules of ours import directly; a module that no distribution provides by its name."""
+    graph = import_graph()
+    imported = {found for module in modules for found in graph.find_modules_directly_imported_by(module)}
+    outside = {found for found in imported if found.partition(".")[0] not in {"agents", "app", "solvers"}}
+    provided = {distributions().get(found, [found])[0] for found in outside - set(sys.stdlib_module_names)}
+    return {PART_OF_A_DECLARED_ONE.get(name, name) for name in provided}
+
+
+def modules_of(package: str) -> set[str]:
+    return {package, *import_graph().find_descendants(package)}
+
+
+def node_modules() -> list[str]:
+    """What runs on a node with real GPUs: the agent without the simulation."""
+    return sorted(modules_of("agents") - modules_of("agents.sim"))
+
+
+def base_closure() -> set[str]:
+    """The base dependencies and all that they need."""
+    found: set[str] = set()
+    waiting = declared()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        waiting += [Requirement(line) for line in metadata.requires(name) or []]
+    return found
+
+
+def test_a_node_declares_all_that_its_agent_imports() -> None:
+    assert libraries(node_modules()) <= names(declared())
+
+
+def test_the_server_declares_all_that_it_imports() -> None:
+    everything = modules_of("app") | modules_of("solvers") | modules_of("agents")
+    assert libraries(everything) <= names(declared("server"))
+
+
+def test_an_agent_starts_with_the_base_dependencies_alone() -> None:
+    small = base_closure()
+    blocked = {module for module, owners in distributions().items() if not small.intersection(owners)}
+    blocked = (blocked | {"app", "solvers"}) - {"agents"}
+    assert {"numpy", "fastapi", "sqlalchemy", "pydantic", "ortools", "numba"} <= blocked
+    command = [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, ",".join(sorted(blocked)), ",".join(node_modules())]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
+
+
+def test_the_command_line_of_the_agent_needs_nothing_but_python() -> None:
+    blocked = ",".join(sorted(set(distributions()) - {"agents"}))
+    command = [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, blocked, "agents.main"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [re.fullmatch(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_constraints_hold_plain_pins_without_hosts_each_once_in_order() -> None:
+    found = list(pins())
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])
+def test_every_declared_dependency_is_pinned_within_its_range(extra: str | None) -> None:
+    pinned = pins()
+    requirements = declared() if extra is None else declared(extra)
+    unpinned = {"torch"}  # Chosen by its index, CPU or CUDA; see the extra `rl`.
+    for requirement in requirements:
+        name = canonicalize_name(requirement.name)
+        if name not in unpinned:
+            assert name in pinned, f"{name} is missing in constraints.txt"
+            assert requirement.specifier.contains(pinned[name]), f"{requirement} against {pinned[name]}"
+
+
+def tracked_texts() -> dict[str, str]:
+    """Every text file that git tracks; without git there is nothing to say."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    texts = {}
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        if path.is_file() and b"\0" not in (content := path.read_bytes()):
+            texts[name] = content.decode(errors="replace")
+    return texts
+
+
+# Put together here, so that this file does not find itself.
+UNWANTED = {
+    "a path of one machine": r"(?<![\w.])/(?:root|work|home/[a-z]+)/" + r"\w",
+    "a package registry": r"(?i)\b(?:pypi|npmjs|crates|pythonhosted)\." + r"(?:org|io|com)\b",
+    "an index address": r"(?i)--(?:extra-)?index-" + r"url\b",
+    "somebody's key": r"-----BEGIN [A-Z ]*PRIVATE " + r"KEY",
+}
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_no_tracked_file_mentions(what: str) -> None:
+    pattern = re.compile(UNWANTED[what])
+    found = [f"{name}: {match[0]}" for name, text in tracked_texts().items() for match in pattern.finditer(text)]
+    assert found == []
