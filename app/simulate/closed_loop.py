@@ -37,6 +37,13 @@ class ClusterPlan:
     agent_period_s: float = 5.0
     handover_s: float = 15.0
 
+    def __post_init__(self) -> None:
+        if self.settings.window_s < self.agent_period_s:
+            raise ValueError(
+                f"agents report every {self.agent_period_s:g} s, so windows of {self.settings.window_s:g} s would "
+                "count several times what came in; make settings.window_s at least as long"
+            )
+
 
 class ClosedLoop:
     """The cluster; call `step` once per agent period and `tick` once per control period."""
