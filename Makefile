@@ -12,7 +12,7 @@ help:
 	@echo "make check    formatting, lint, types, import arrows, generated files"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make install  create .venv with everything in it"
-	@echo "make openapi  regenerate openapi/plimsoll.json and docs/sql.md"
+	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
 
 install: $(INSTALLED)
@@ -44,6 +44,7 @@ bench: install
 openapi: install
 	$(BIN)/python -m app.api.document
 	$(BIN)/python -m app.db.document
+	$(BIN)/python -m app.cli.settings_document
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
