@@ -28,6 +28,7 @@ from app.postgres_files import (
     Layout,
     claim,
     is_postgres,
+    join,
     log_tail,
     own_directory,
     prepare_socket_dir,
@@ -65,6 +66,7 @@ __all__ = [
     "VersionMismatch",
     "attach",
     "find_binaries",
+    "in_use",
     "start",
     "stop",
 ]
@@ -127,6 +129,27 @@ def start(data_dir: Path, *, bin_dir: Path | None = None, timeout_s: float = 15.
         layout = claim(data_dir)
         with start_lock(layout, timeout_s=_INIT_LIMIT_S + timeout_s, refusal=StartFailed):
             return _attach(layout, create_database=True) or _start(layout, bin_dir, timeout_s)
+
+
+@contextmanager
+def in_use(data_dir: Path) -> Iterator[Server]:
+    """The server of `data_dir`, started where it does not run; whoever uses it last stops it.
+
+    A user that was killed counts no longer, so that the next one to end also ends the server it left behind.
+    """
+    with _disk_errors_explained(data_dir):
+        layout = claim(data_dir)
+        mine = join(layout.users_lock)
+    try:
+        yield start(data_dir)
+    finally:
+        os.close(mine)
+        # Held while the server stops: whoever comes now waits in `join` and then starts it anew.
+        if (last := try_flock(layout.users_lock)) is not None:
+            try:
+                stop(data_dir)
+            finally:
+                os.close(last)
 
 
 def attach(data_dir: Path) -> Server | None:

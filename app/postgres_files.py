@@ -52,6 +52,10 @@ class Layout:
         return self.root / "alive.lock"
 
     @property
+    def users_lock(self) -> Path:
+        return self.root / "users.lock"
+
+    @property
     def cluster(self) -> Path:
         return self.root / "cluster"
 
@@ -99,6 +103,7 @@ def claim(data_dir: Path) -> Layout:
             f"{layout.root} is not empty (it holds {', '.join(names[:3])}) and was not made by Plimsoll; choose an "
             "empty or a new directory, or set PLIMSOLL_DATABASE_URL if a PostgreSQL of yours lives there"
         )
+    layout.start_lock.touch(mode=0o600)  # first of all files: it says that the directory is ours
     return layout
 
 
@@ -117,6 +122,13 @@ def start_lock(layout: Layout, *, timeout_s: float, refusal: type[PostgresError]
         yield
     finally:
         os.close(descriptor)
+
+
+def join(path: Path) -> int:
+    """An open descriptor that shares the lock on a file with others; waits while somebody holds it alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def try_flock(path: Path) -> int | None:

@@ -1,8 +1,9 @@
 """What commands on the control plane's own machine need: its settings, and its database without any API."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ def load_settings(**flags: object) -> Settings:
 
 @contextmanager
 def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
-    """SQLAlchemy's URL of the database. An embedded server that did not run runs for as long as this takes.
+    """SQLAlchemy's URL of the database. An embedded server runs for as long as anybody uses it.
 
     `create`: make the embedded database if it is not there. Raises CliError, also for what fails inside.
     """
@@ -42,15 +43,13 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
             hint="`plimsoll db upgrade` makes one; PLIMSOLL_DATA_DIR or PLIMSOLL_DATABASE_URL say where another is",
         )
     try:
-        server = postgres.start(settings.data_dir)
+        with (
+            postgres.in_use(settings.data_dir) as server,
+            _errors_explained(f"the embedded server in {settings.data_dir}"),
+        ):
+            yield server.url
     except postgres.PostgresError as error:
         raise CliError(str(error)) from error
-    try:
-        with _errors_explained(f"the embedded server in {settings.data_dir}"):
-            yield server.url
-    finally:
-        if server.started_here:
-            postgres.stop(settings.data_dir)
 
 
 def has_embedded_database(settings: Settings) -> bool:
@@ -72,6 +71,16 @@ def masked(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+
+
+def run_until_stopped(work: Callable[[], None]) -> None:
+    """Run until SIGINT or SIGTERM, either of which unwinds every `finally` and is how such work ends well.
+
+    The HTTP server raises the signal that stopped it once more; by default SIGTERM would then end the process at once.
+    """
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    with suppress(KeyboardInterrupt):
+        work()
 
 
 @contextmanager

@@ -63,14 +63,11 @@ def run_demo(options: DemoOptions, console: Console) -> None:
     began_s = time.monotonic()
     configure_logs(options.settings.model_copy(update={"log_level": "error"}))
     console.print("starting PostgreSQL, API, control loop and 8 simulated nodes …", style="dim")
-    server = postgres.start(options.settings.data_dir)
-    try:
-        asyncio.run(_run(server, options, console, began_s))
-    except KeyboardInterrupt:
-        console.print("\nstopped")
-    finally:
-        if server.started_here:
-            postgres.stop(options.settings.data_dir)
+    with postgres.in_use(options.settings.data_dir) as server:
+        try:
+            asyncio.run(_run(server, options, console, began_s))
+        except KeyboardInterrupt:
+            console.print("\nstopped")
 
 
 async def _run(server: postgres.Server, options: DemoOptions, console: Console, began_s: float) -> None:

@@ -135,6 +135,16 @@ def test_a_cold_start_makes_a_durable_server_with_the_database_plimsoll(data_dir
     assert _scalar(server, "SELECT split_part(current_setting('server_version'), ' ', 1)") == server.version
 
 
+def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(made_data_dir: Path) -> None:
+    left_behind = postgres.start(made_data_dir)
+    with postgres.in_use(made_data_dir) as first, postgres.in_use(made_data_dir):
+        assert not first.started_here
+        with postgres.in_use(made_data_dir):
+            pass
+        assert _scalar(left_behind, "SELECT 1") == 1
+    assert postgres.attach(made_data_dir) is None
+
+
 def test_the_server_listens_on_no_network_and_keeps_others_out(postgres_server: postgres.Server) -> None:
     assert _scalar(postgres_server, "SELECT current_setting('listen_addresses')") == ""
     assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
