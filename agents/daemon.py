@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import sys
@@ -21,6 +22,8 @@ from agents.transport import HttpTransport
 
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
+
+PARENT_LOOK_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +52,26 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         loop.add_signal_handler(number, stop.set)
     log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
+    orphaned = asyncio.create_task(_stop_without_parent(stop)) if options.with_parent else None
     try:
         async with _front(device, options.router_port):
             await agent.run(stop)
     finally:
+        if orphaned is not None:
+            orphaned.cancel()
         await transport.close()
         await device.close()
     log.info("agent of node %s has stopped", options.node)
     return 0
+
+
+async def _stop_without_parent(stop: asyncio.Event) -> None:
+    """Stop when whoever started this process has ended, however that happened."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
+        await asyncio.sleep(PARENT_LOOK_S)
+    log.warning("process %d, which started this agent, has ended", parent)
+    stop.set()
 
 
 @contextlib.asynccontextmanager

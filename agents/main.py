@@ -50,6 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--period-s", type=_positive, default=2.0, help="seconds between observations (default: %(default)s)"
     )
     node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
+    node.add_argument(
+        "--with-parent", action="store_true", help="stop when the process that started this one has ended"
+    )
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     device = parser.add_argument_group("device")
     device.add_argument("--device", choices=("simulated", "standin", "nvml"), default="simulated", help=DEVICES)

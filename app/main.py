@@ -1,6 +1,7 @@
 """The only place where the control plane's parts are wired together: API, controller, and both in one process."""
 
 import asyncio
+import atexit
 import contextlib
 import os
 import signal
@@ -32,7 +33,7 @@ from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.targets import COMMAND_CHANNEL
 from app.db.transaction import transaction, translated
-from app.errors import Unavailable
+from app.errors import PlimsollError, Unavailable
 from app.metrics import LoopMetrics
 from app.settings import Settings
 
@@ -43,6 +44,10 @@ CONTROLLER_CONNECTIONS = 4
 
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
+
+
+BACKLOG = 2048
+"""Connections that may wait to be taken; a fleet's agents come back all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +67,14 @@ def make_plane(settings: Settings, url: str | None = None, clock: Clock | None =
 
 
 def database_url(settings: Settings) -> str:
-    """Where the database is: the setting, else the embedded server, which is started where it does not run."""
+    """Where the database is: the setting, else the embedded server, which runs at least as long as this process."""
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
     from app import postgres
 
-    return postgres.start(settings.data_dir).url
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(postgres.in_use(settings.data_dir)).url
 
 
 def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
@@ -159,17 +166,35 @@ def serve(settings: Settings) -> None:
     asyncio.run(serve_plane(make_plane(settings)))
 
 
-async def serve_plane(plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None) -> None:
-    """API and controller in this process, until SIGTERM or SIGINT. When either ends, so does the other."""
+async def serve_plane(
+    plane: Plane, listening: socket.socket | None = None, *, on_tick: Callable[[TickOutcome], None] | None = None
+) -> None:
+    """API and controller in this process, until SIGTERM or SIGINT. When either ends, so does the other.
+
+    `listening` is where requests come in; without it, where the settings say. Raises PlimsollError where that is taken.
+    """
+    listening = listening or open_socket(plane.settings)
     async with running_controller(plane, on_tick=on_tick) as (_, task):
         server = make_server(plane, checks={"controller": _controller_check(task)})
         _on_stop_signals(server.handle_stop)
-        serving = asyncio.create_task(server.serve(), name="plimsoll-api")
+        serving = asyncio.create_task(server.serve(sockets=[listening]), name="plimsoll-api")
         await asyncio.wait((serving, task), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await serving
         if task.done():
             task.result()
+
+
+def open_socket(settings: Settings) -> socket.socket:
+    """The API's socket, before anything else is started. Raises PlimsollError, which says what to do."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise PlimsollError(
+            f"the API cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
+            "another program may have the port: choose one by --port or PLIMSOLL_PORT (0: any free one)"
+        ) from error
 
 
 class ApiServer(uvicorn.Server):

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import os
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from app.catalogue.install import install_catalogue
 from app.db import migrate, tokens
 from app.db.engine import make_engine
 from app.db.transaction import Engine, transaction
-from app.main import Plane, make_plane, serve_plane
+from app.errors import PlimsollError
+from app.main import Plane, make_plane, open_socket, serve_plane
+from app.postgres_files import try_flock
 from app.settings import Settings
 from app.tokens import NewToken, create_locally
 
@@ -31,12 +34,31 @@ def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path
 
     `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
     first admin's token goes, when the database has none.
+    Raises PlimsollError where another `up` works with the same data directory, or the port is taken.
     """
-    migrate.upgrade(url)
-    asyncio.run(_run(make_plane(settings, url), nodes, token_path, say))
+    with _alone(settings.data_dir), open_socket(settings) as listening:
+        migrate.upgrade(url)
+        plane = make_plane(settings, url)
+        asyncio.run(_run(plane, listening, nodes, token_path, say))
 
 
-async def _run(plane: Plane, nodes: int, token_path: Path, say: Say) -> None:
+@contextlib.contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """Keep a second `up` away: it would start nodes of the same names and end the first one's token."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    lock = try_flock(data_dir / "up.lock")
+    if lock is None:
+        raise PlimsollError(
+            f"another `plimsoll up` runs with the data directory {data_dir.resolve()}; "
+            "stop it first, or choose another directory by --data-dir"
+        )
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say) -> None:
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
@@ -47,10 +69,10 @@ async def _run(plane: Plane, nodes: int, token_path: Path, say: Say) -> None:
         agent_token = await _nodes_token(engine, plane) if nodes else None
     finally:
         await engine.dispose()
-    address = f"http://{plane.settings.host}:{plane.settings.port}"
+    address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, say):
-        await serve_plane(plane)
+        await serve_plane(plane, listening)
 
 
 async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> None:
@@ -111,6 +133,7 @@ async def _start_agent(number: int, address: str, token: str, settings: Settings
         *("--url", address, "--node", f"local-{number}", "--device", "standin"),
         *("--gpu-type", gpu_type, "--gpus", "2", *memory),
         *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "warning"),
+        "--with-parent",
         *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
         env={**os.environ, "PLIMSOLL_TOKEN": token},
         start_new_session=True,
