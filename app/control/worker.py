@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import math
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
@@ -206,11 +208,20 @@ def _exchange(pipe: Connection, message: PlanRequest) -> object:
     return pipe.recv()
 
 
+def _die_with_parent() -> None:
+    """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
 def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanRequest], PlanAnswer]) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     prepare()
     with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
         pipe.send("ready")
