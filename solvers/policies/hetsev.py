@@ -66,13 +66,14 @@ class _Draft:
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
     budget = replace(budget, work=budget.work * SOLVE_SHARE)
-    fresh = _fresh(problem, budget)
-    changed = _changed(problem, budget)
     since_s = _since_s(memory)
+    changed = _changed(problem, budget)  # First: it is what the next seconds depend on.
     if changed is None:
-        chosen, since_s, why = fresh, None, "fresh arrangement"
+        chosen, since_s, why = _fresh(problem, budget), None, "fresh arrangement"
+    elif budget.remaining_s() <= 0.0:
+        chosen, why = changed, "running arrangement, changed; no time was left to think of a fresh one"
     else:
-        chosen, since_s, why = _choose(problem, changed, fresh, since_s, observed.at_s)
+        chosen, since_s, why = _choose(problem, changed, _fresh(problem, budget), since_s, observed.at_s)
     report = _report(problem, chosen, why)
     return chosen.plan, report, {"version": MEMORY_VERSION, "consolidation_since_s": since_s}
 

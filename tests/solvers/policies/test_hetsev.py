@@ -227,6 +227,20 @@ def test_no_consolidation_pays_more_for_restarts_than_it_saves() -> None:
     assert report.messages[0] == "running arrangement, changed"
 
 
+def test_without_time_the_running_arrangement_is_changed_and_a_waiting_consolidation_waits_on() -> None:
+    problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0))
+    quiet = after(with_rates(problem, 0.4), plan_of(problem))
+    _, _, waiting = run(quiet, at_s=1000.0)
+    late = Budget(elapsed=lambda: 2.0)
+    plan, report, memory = make_plan(quiet, Observed(at_s=1000.0 + CONSOLIDATION_HOLD_S), waiting, late)
+    assert violations(quiet, plan) == ()
+    assert is_complete(plan)
+    assert "no time was left" in report.messages[0]
+    assert memory == waiting
+    first, _, _ = make_plan(problem, Observed(at_s=0.0), None, late)
+    assert is_complete(first)
+
+
 @pytest.mark.parametrize("memory", [None, [], {"version": 99}, {"version": 1, "consolidation_since_s": 9e9}])
 def test_an_unknown_memory_or_one_of_the_future_counts_as_none(memory: Json) -> None:
     problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0))
