@@ -109,7 +109,11 @@ class ServiceSpec(Strict):
         description="Higher wins when GPUs are short; critical = 100, standard = 10, batch = 1",
     )
     gpu_types: GpuChoice = GpuChoice()
-    mode: Literal["off", "advise", "approve", "auto"] = "auto"
+    mode: Literal["off", "advise", "approve", "auto"] = Field(
+        default="auto",
+        description="off: not planned, no replicas; advise: plans that change its replicas are shown only; "
+        "approve: they wait for a person; auto: they are pushed. Of this and the policy's mode the more cautious counts",
+    )
 
     @field_validator("priority", mode="before")
     @classmethod

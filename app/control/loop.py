@@ -6,19 +6,21 @@ wakes it. A crash between two steps loses nothing: whatever is not written is de
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from app.clock import Clock
 from app.control.deliver import make_commands
 from app.control.forecast import make_demands
+from app.control.modes import effective_mode
 from app.control.observe import hold_reason, observe, silent_nodes, without_silent_nodes
-from app.control.plan import Decision, decide
+from app.control.plan import Decision, decide, same_state
 from app.control.predict import make_problem
 from app.control.report import held_event, pushed_event, refused_event, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
 from app.control.worker import Solver
+from solvers.plan import BoundPlan
 from solvers.state import Mode
 
 log = structlog.get_logger(__name__)
@@ -36,6 +38,8 @@ class Loop:
     now_s: Callable[[], float] = time.perf_counter
     held_for: str = ""
     silent: tuple[str, ...] = ()
+    proposed: tuple[int, BoundPlan] | None = None
+    """The newest plan that waits for a person, with its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ async def tick(loop: Loop) -> TickOutcome:
         memory=snapshot.memory,
         promises_may_break=loop.promises_may_break,
     )
+    decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")
     # 7. Write the decision down, then what the policy wants to remember.
     record = PlanRecord(
@@ -106,6 +111,18 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("record")
     # 8. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)
+
+
+def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
+    """The decision, or none where the same plan waits for a person already."""
+    if loop.proposed is None or decision.bound is None:
+        return decision
+    plan_id, waiting = loop.proposed
+    parent = snapshot.target.generation if snapshot.target else 0
+    if waiting.parent != parent or not same_state(decision.bound, waiting):
+        loop.proposed = None
+        return decision
+    return replace(decision, state="kept", bound=None, reason=f"plan {plan_id} proposes this already")
 
 
 def _hold(snapshot: Snapshot) -> str | None:
@@ -138,6 +155,7 @@ async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...])
 async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") -> TickOutcome:
     assert snapshot.approved is not None
     assert snapshot.approved_id is not None
+    loop.proposed = None
     commands = make_commands(snapshot.approved, snapshot.state)
     won = await loop.store.push_target(snapshot.approved_id, snapshot.approved, commands, snapshot.at)
     if won:
@@ -159,7 +177,11 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
     if decision.state == "refused":
         log.error("plan refused", plan_id=plan_id, reason=decision.reason)
         await loop.store.add_event(refused_event(snapshot.at, plan_id, decision.reason))
-    if decision.bound is not None and decision.state == "proposed" and snapshot.settings.mode is Mode.AUTO:
+    mode = _mode(snapshot, decision)
+    if decision.bound is not None and mode is not Mode.AUTO:
+        loop.proposed = (plan_id, decision.bound)
+        reason = f"mode {mode}: the plan is not pushed" + (" before a person approves" if mode is Mode.APPROVE else "")
+    if decision.bound is not None and mode is Mode.AUTO:
         commands = make_commands(decision.bound, snapshot.state)
         won = await loop.store.push_target(plan_id, decision.bound, commands, snapshot.at)
         watch.lap("push")
@@ -176,6 +198,12 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
         cost_usd_per_hour=decision.report.cost_usd_per_hour,
         seconds=watch.done(),
     )
+
+
+def _mode(snapshot: Snapshot, decision: Decision) -> Mode:
+    if decision.bound is None:
+        return snapshot.settings.mode
+    return effective_mode(snapshot.settings.mode, snapshot.state, snapshot.target, decision.bound)
 
 
 class _Stopwatch:

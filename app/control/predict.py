@@ -8,7 +8,7 @@ from app.control.store import PolicySettings
 from solvers.plan import BoundPlan, anonymous
 from solvers.predict.capacity_law import make_capacity_law
 from solvers.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.state import ClusterState, Demand, GpuType, Scaling, Service
+from solvers.state import ClusterState, Demand, GpuType, Mode, Scaling, Service
 
 
 def make_problem(
@@ -82,6 +82,7 @@ def _service_demands(
             allowed_gpu_types=_allowed(service, gpu_types),
         )
         for service in sorted(services, key=lambda service: service.name)
+        if service.mode is not Mode.OFF
     )
 
 

@@ -75,6 +75,46 @@ def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver()
     assert len(solver.asked) == 1
 
 
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
+def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
+    fleet = a_fleet(mode=mode)
+    fleet.pass_time(rates_rps=CHAT)
+    first = fleet.tick()
+    fleet.pass_time(rates_rps=CHAT)
+    second = fleet.tick()
+    assert (second.state, second.reason) == ("kept", f"plan {first.plan_id} proposes this already")
+    assert states(fleet) == ["proposed", "kept"]
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
+def test_a_plan_that_changes_a_service_in_a_cautious_mode_is_only_proposed(mode: Mode) -> None:
+    fleet = a_fleet()
+    fleet.store.put_services([replace(a_service(), mode=mode)])
+    fleet.pass_time(rates_rps=CHAT)
+    outcome = fleet.tick()
+    assert outcome.state == "proposed"
+    assert f"mode {mode}" in outcome.reason
+    assert fleet.generation == 0
+
+
+def test_a_cautious_service_does_not_stop_plans_that_leave_it_alone() -> None:
+    fleet = a_fleet()
+    fleet.pass_time(rates_rps=CHAT)
+    assert fleet.tick().state == "target"
+    fleet.store.put_services([replace(a_service(), mode=Mode.ADVISE), a_service("photo")])
+    fleet.pass_time(rates_rps=CHAT)
+    assert fleet.tick().generation == 2
+
+
+def test_a_service_in_mode_off_gets_no_replicas() -> None:
+    solver = Answering()
+    fleet = a_fleet(solver=solver)
+    fleet.store.put_services([replace(a_service(), mode=Mode.OFF), a_service("photo")])
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    assert [service.name for service in solver.asked[0].problem.services] == ["photo"]
+
+
 def test_an_approved_plan_loses_when_its_gpu_left_and_the_next_tick_decides_anew() -> None:
     fleet = a_fleet(mode=Mode.APPROVE)
     fleet.pass_time(rates_rps=CHAT)
