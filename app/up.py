@@ -12,6 +12,7 @@ from pathlib import Path
 from app.catalogue.install import install_catalogue
 from app.db import migrate, tokens
 from app.db.engine import make_engine
+from app.db.listen import conninfo
 from app.db.transaction import Engine, transaction
 from app.errors import PlimsollError
 from app.main import Plane, make_plane, open_socket, serve_plane
@@ -71,6 +72,8 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
+    if plane.settings.database_url is None:
+        say(f"SQL: psql '{conninfo(plane.url)}'")
     async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, say):
         await serve_plane(plane, listening)
 

@@ -70,7 +70,7 @@ class Summary:
 
 
 def render(summary: Summary, *, psql: str = "") -> RenderableType:
-    """The report; fits 80 columns but for its SQL. `psql`: the command that opens the database, empty without one."""
+    """The report; fits 80 columns but for its SQL. `psql`: how to open the database, empty without a way."""
     return Group(
         Text(""),
         Text(

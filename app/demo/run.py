@@ -45,6 +45,7 @@ FRAME_S = 0.5
 LINE_SHARE = 0.1
 """Without a terminal, one line each time that this share of the trace has passed."""
 START_LIMIT_S = 60.0
+DATABASE_STOPS = "(the database stops with the demo; `plimsoll up --demo --keep` leaves it running)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +255,8 @@ class _Demo:
                     first_plan_s=self.first_plan_s,
                 ),
             )
-        self.console.print(report.render(summary, psql=psql_command(plane.url)), soft_wrap=True)
+        opening = psql_command(plane.url) if self.options.keep else DATABASE_STOPS
+        self.console.print(report.render(summary, psql=opening), soft_wrap=True)
 
     async def _stay(self, address: str) -> None:
         path = self.options.settings.data_dir / "demo-token"
