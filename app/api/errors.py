@@ -32,10 +32,13 @@ RETRY_AFTER_S = 1
 
 
 class MalformedBody(HTTPException):
-    """The body is not JSON that the API accepts; raised while it is read, so it is an HTTPException."""
+    """The body is not JSON that the API accepts; raised while it is read, so it is an HTTPException.
+
+    With a `pointer` the text is JSON but for one value, which is answered like any other wrong field.
+    """
 
     def __init__(self, detail: str, pointer: str = "") -> None:
-        super().__init__(HTTPStatus.BAD_REQUEST, detail)
+        super().__init__(HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST, detail)
         self.pointer = pointer
 
 
@@ -72,7 +75,7 @@ PROBLEMS: tuple[tuple[type[Exception], Kind], ...] = (
     (SolverUnavailable, Kind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
 )
 
-HTTP_CODES = {400: "malformed", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+HTTP_CODES = {400: "malformed", 422: "invalid", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 
 
 def install(app: FastAPI) -> None:

@@ -1,0 +1,177 @@
+"""Bad input: a clear answer that names the field and the remedy, and never a server error."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app import postgres
+from tests.conftest import copied_database
+from tests.integration.api_harness import Api, fill, gpu_type, node, profile, running_api, service
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        fill(running)
+        yield running
+
+
+def _with(manifest: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """The manifest with one field changed."""
+    head, _, rest = path.partition(".")
+    inner = _with(manifest.get(head, {}), rest, value) if rest else value
+    return {**manifest, head: inner}
+
+
+def _sent_raw(api: Api, path: str, body: bytes) -> Any:
+    headers = {"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "application/json"}
+    return api.client.put(f"/api/v1/{path}", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "pointer"),
+    [
+        ("spec.colour", "red", "/spec/colour"),
+        ("spec.network", "resnet51", "/spec/network"),
+        ("spec.slo.percentile", 0.4, "/spec/slo/percentile"),
+        ("spec.slo.percentile", 1.0, "/spec/slo/percentile"),
+        ("spec.slo.latency_ms", 0, "/spec/slo/latency_ms"),
+        ("spec.slo.latency_ms", "fast", "/spec/slo/latency_ms"),
+        ("spec.gpu_types.allowed", ["T4", "T5"], "/spec/gpu_types/allowed"),
+        ("spec.gpu_types.excluded", ["T5"], "/spec/gpu_types/excluded"),
+        ("spec.scaling.min_replicas", -1, "/spec/scaling/min_replicas"),
+        ("spec.scaling.max_replicas", 0, "/spec/scaling/max_replicas"),
+        ("spec.priority", "urgent", "/spec/priority"),
+        ("spec.mode", "perhaps", "/spec/mode"),
+        ("metadata.name", "other", "/metadata/name"),
+        ("metadata.project", "nobody", "/metadata/project"),
+        ("kind", "Deployment", "/kind"),
+        ("apiVersion", "plimsoll/v2", "/apiVersion"),
+        ("status", {}, "/status"),
+    ],
+)
+def test_a_malformed_service_names_its_field(api: Api, change: str, value: object, pointer: str) -> None:
+    answer = api.call("PUT", "services/chat", _with(service(), change, value))
+    assert answer.status_code == 422
+    assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
+
+
+def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
+    wrong_network = api.call("PUT", "services/chat", _with(service(), "spec.network", "resnet51"))
+    assert "there are resnet50" in wrong_network.json()["detail"]
+    wrong_type = api.call("PUT", "services/chat", _with(service(), "spec.gpu_types.allowed", ["T5"]))
+    assert "there are T4" in wrong_type.json()["detail"]
+    wrong_policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "magic"}}
+    assert "hetsev" in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()["detail"]
+
+
+def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_accepted(api: Api) -> None:
+    refused = api.call("PUT", "services/hasty", service("hasty", latency_ms=3.0))
+    assert refused.status_code == 422
+    assert "the least SLO possible is 7 ms" in refused.json()["detail"]
+    assert api.call("PUT", "services/hasty", service("hasty", latency_ms=6.99)).status_code == 422
+    assert api.call("PUT", "services/hasty", service("hasty", latency_ms=7.0)).status_code == 201
+
+
+def test_an_impossible_slo_can_be_forced_and_the_status_says_so(api: Api) -> None:
+    assert api.call("PUT", "services/forced?force=true", service("forced", latency_ms=3.0)).status_code == 201
+    conditions = {entry["type"]: entry for entry in api.get("services/forced")["status"]["conditions"]}
+    assert conditions["Feasible"]["reason"] == "SloOutOfReach"
+    assert "7 ms" in conditions["Feasible"]["message"]
+
+
+def test_a_service_without_any_gpu_type_is_refused(api: Api) -> None:
+    for choice in ({"allowed": []}, {"excluded": ["T4"]}):
+        answer = api.call("PUT", "services/none", service("none", gpu_types=choice))
+        assert answer.status_code == 422 and "no GPU type is left" in answer.json()["detail"]
+
+
+def test_camel_case_scaling_is_accepted(api: Api) -> None:
+    api.put("services/camel", service("camel", scaling={"minReplicas": 1, "maxReplicas": 3}))
+    assert api.get("services/camel")["spec"]["scaling"]["max_replicas"] == 3
+
+
+@pytest.mark.parametrize("latency", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused_with_their_place(api: Api, latency: str) -> None:
+    body = json.dumps(service()).replace('"latency_ms": 100.0', f'"latency_ms": {latency}')
+    answer = _sent_raw(api, "services/chat", body.encode())
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/spec/slo/latency_ms"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"\xff\xfe\x00",
+        b'{"a": 1, "a": 2}',
+        b"[" * 100_000,
+        b'{"x": ' + b"9" * 5000 + b"}",
+        b'"\\ud800"',
+        b'{"kind":"Service","metadata":{"name":"chat","labels":{"a":"\\u0000"}}}',
+    ],
+)
+def test_what_is_no_manifest_is_refused(api: Api, body: bytes) -> None:
+    answer = _sent_raw(api, "services/chat", body)
+    assert answer.status_code in (400, 422)
+    assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_body_of_another_type_is_refused(api: Api) -> None:
+    headers = {"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "text/plain"}
+    assert api.client.put("/api/v1/services/chat", content=b"{}", headers=headers).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("rows", "pointer"),
+    [
+        ([[0, 1, 1590, 1, 1, 1, 1, 1, 0]], "/spec/rows/0/0"),
+        ([[101, 1, 1590, 1, 1, 1, 1, 1, 0]], "/spec/rows/0/0"),
+        ([[50, 0, 1590, 1, 1, 1, 1, 1, 0]], "/spec/rows/0/1"),
+        ([[50, 1, 0, 1, 1, 1, 1, 1, 0]], "/spec/rows/0/2"),
+        ([[50, 1, 1590, -1, 1, 1, 1, 1, 0]], "/spec/rows/0/3"),
+        ([[50, 1, 1590, 0, 0, 0, 1, 1, 0]], "/spec/rows/0"),
+        ([[50, 1, 1590, 1, 1, 1, 1, 1, 0]] * 2, "/spec/rows"),
+        ([[50, 1, 1590, 1, 1, 1, 1, 1]], "/spec/rows/0/8"),
+        ([], "/spec/rows"),
+    ],
+)
+def test_odd_operating_points_name_their_row(api: Api, rows: list[list[float]], pointer: str) -> None:
+    answer = api.call("PUT", "profiles/resnet50/T4", _with(profile(), "spec.rows", rows), If_Match="*")
+    assert answer.status_code == 422
+    assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "manifest", "pointer"),
+    [
+        ("gpu-types/T5", gpu_type("T5", power_cap_w=5), "/spec/power_cap_w"),
+        ("gpu-types/T5", gpu_type("T5", price_usd_per_hour=0), "/spec/price_usd_per_hour"),
+        ("gpu-types/T5", gpu_type("T5", clocks_mhz=[3, 1]), "/spec/clocks_mhz"),
+        ("nodes/n5", node("n5", gpus=0) | {"spec": {"gpus": [{"index": 1, "gpu_type": "T4"}]}}, "/spec/gpus"),
+        ("nodes/n5", node("n5") | {"spec": {"gpus": [{"index": 0, "gpu_type": "T5"}]}}, "/spec/gpus"),
+        ("profiles/resnet50/T5", profile(gpu_type_name="T5"), "/spec/gpu_type"),
+        ("profiles/resnet50/V100", profile(), "/spec"),
+        ("nodes/n5", {**node("n5"), "metadata": {"name": "n5", "project": "team-a"}}, "/metadata/project"),
+    ],
+)
+def test_odd_inventory_names_its_field(api: Api, path: str, manifest: object, pointer: str) -> None:
+    answer = api.call("PUT", path, manifest)
+    assert answer.status_code == 422
+    assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
+
+
+def test_a_node_name_that_is_taken_is_told(api: Api) -> None:
+    answer = api.call("PUT", "nodes/n1", node("n1", gpus=1), If_None_Match="*")
+    assert (answer.status_code, answer.json()["code"]) == (412, "precondition-failed")
+
+
+@pytest.mark.parametrize("name", ["Upper", "-a", "a" * 64, "a_b", "%00", "a%2Fb"])
+def test_names_are_dns_labels(api: Api, name: str) -> None:
+    assert api.call("GET", f"services/{name}").status_code in (404, 422)

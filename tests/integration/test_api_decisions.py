@@ -1,0 +1,206 @@
+"""Plans over the API: lists, explanations, differences, approval, what-if, demand, reports, status of services."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app import postgres
+from tests.conftest import copied_database
+from tests.integration.api_harness import Api, fill, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        _start(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    """An API with two targets and a kept plan, which tests of this module only read."""
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        _start(running)
+        assert running.tick().state == "target"
+        _observe(running, 2, arrivals=600, generation=1)
+        assert running.tick().state == "target"
+        running.clock.advance(0.5)
+        assert running.tick().state == "kept"
+        assert running.sync(sequence=3, generation=2, window_start_s=running.clock.now_s() - 2.0).status_code == 200
+        running.add_token("a-viewer", "viewer", ("team-a",))
+        yield running
+
+
+def _start(api: Api) -> None:
+    fill(api)
+    api.put("services/chat", service())
+    api.put("services/search", service("search", project="team-a"))
+    _observe(api, 1)
+
+
+def _observe(api: Api, sequence: int, *, arrivals: int = 100, generation: int = 0) -> None:
+    """Two seconds with as many arrivals of each service; the whole load came to the one node."""
+    api.clock.advance(2.0)
+    readings = [reading("chat", arrivals), reading("search", arrivals // 2)]
+    answer = api.sync(
+        sequence=sequence, services=readings, generation=generation, window_start_s=api.clock.now_s() - 2.0
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def _propose(api: Api) -> int:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"mode": "approve"}}
+    api.put("policies/default", policy)
+    outcome = api.tick()
+    assert outcome.state == "proposed" and outcome.plan_id is not None
+    return outcome.plan_id
+
+
+def test_plans_are_listed_newest_first_and_by_state(seen: Api) -> None:
+    states = [item["state"] for item in seen.get("plans")["items"]]
+    assert states == ["kept", "target", "superseded"]
+    assert [item["id"] for item in seen.get("plans?state=target&state=superseded")["items"]] == [2, 1]
+    assert seen.call("GET", "plans?state=perhaps").status_code == 422
+
+
+def test_a_plan_is_shown_with_gpus_steps_and_demands(seen: Api) -> None:
+    plan = seen.get("plans/2")
+    assert plan["generation"] == 2 and plan["parent"] == 1
+    assert {replica["service"] for gpu in plan["gpus"] for replica in gpu["replicas"]} == {"chat", "search"}
+    assert [entry["service"] for entry in plan["demands"]] == ["chat", "search"]
+    assert plan["steps"][0]["technique"] == "autoscale"
+    assert plan["document"]["report"]["cost_usd_per_hour"] == plan["cost_usd_per_hour"]
+
+
+def test_a_difference_is_against_the_plan_that_it_was_made_from(seen: Api) -> None:
+    assert seen.get("plans/1/diff")["before"] is None
+    growth = seen.get("plans/2/diff")
+    assert (growth["before"], growth["after"]) == (1, 2) and growth["changes"]
+    assert growth == seen.get("plans/2/diff?against=1")
+    assert seen.get("plans/2/diff?against=2")["changes"] == []
+    assert seen.call("GET", "plans/2/diff?against=99").status_code == 404
+
+
+def test_an_explanation_says_what_limits_each_service(seen: Api) -> None:
+    explanation = seen.get("plans/2/explain")
+    chat = next(entry for entry in explanation["services"] if entry["service"] == "chat")
+    assert chat["capacity_rps"] >= chat["planned_rps"] == pytest.approx(chat["demand_rps"])
+    assert chat["limit"].startswith("capacity: ")
+    assert chat["replicas"][0]["execution_ms"] > 0.0
+    assert explanation["steps"] and explanation["changes"]
+    assert seen.get("plans/3/explain")["summary"].endswith(": nothing would change")
+
+
+def test_a_bound_token_gets_the_explanation_of_its_own_services_only(seen: Api) -> None:
+    text = seen.call("GET", "plans/2/explain", token="a-viewer").text
+    assert "search" in text and "chat" not in text
+
+
+def test_demand_is_the_rate_that_was_planned_for(seen: Api) -> None:
+    newest = {item["service"]: item for item in seen.get("demand")["items"]}
+    assert set(newest) == {"chat", "search"} and newest["chat"]["plan_id"] == 3
+    history = seen.get("demand/chat?until=2026-03-01T13:00:00Z")["items"]
+    assert [item["plan_id"] for item in history] == [1, 2, 3]
+    assert [item["service"] for item in seen.get("demand", token="a-viewer")["items"]] == ["search"]
+
+
+def test_the_status_of_a_service_says_that_it_is_served(seen: Api) -> None:
+    status = seen.get("services/chat")["status"]
+    told = {condition["type"]: (condition["status"], condition["reason"]) for condition in status["conditions"]}
+    assert told == {
+        "Ready": ("True", "Serving"),
+        "TelemetryAvailable": ("True", "MetricsFound"),
+        "Feasible": ("True", "DemandServed"),
+        "Applied": ("True", "NodesFollow"),
+        "SLOMet": ("True", "AttainmentKept"),
+    }
+    assert status["reading"]["attainment"] == 1.0
+    assert sum(status["replicas"].values()) >= 1
+    assert seen.get("services")["items"][0]["status"] == status
+
+
+def test_reports_are_cut_by_project_and_time(seen: Api) -> None:
+    rows = seen.get("reports/plan_history")["rows"]
+    assert len(rows) == 3
+    assert seen.get("reports/plan_history?since=2030-01-01T00:00:00Z")["rows"] == []
+    assert seen.call("GET", "reports/plan_history?project=team-a").status_code == 422
+    assert seen.call("GET", "reports/no_such_report").status_code == 404
+    assert "node_health" in [item["name"] for item in seen.get("reports")["items"]]
+
+
+def test_a_proposed_plan_is_pushed_after_approval_only(api: Api) -> None:
+    plan_id = _propose(api)
+    assert api.sync(sequence=2).json()["command"] is None
+    assert api.call("POST", f"plans/{plan_id}/approve", token="operator").json()["state"] == "approved"
+    assert api.tick().state == "target"
+    assert api.sync(sequence=3).json()["command"]["generation"] == 1
+    line = api.get("events?kind=PlanApproved")["items"][0]
+    assert (line["actor"], line["plan_id"]) == ("token/operator", plan_id)
+    again = api.call("POST", f"plans/{plan_id}/approve")
+    assert (again.status_code, again.json()["code"]) == (409, "conflict")
+
+
+def test_a_rejected_plan_stays_out(api: Api) -> None:
+    plan_id = _propose(api)
+    assert api.call("POST", f"plans/{plan_id}/reject").json()["state"] == "rejected"
+    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 409
+    assert api.call("POST", "plans/99/approve").status_code == 404
+
+
+def test_a_paused_loop_decides_nothing_until_it_is_resumed(api: Api) -> None:
+    assert api.call("POST", "policies/default/pause", token="operator").json()["spec"]["paused"] is True
+    assert api.tick().state is None
+    assert api.call("POST", "policies/default/resume", token="operator").json()["spec"]["paused"] is False
+    assert api.tick().state == "target"
+    kinds = [item["kind"] for item in api.get("events?subject=policy/default")["items"]]
+    assert kinds == ["PolicyResumed", "PolicyPaused"]
+
+
+def test_policy_versions_are_kept(api: Api) -> None:
+    for period_s in (3.0, 4.0):
+        spec = {"period_s": period_s}
+        api.put("policies/default", {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec})
+    versions = api.get("policies/default/versions")["items"]
+    assert [item["spec"]["period_s"] for item in versions] == [4.0, 3.0, 5.0]
+    assert api.get("policies/default")["status"]["version"] == versions[0]["metadata"]["generation"]
+
+
+def test_a_what_if_answers_cost_and_changes_and_writes_nothing(api: Api) -> None:
+    api.tick()
+    before = api.get("plans")
+    more = api.call("POST", "plans/preview", {"demand_factor": {"chat": 4.0}}, token="operator").json()
+    assert more["cost_before_usd_per_hour"] == pytest.approx(0.35)
+    assert more["cost_delta_usd_per_hour"] == pytest.approx(more["cost_usd_per_hour"] - 0.35)
+    rates = {entry["service"]: entry["arrival_rate_rps"] for entry in more["demands"]}
+    planned = {item["service"]: item["arrival_rate_rps"] for item in api.get("demand")["items"]}
+    assert rates["chat"] == pytest.approx(4.0 * planned["chat"])
+    assert more["changes"] and not more["violations"]
+    assert api.get("plans") == before
+    assert api.get("events?kind=PlanPreviewed")["items"][0]["before"] == {"demand_factor": {"chat": 4.0}}
+
+
+def test_a_what_if_takes_services_that_do_not_exist(api: Api) -> None:
+    wanted = {"services": [service("new")], "without": ["search"], "demand_rps": {"new": 30.0}}
+    told = api.call("POST", "plans/preview", wanted).json()
+    assert [entry["service"] for entry in told["demands"]] == ["chat", "new"]
+    assert {change["service"] for change in told["changes"]} == {"chat", "new"}
+    assert api.call("GET", "services/new").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pointer"),
+    [
+        ({"demand_factor": {"nobody": 2}}, "/demand_factor"),
+        ({"without": ["nobody"]}, "/without"),
+        ({"policy": "magic"}, "/policy"),
+        ({"services": [service("new", gpu_types={"allowed": ["T5"]})]}, "/services/0/spec/gpu_types/allowed"),
+        ({"services": [{**service("new"), "spec": {**service()["spec"], "network": "x"}}]}, "/services/0/spec/network"),
+    ],
+)
+def test_a_what_if_about_unknown_names_says_what_there_is(api: Api, wanted: object, pointer: str) -> None:
+    answer = api.call("POST", "plans/preview", wanted)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == pointer
+    assert "there are " in answer.json()["detail"]
