@@ -163,7 +163,7 @@ def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserve
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
-        return f"min_replicas {service.min_replicas} (with spare ones)"
+        return f"min_replicas + buffer_replicas = {service.min_replicas}"
     tightest = max(
         (group for group in groups if group.capacity_rps), key=lambda g: g.arrival_rate_rps / (g.capacity_rps or 1.0)
     )

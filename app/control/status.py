@@ -124,7 +124,9 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
     )
     if behind:
         return say("False", "RollingOut", f"generation {target.generation} is not yet on {', '.join(behind)}")
-    return say("True", "NodesFollow", f"generation {target.generation} is on all {len(carrying)} nodes that carry it")
+    return say(
+        "True", "NodesFollow", f"generation {target.generation} is in force on its nodes: {len(carrying)}"
+    )
 
 
 def _slo_met(service: Service, reading: Reading | None, telemetry: Condition) -> Condition:
@@ -153,4 +155,4 @@ def _ready(feasible: Condition, applied: Condition, replicas: int) -> Condition:
         return Condition(
             type="Ready", status="True", reason="ScaledToZero", message="no request is expected and no replica runs"
         )
-    return Condition(type="Ready", status="True", reason="Serving", message=f"{replicas} replicas serve it")
+    return Condition(type="Ready", status="True", reason="Serving", message=f"replicas in service: {replicas}")
