@@ -124,9 +124,7 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
     )
     if behind:
         return say("False", "RollingOut", f"generation {target.generation} is not yet on {', '.join(behind)}")
-    return say(
-        "True", "NodesFollow", f"generation {target.generation} is in force on its nodes: {len(carrying)}"
-    )
+    return say("True", "NodesFollow", f"generation {target.generation} is in force on its nodes: {len(carrying)}")
 
 
 def _slo_met(service: Service, reading: Reading | None, telemetry: Condition) -> Condition:
