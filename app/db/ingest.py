@@ -5,7 +5,8 @@ locked in one order everywhere (node, then service_window, then service_hour, ea
 ingest at once wait for each other and never deadlock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from sqlalchemy import text
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.control.store import Ingested
 from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
+from app.db.agent_events import note_refusals, note_shared_names
 from app.db.observation_rows import Placed, copy_all
 
 WAKE_CHANNEL = "plimsoll_wake"
@@ -37,14 +39,15 @@ async def ingest(connection: AsyncConnection, placed: Sequence[Placed], received
     unknown = {entry.observation.node for entry in placed} - ends.keys()
     if not known:
         return Ingested(unknown_nodes=tuple(sorted(unknown)))
-    last = await _load_sequences(connection, sorted({entry.boot for entry in known}), received)
-    fresh = await _fresh(connection, known, last)
-    acknowledged = dict(last)
+    boots = await _load_boots(connection, sorted({entry.boot for entry in known}), received)
+    acknowledged = {key: boot.last_sequence for key, boot in boots.items()}
+    fresh = await _fresh(connection, known, acknowledged)
     for entry in fresh:
         acknowledged[entry.boot] = max(acknowledged[entry.boot], entry.observation.sequence)
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
         await _write(connection, fresh, ends, received)
+        await note_shared_names(connection, _rivals(fresh, boots), received)
         await _save_sequences(connection, acknowledged)
     return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(sorted(unknown)))
 
@@ -70,20 +73,43 @@ async def _lock_nodes(connection: AsyncConnection, nodes: Sequence[str]) -> dict
     return {row.id: row.last_window_end for row in found}
 
 
-async def _load_sequences(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Boot:
+    """One start of an agent."""
+
+    last_sequence: int
+    """Highest sequence number so far."""
+    younger_at: datetime | None
+    """When the youngest start under the same name was first heard; None: it is this one."""
+
+
+async def _load_boots(
     connection: AsyncConnection, boots: Sequence[tuple[str, str]], received: datetime
-) -> dict[tuple[str, str], int]:
-    """Highest sequence number so far of each start of an agent."""
+) -> dict[tuple[str, str], _Boot]:
+    """What is known of these starts of agents; new ones are written down."""
     found = await connection.execute(
         text(
             "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
             "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
             "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
-            "RETURNING node, boot, last_sequence"
+            "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
+            "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
         ),
         {"at": received, "nodes": [node for node, _ in boots], "boots": [boot for _, boot in boots]},
     )
-    return {(row.node, row.boot): row.last_sequence for row in found}
+    return {(row.node, row.boot): _Boot(last_sequence=row.last_sequence, younger_at=row.younger_at) for row in found}
+
+
+def _rivals(fresh: Sequence[Placed], boots: Mapping[tuple[str, str], _Boot]) -> dict[str, datetime]:
+    """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
+
+    A restarted agent never looks so: what the old one saw ended before the new one began.
+    """
+    return {
+        entry.observation.node: younger_at
+        for entry in fresh
+        if (younger_at := boots[entry.boot].younger_at) is not None and entry.end > younger_at
+    }
 
 
 async def _fresh(
@@ -170,6 +196,7 @@ async def _save_health(connection: AsyncConnection, newest: Sequence[Placed]) ->
 async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], received: datetime) -> None:
     acks = {(entry.observation.node, ack.generation): ack for entry in fresh for ack in entry.observation.acks}
     if acks:
+        await note_refusals(connection, acks, received)
         await connection.execute(
             text(
                 "INSERT INTO acknowledgement (node, generation, status, detail, at) "
