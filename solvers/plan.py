@@ -4,7 +4,7 @@ A policy decides in patterns ("three A100s like this"), `bind` gives them GPU id
 a list of changes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -148,6 +148,15 @@ def anonymous(bound: BoundPlan) -> Plan:
         if gpu.replicas
     )
     return Plan(policy=bound.policy, gpus=gpus, unserved=bound.unserved)
+
+
+def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:
+    """The rate that a bound plan serves, by service; 0 for every other, and without a plan."""
+    rates: defaultdict[str, float] = defaultdict(float)
+    for gpu in bound.gpus if bound else ():
+        for replica in gpu.replicas:
+            rates[replica.service] += replica.arrival_rate_rps
+    return rates
 
 
 def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan]]:

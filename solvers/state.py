@@ -55,7 +55,7 @@ class Node:
 
     id: NodeId
     cordoned: bool = False
-    """A cordoned node keeps what runs there and receives nothing new."""
+    """The loop plans without a cordoned node: it gets nothing new, and what runs there moves away."""
     silent_for_s: float = 0.0
     """Seconds since its agent was last heard."""
 

@@ -17,6 +17,7 @@ from app.control.loop import Loop, TickOutcome, tick
 log = structlog.get_logger(__name__)
 
 MAINTENANCE_PERIOD_S = 3600.0
+FIRST_PERIOD_S = 5.0
 RETRY_S = 2.0
 """Pause after a failed tick or a lost database, in this clock's seconds."""
 
@@ -84,7 +85,8 @@ class Controller:
     async def run(self) -> None:
         """Lead and tick until cancelled."""
         scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
-        period_s = await self._period_s()
+        # Until the database answers; `_reschedule` follows what it says.
+        period_s = FIRST_PERIOD_S
         scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
         scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
         listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")

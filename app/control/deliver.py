@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
-from solvers.plan import BoundGpu, BoundPlan
+from solvers.plan import BoundGpu, BoundPlan, planned_rates_rps
 from solvers.state import ClusterState
 
 
@@ -51,10 +51,7 @@ def _gpu(gpu: BoundGpu, index: int) -> GpuCommand:
 
 
 def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:
-    rates: dict[str, float] = defaultdict(float)
-    for gpu in bound.gpus:
-        for replica in gpu.replicas:
-            rates[replica.service] += replica.arrival_rate_rps
+    rates = planned_rates_rps(bound)
     return tuple(
         Route(
             service=service.name,

@@ -12,6 +12,7 @@ import numpy as np
 from app.control.observe import age_s
 from app.control.store import ServiceWindow, Snapshot
 from solvers.forecast.arrival_rate import forecast_rate
+from solvers.plan import planned_rates_rps
 from solvers.state import Demand, Service
 
 
@@ -23,7 +24,7 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     windows: dict[str, list[ServiceWindow]] = defaultdict(list)
     for window in snapshot.windows:
         windows[window.service].append(window)
-    planned = planned_rates_rps(snapshot)
+    planned = planned_rates_rps(snapshot.target)
     return tuple(
         Demand(
             service=service.name,
@@ -31,15 +32,6 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
         )
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
     )
-
-
-def planned_rates_rps(snapshot: Snapshot) -> defaultdict[str, float]:
-    """The rate that the target plan serves, by service."""
-    rates: defaultdict[str, float] = defaultdict(float)
-    for gpu in snapshot.target.gpus if snapshot.target else ():
-        for replica in gpu.replicas:
-            rates[replica.service] += replica.arrival_rate_rps
-    return rates
 
 
 def _rate_rps(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> float:

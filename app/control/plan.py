@@ -1,5 +1,7 @@
 """Plan: call the policy, check what it proposes, bind it to GPUs. Solver proposes, checker disposes."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.control.store import PlanState, PolicySettings
@@ -8,7 +10,7 @@ from solvers.bind import bind
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
 from solvers.outcome import Budget, PlanReport, Violation
-from solvers.plan import BoundPlan, Plan, anonymous
+from solvers.plan import BoundPlan, Plan, anonymous, planned_rates_rps
 from solvers.problem import Problem
 from solvers.rows import OperatingRows
 from solvers.state import ClusterState, Json, Observed
@@ -16,6 +18,9 @@ from solvers.transition import TransitionStep
 
 WEIGHT_TOLERANCE = 0.05
 """A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
+
+RATE_TOLERANCE = 0.25
+"""And a service's planned rate by this one: the target's rates are what holds when telemetry is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +133,20 @@ def _known(problem: Problem, plan: Plan) -> Plan:
 
 
 def same_state(new: BoundPlan, old: BoundPlan) -> bool:
-    """Whether both plans want the same replicas with the same settings and nearly the same routing weights.
+    """Whether both plans want the same replicas with the same settings, and nearly the same weights and rates.
 
     How much of a short service's rate stays unserved moves with the demand and alone pushes nothing.
     """
-    return _shape(new) == _shape(old) and _weights_close(new, old) and _shortages(new) == _shortages(old)
+    return (
+        _shape(new) == _shape(old)
+        and _shortages(new) == _shortages(old)
+        and _close(_weights(new), _weights(old), WEIGHT_TOLERANCE)
+        and _close(planned_rates_rps(new), planned_rates_rps(old), RATE_TOLERANCE)
+    )
+
+
+def _close(new: Mapping[str, float], old: Mapping[str, float], tolerance: float) -> bool:
+    return all(abs(value - old[key]) <= tolerance * max(value, old[key]) for key, value in new.items())
 
 
 def _shortages(plan: BoundPlan) -> frozenset[tuple[str, int]]:
@@ -147,21 +161,14 @@ def _shape(plan: BoundPlan) -> frozenset[tuple[object, ...]]:
     )
 
 
-def _weights_close(new: BoundPlan, old: BoundPlan) -> bool:
-    before, after = _weights(old), _weights(new)
-    return all(abs(after[key] - before[key]) <= WEIGHT_TOLERANCE * before[key] for key in after)
-
-
 def _weights(plan: BoundPlan) -> dict[str, float]:
     """Each replica's share of its service's planned rate; equal shares where the plan routes nothing."""
-    totals: dict[str, tuple[float, int]] = {}
     replicas = [replica for gpu in plan.gpus for replica in gpu.replicas]
-    for replica in replicas:
-        rate, count = totals.get(replica.service, (0.0, 0))
-        totals[replica.service] = (rate + replica.arrival_rate_rps, count + 1)
+    totals = planned_rates_rps(plan)
+    counts = Counter(replica.service for replica in replicas)
     return {
-        replica.id: replica.arrival_rate_rps / totals[replica.service][0]
-        if totals[replica.service][0] > 0
-        else 1.0 / totals[replica.service][1]
+        replica.id: replica.arrival_rate_rps / totals[replica.service]
+        if totals[replica.service] > 0
+        else 1.0 / counts[replica.service]
         for replica in replicas
     }

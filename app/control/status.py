@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.control.feasible import infeasibility
-from app.control.forecast import planned_rates_rps
 from app.control.observe import observe
 from app.control.store import Snapshot
-from solvers.plan import BoundPlan, Unserved, UnservedReason
+from solvers.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.state import Reading, Service
 
 ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "SLOMet"]
@@ -67,7 +66,7 @@ def _service_status(snapshot: Snapshot, service: Service, reading: Reading | Non
     ready = _ready(feasible, applied, sum(replicas.values()))
     return ServiceStatus(
         replicas=tuple(sorted(replicas.items())),
-        planned_rate_rps=planned_rates_rps(snapshot)[service.name],
+        planned_rate_rps=planned_rates_rps(snapshot.target)[service.name],
         reading=reading,
         conditions=(ready, telemetry, feasible, applied, slo_met),
     )

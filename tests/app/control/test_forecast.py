@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.control.forecast import make_demands, planned_rates_rps
+from app.control.forecast import make_demands
 from app.control.store import ServiceWindow
-from solvers.plan import BoundPlan
+from solvers.plan import BoundPlan, planned_rates_rps
 from tests.app.control.fleets import SETTINGS, a_service
 from tests.app.control.snapshots import a_bound_plan, a_replica, a_snapshot, a_state, windows_of
 
@@ -25,8 +25,8 @@ def rate_rps(
 
 
 def test_the_planned_rate_is_that_of_the_targets_replicas() -> None:
-    assert planned_rates_rps(a_snapshot(target=TARGET)) == {"chat": PLANNED_RPS}
-    assert planned_rates_rps(a_snapshot()) == {}
+    assert planned_rates_rps(TARGET) == {"chat": PLANNED_RPS}
+    assert planned_rates_rps(None) == {}
 
 
 def test_a_service_that_nobody_heard_of_keeps_its_planned_rate() -> None:

@@ -105,7 +105,8 @@ def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
 @pytest.mark.parametrize(
     ("other", "same"),
     [
-        (a_bound_plan([a_replica("a", rate_rps=60.0)], [a_replica("b", rate_rps=60.0)]), True),
+        (a_bound_plan([a_replica("a", rate_rps=26.0)], [a_replica("b", rate_rps=26.0)]), True),  # 40 → 52: 12 < 52 / 4
+        (a_bound_plan([a_replica("a", rate_rps=27.0)], [a_replica("b", rate_rps=27.0)]), False),  # 40 → 54: 14 > 54 / 4
         (a_bound_plan([a_replica("a", rate_rps=20.5)], [a_replica("b", rate_rps=19.5)]), True),
         (a_bound_plan([a_replica("a", rate_rps=22.0)], [a_replica("b", rate_rps=18.0)]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b", batch=2)]), False),
@@ -113,11 +114,11 @@ def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
         (a_bound_plan([a_replica("a")], [a_replica("c")]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b")], clock_mhz=900.0), False),
         (a_bound_plan([a_replica("a"), a_replica("b")]), False),
-        (a_bound_plan([a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]), True),
+        (a_bound_plan([a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]), False),
         (a_bound_plan([a_replica("a")]), False),
     ],
 )
-def test_plans_are_the_same_when_replicas_settings_and_weights_are(other: BoundPlan, same: bool) -> None:
+def test_plans_are_the_same_when_replicas_settings_weights_and_rates_are(other: BoundPlan, same: bool) -> None:
     assert WEIGHT_TOLERANCE == 0.05
     assert same_state(replace(other, generation=2), RUNNING) is same
 
