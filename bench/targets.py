@@ -35,6 +35,11 @@ def _worst_attainment(rows: Sequence[Figures]) -> Figure:
     return min(value for value in ours if isinstance(value, float))
 
 
+def _most(column: str) -> Pick:
+    """The largest value of the column."""
+    return lambda rows: max((value for row in rows if isinstance(value := row[column], int | float)), default=None)
+
+
 RATIO = "k8s_hpa / hetsev"
 TARGETS = (
     Target(
@@ -56,6 +61,28 @@ TARGETS = (
         pick=_row("new_command_s", service="worst"),
         limit=3,
         unit="s",
+    ),
+    Target(
+        what="observations made durable per second, HTTP",
+        results="sync",
+        pick=_most("durable_per_s"),
+        limit=1000,
+        is_at_least=True,
+        unit="1/s",
+    ),
+    Target(
+        what="acknowledgement at 1,000 observations/s, p99",
+        results="sync",
+        pick=_row("latency_ms_p99", offered_per_s=1000),
+        limit=100,
+        unit="ms",
+    ),
+    Target(
+        what="memory of API and controller",
+        results="sync",
+        pick=_most("api_and_controller_rss_mib"),
+        limit=500,
+        unit="MiB",
     ),
     Target(
         what="cost ratio, used memory against whole GPUs",
