@@ -85,7 +85,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        schemas[Problem.__name__] = _schema_of_problem()
+        schemas.update(_problem_schemas())
         schemas.update(_wire_schemas())
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
@@ -99,6 +99,7 @@ def _wire_schemas() -> dict[str, Any]:
     return components
 
 
-def _schema_of_problem() -> dict[str, Any]:
+def _problem_schemas() -> dict[str, Any]:
+    """Problems are answered by handlers, not by routes."""
     schema = Problem.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
-    return {name: value for name, value in schema.items() if name != "$defs"}
+    return {**schema.pop("$defs", {}), Problem.__name__: schema}
