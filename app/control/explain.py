@@ -11,8 +11,6 @@ from solvers.problem import OperatingPoint, Problem
 from solvers.rows import OperatingRows
 from solvers.state import Demand
 
-HEADROOM_DIGITS = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
@@ -164,8 +162,7 @@ def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserve
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
         return f"min_replicas + buffer_replicas = {service.min_replicas}"
-    tightest = max(
-        (group for group in groups if group.capacity_rps), key=lambda g: g.arrival_rate_rps / (g.capacity_rps or 1.0)
-    )
-    share = round(tightest.arrival_rate_rps / (tightest.capacity_rps or 1.0), HEADROOM_DIGITS)
-    return f"capacity: its fullest replicas take {100 * share:.1f} % of what the SLO allows"
+    shares = [group.arrival_rate_rps / group.capacity_rps for group in groups if group.capacity_rps]
+    if not shares:
+        return "unknown: the plan's operating points are not those of its problem"
+    return f"capacity: its fullest replicas take {100 * max(shares):.1f} % of what the SLO allows"
