@@ -39,8 +39,8 @@ MEMORY_VERSION = 1
 
 LAUNCH_S = 20.0
 """From the decision to the first served request, where nobody measured it."""
-LAUNCH_WEIGHT_PER_S = 0.002
-"""κ: a launch of 20 s costs as much as 4 % of the replica's hourly cost; enough to break ties towards what runs."""
+LAUNCH_WEIGHT_PER_S = 0.005
+"""κ: a launch of 20 s costs as much as 10 % of the replica's hourly cost, so that small savings swap nothing."""
 
 CONSOLIDATION_GAIN = 0.10
 CONSOLIDATION_HOLD_S = 60.0
