@@ -63,7 +63,7 @@ def main() -> int:
 async def _fill(url: str) -> str:
     """The fleet, and an agent's token."""
     now = datetime.now(UTC)
-    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S), now) as engine:
+    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now) as engine:
         return (await create_locally(engine, name="bench", scope="agent", at=now)).secret
 
 
