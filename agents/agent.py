@@ -48,7 +48,7 @@ class AgentSettings:
     boot: str
     """Identity of this start; no two starts may share it."""
     version: str = ""
-    period_s: float = 2.0
+    period_s: float = 1.0
     """From observation to observation."""
     enforce_period_s: float = 1.0
     handover_s: float = 10.0

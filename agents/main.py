@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     node.add_argument("--state-dir", type=Path, help="keeps the last command over restarts (default: keep nothing)")
     node.add_argument(
-        "--period-s", type=_positive, default=2.0, help="seconds between observations (default: %(default)s)"
+        "--period-s", type=_positive, default=1.0, help="seconds between observations (default: %(default)s)"
     )
     node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
     node.add_argument(

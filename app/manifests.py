@@ -157,7 +157,7 @@ class NodeSpec(Strict):
     """One machine with GPUs."""
 
     gpus: list[NodeGpu] = Field(default_factory=list, max_length=64)
-    cordoned: bool = Field(default=False, description="Nothing new is placed here; what runs here is moved away")
+    cordoned: bool = Field(default=False, description="Nothing new is started here; what runs here stays")
 
     @field_validator("gpus")
     @classmethod
@@ -207,7 +207,7 @@ class PolicySpec(Strict):
     solve_seconds: float = Field(default=2.0, gt=0, le=600, allow_inf_nan=False)
     solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    window_s: float = Field(default=2.0, ge=0.5, le=300, allow_inf_nan=False)
+    window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
 
 
 class ProjectSpec(Strict):

@@ -55,7 +55,7 @@ class Node:
 
     id: NodeId
     cordoned: bool = False
-    """The loop plans without a cordoned node: it gets nothing new, and what runs there moves away."""
+    """A cordoned node keeps what runs there and starts nothing new."""
     silent_for_s: float = 0.0
     """Seconds since its agent was last heard."""
 

@@ -8,11 +8,11 @@ from app.cli.client import Api
 from app.cli.output import show_line
 from app.cli.surroundings import surroundings_of
 
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes")]
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help="Names of nodes")]
 
 
 def cordon(context: typer.Context, nodes: Nodes) -> None:
-    """Place nothing new on a node, and move away what runs there."""
+    """Start nothing new on a node; what runs there stays."""
     _set(context, nodes, "cordon")
 
 

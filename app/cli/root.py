@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from typer._click.core import Command
     from typer._click.core import Context as ClickContext
     from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
+
+PASSED_ON = {"agent": "Takes what `plimsoll-agent --help` says."}
+"""Commands that hand all their arguments to another program."""
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 
@@ -47,7 +51,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("get", "get:get", "List objects of one kind, or show one of them."),
         Entry("describe", "describe:describe", "Show one object with its status and newest events."),
         Entry("delete", "delete:delete", "Delete objects."),
-        Entry("cordon", "nodes:cordon", "Place nothing new on a node, and move away what runs there."),
+        Entry("cordon", "nodes:cordon", "Start nothing new on a node; what runs there stays."),
         Entry("uncordon", "nodes:uncordon", "Use a node again."),
     ),
     "Decisions": (
@@ -128,6 +132,15 @@ class LazyGroup(TyperGroup):
             if rows := [(entry.name, entry.help) for entry in section if entry.name in self.commands]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: "ClickContext", incomplete: str) -> list["CompletionItem"]:
+        """Verbs from the table, else options: Tab must not wait until every command is imported."""
+        from typer._click.shell_completion import CompletionItem
+
+        verbs = [entry for entry in ENTRIES if entry.name in self.commands and entry.name.startswith(incomplete)]
+        if incomplete and not verbs:
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(entry.name, help=entry.help) for entry in verbs]
 
 
 def root_command() -> "Command":

@@ -16,12 +16,13 @@ from app.control.forecast import make_demands
 from app.control.modes import effective_mode
 from app.control.observe import hold_reason, observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
-from app.control.predict import make_problem
+from app.control.predict import cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
 from app.control.worker import Solver
 from solvers.plan import BoundPlan
-from solvers.state import Mode
+from solvers.problem import Problem
+from solvers.state import ClusterState, Demand, Mode
 
 log = structlog.get_logger(__name__)
 
@@ -75,24 +76,12 @@ async def tick(loop: Loop) -> TickOutcome:
     silent = silent_nodes(snapshot)
     await _tell_silence(loop, snapshot, silent)
     state = without_silent_nodes(snapshot.state, silent)
-    observed, demands = observe(snapshot), make_demands(snapshot)
-    # 5. Predict: the problem that the policy gets.
-    problem = make_problem(state, snapshot.points, demands, snapshot.settings, snapshot.target)
-    watch.lap("problem")
-    # 6. Plan, check, bind.
-    decision = await decide(
-        loop.solver,
-        problem,
-        state,
-        observed,
-        settings=snapshot.settings,
-        target=snapshot.target,
-        memory=snapshot.memory,
-        promises_may_break=loop.promises_may_break,
-    )
+    demands = make_demands(snapshot)
+    # 5. Predict, plan, check, bind.
+    problem, decision = await _decide(loop, snapshot, state, demands)
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")
-    # 7. Write the decision down, then what the policy wants to remember.
+    # 6. Write the decision down, then what the policy wants to remember.
     record = PlanRecord(
         at=snapshot.at,
         state=decision.state,
@@ -109,8 +98,36 @@ async def tick(loop: Loop) -> TickOutcome:
     plan_id = await loop.store.record_plan(record)
     await loop.store.save_memory(snapshot.settings.policy, decision.memory)
     watch.lap("record")
-    # 8. Push it where the mode says so.
+    # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)
+
+
+async def _decide(
+    loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
+) -> tuple[Problem, Decision]:
+    """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""
+    for without_cordoned in (False, True):
+        problem = make_problem(
+            state,
+            snapshot.points,
+            demands,
+            snapshot.settings,
+            target=snapshot.target,
+            without_cordoned=without_cordoned,
+        )
+        decision = await decide(
+            loop.solver,
+            problem,
+            state,
+            observe(snapshot),
+            settings=snapshot.settings,
+            target=snapshot.target,
+            memory=snapshot.memory,
+            promises_may_break=loop.promises_may_break,
+        )
+        if not (decision.is_without_place and cordoned_gpus(state)):
+            break
+    return problem, decision
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:

@@ -36,6 +36,8 @@ class Decision:
     violations: tuple[Violation, ...] = ()
     memory: Json = None
     reason: str = ""
+    is_without_place: bool = False
+    """Some GPU of the plan found no place in the fleet: only cordoned ones were left."""
 
 
 async def decide(
@@ -96,7 +98,13 @@ def _bound(
     )
     if result.unplaced:
         missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
-        return replace(decision, state="refused", bound=None, reason=f"no free GPU for {missing} of the plan")
+        return replace(
+            decision,
+            state="refused",
+            bound=None,
+            is_without_place=True,
+            reason=f"no free GPU for {missing} of the plan",
+        )
     if target is not None and same_state(result.plan, target):
         return replace(decision, state="kept", bound=None, reason="nothing would change")
     return decision

@@ -1,7 +1,7 @@
 """Predict: state + demand → Problem. The operating points are the current profiles; the capacity law is computed."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from app.control.store import PolicySettings
@@ -16,10 +16,17 @@ def make_problem(
     points: Sequence[OperatingPoints],
     demands: Sequence[Demand],
     settings: PolicySettings,
+    *,
     target: BoundPlan | None,
+    without_cordoned: bool = False,
 ) -> Problem:
-    """The one input of every policy. GPUs that are not healthy or are cordoned do not count as stock."""
-    gpu_types = _stocked(state)
+    """The one input of every policy. GPUs that are not healthy do not count as stock.
+
+    A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
+    `without_cordoned`: count none of them, for when a plan with them found no place.
+    """
+    carrying = set() if target is None or without_cordoned else {gpu.id for gpu in target.gpus}
+    gpu_types = _stocked(state, carrying)
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
     networks = {service.network for service in services}
@@ -51,11 +58,11 @@ def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:
     return replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
 
 
-def _stocked(state: ClusterState) -> tuple[GpuType, ...]:
-    """GPU types of the fleet with the number of GPUs that may be used."""
-    cordoned = {node.id for node in state.nodes if node.cordoned}
+def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, ...]:
+    """GPU types of the fleet with the number of GPUs that may be used; cordoned ones only where they carry replicas."""
+    cordoned = cordoned_gpus(state)
     usable = Counter(
-        gpu.gpu_type for gpu in state.gpus if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
+        gpu.gpu_type for gpu in state.gpus if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
     )
     fleet = {gpu.gpu_type for gpu in state.gpus}
     return tuple(
@@ -63,6 +70,12 @@ def _stocked(state: ClusterState) -> tuple[GpuType, ...]:
         for gpu_type in sorted(state.gpu_types, key=lambda gpu_type: gpu_type.name)
         if gpu_type.name in fleet
     )
+
+
+def cordoned_gpus(state: ClusterState) -> set[str]:
+    """Ids of the GPUs that are cordoned, by themselves or with their node."""
+    nodes = {node.id for node in state.nodes if node.cordoned}
+    return {gpu.id for gpu in state.gpus if gpu.cordoned or gpu.node in nodes}
 
 
 def _service_demands(

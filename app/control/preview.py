@@ -47,7 +47,7 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Previ
     changed = _changed(snapshot, changes)
     state = without_silent_nodes(changed.state, silent_nodes(changed))
     demands = _demands(changed, changes)
-    problem = make_problem(state, changed.points, demands, changed.settings, changed.target)
+    problem = make_problem(state, changed.points, demands, changed.settings, target=changed.target)
     decision = await decide(
         solver,
         problem,

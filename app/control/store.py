@@ -40,7 +40,7 @@ class PolicySettings:
     solve_seconds: float = 2.0
     solve_work: float = 1.0
     seed: int = 0
-    window_s: float = 2.0
+    window_s: float = 1.0
     """Readings of all nodes are summed over windows of this length; at least the agents' reporting period."""
 
 
@@ -91,7 +91,7 @@ class Snapshot:
     """What the policy wrote down at the last tick."""
 
 
-WINDOWS_IN_SNAPSHOT = 60
+WINDOWS_IN_SNAPSHOT = 120
 """Newest windows per service in a snapshot: two minutes at the default length. Longer memory is the policy's own."""
 
 

@@ -51,7 +51,7 @@ async def delete_node(context: Admin, name: Name, conditions: Conditions) -> Non
 
 @router.post("/{name}/cordon", response_model=NodeView, responses=ACT)
 async def cordon_node(context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
-    """Place nothing new on a node, and move away what runs there."""
+    """Start nothing new on a node; what runs there stays."""
     return await _set_cordon(context, name, request, key, cordoned=True)
 
 

@@ -20,7 +20,7 @@ REPORT = PlanReport(status="optimal", cost_usd_per_hour=2.0, gap_percent=0.0, se
 def _problem(**scaling: int) -> Problem:
     services = (a_service(**scaling), a_service("search"))
     points = replace(POINTS, sensitivity=0.5, rows=tuple(row._replace(pressure=0.4) for row in POINTS.rows))
-    return make_problem(a_state(services=services), [points], DEMANDS, SETTINGS, None)
+    return make_problem(a_state(services=services), [points], DEMANDS, SETTINGS, target=None)
 
 
 def _replica(service: str, rate_rps: float) -> ReplicaPlan:

@@ -20,7 +20,7 @@ RUNNING = a_bound_plan([a_replica("a", rate_rps=20.0)], [a_replica("b", rate_rps
 
 def problem_for(target: BoundPlan | None, *, rate_rps: float = 20.0) -> Problem:
     demands = (Demand(service="chat", arrival_rate_rps=rate_rps),)
-    return make_problem(STATE, (POINTS,), demands, SETTINGS, target)
+    return make_problem(STATE, (POINTS,), demands, SETTINGS, target=target)
 
 
 def decision(solver: Solver, *, target: BoundPlan | None = None, promises_may_break: bool = False) -> Decision:

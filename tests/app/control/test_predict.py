@@ -93,3 +93,12 @@ def test_what_runs_is_the_target_on_gpus_that_answer() -> None:
         current = problem_of(state, target=target).current
         assert current is not None
         assert [replica.sm_percent for gpu in current.gpus for replica in gpu.replicas] == [50.0]
+
+
+def test_a_cordoned_gpu_counts_while_replicas_of_the_target_run_on_it() -> None:
+    state = a_state()
+    running = a_bound_plan([a_replica("a")])
+    cordoned = replace(state, gpus=tuple(replace(gpu, cordoned=True) for gpu in state.gpus))
+    assert running.gpus[0].id == cordoned.gpus[0].id
+    assert problem_of(cordoned, target=running).gpu_types[0].count == 1
+    assert problem_of(cordoned, target=running, without_cordoned=True).gpu_types[0].count == 0
