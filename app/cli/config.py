@@ -1,10 +1,10 @@
 """`plimsoll config`: settings and where they come from."""
 
 import os
-from typing import Annotated
 
 import typer
 
+from app.cli.get import Output
 from app.cli.local import load_settings
 from app.cli.output import Format, Heading, show_json, show_table, show_yaml
 from app.cli.surroundings import TOKEN_VARIABLE, URL_VARIABLE, Sourced, Surroundings, surroundings_of
@@ -22,9 +22,12 @@ def _group() -> None:
 @app.command()
 def show(
     context: typer.Context,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml")] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
-    """Show every setting with its value and origin; secrets are masked."""
+    """Show every setting with its value and origin.
+
+    Secrets are masked.
+    """
     entries = [*_client(surroundings_of(context)), *_server(load_settings())]
     if output is Format.JSON:
         show_json({name: {"value": entry.value, "origin": entry.origin} for name, entry in entries})

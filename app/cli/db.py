@@ -23,7 +23,10 @@ app = typer.Typer(
 
 @app.command()
 def upgrade() -> None:
-    """Apply all migrations that are missing; harmless when there is none."""
+    """Apply the migrations that are missing.
+
+    Makes the embedded database where there is none yet.
+    """
     settings = load_settings()
     with open_database(settings, create=True) as url:
         before = migrate.current(url)
@@ -37,7 +40,7 @@ def upgrade() -> None:
 
 @app.command()
 def current() -> None:
-    """Show the revision that the database has, and the one that this program needs."""
+    """Show the revision that it has, and the one that is needed."""
     settings = load_settings()
     with open_database(settings) as url:
         has = migrate.current(url)
@@ -48,7 +51,7 @@ def current() -> None:
 
 @app.command()
 def check() -> None:
-    """Exit with 0 if the database has the schema that this program needs, else with 1."""
+    """Exit with 1 unless it has the schema that is needed."""
     settings = load_settings()
     with open_database(settings) as url:
         problem = migrate.check(url)
@@ -59,7 +62,10 @@ def check() -> None:
 
 @app.command()
 def catalogue() -> None:
-    """Add the GPU types and networks that ship with Plimsoll and are missing; what is there stays as it is."""
+    """Add the shipped GPU types and networks that are missing.
+
+    What is there stays as it is.
+    """
     settings = load_settings()
 
     async def work(url: str) -> tuple[int, int]:

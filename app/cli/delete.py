@@ -18,9 +18,9 @@ from app.cli.surroundings import surroundings_of
 def delete(
     context: typer.Context,
     kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND]", help="services, nodes, ...", autocompletion=kind_names)
+        str | None, typer.Argument(metavar="KIND", help="services, nodes, ...", autocompletion=kind_names)
     ] = None,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names")] = None,
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="Delete what these manifests name")
     ] = None,

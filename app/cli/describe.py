@@ -18,7 +18,9 @@ LONGEST_TABLE = 20
 """Rows of an object's own tables that are printed; `get -o json` has all of them."""
 
 
-def describe(context: typer.Context, kind: KindName, name: Annotated[str, typer.Argument(help="Name or id")]) -> None:
+def describe(
+    context: typer.Context, kind: KindName, name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id")]
+) -> None:
     """Show one object with its status and newest events."""
     found = find_kind(kind)
     with Api(surroundings_of(context)) as api:

@@ -14,7 +14,7 @@ from app.cli.surroundings import surroundings_of
 
 def diff(
     context: typer.Context,
-    plans: Annotated[list[int] | None, typer.Argument(metavar="[PLAN_A PLAN_B]", help="Ids of two plans")] = None,
+    plans: Annotated[list[int] | None, typer.Argument(metavar="PLAN_A PLAN_B", help="Ids of two plans")] = None,
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or -")
     ] = None,

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from app import postgres
 from app.cli.client import Api, ApiProblem, dig, text
 from app.cli.errors import CliError
+from app.cli.get import Output
 from app.cli.local import has_embedded_database, load_settings, masked, open_database, place_of_database
 from app.cli.output import BAD, FAINT, GOOD, WARN, Cell, Format, Heading, count, show_json, show_table, show_yaml
 from app.cli.surroundings import Surroundings, surroundings_of
@@ -54,7 +54,7 @@ class Finding:
 
 def doctor(
     context: typer.Context,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml")] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
     """Find out what is missing on this machine.
 

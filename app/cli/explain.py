@@ -29,7 +29,7 @@ from app.cli.surroundings import surroundings_of
 def explain(
     context: typer.Context,
     subject: Annotated[
-        str | None, typer.Argument(metavar="[PLAN|SERVICE]", help="Plan id, or a service; none = the plan in force")
+        str | None, typer.Argument(metavar="PLAN|SERVICE", help="Plan id, or a service; none = the plan in force")
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

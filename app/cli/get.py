@@ -16,14 +16,14 @@ WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 
 KindName = Annotated[str, typer.Argument(metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names)]
-Output = Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml")]
+Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml")]
 Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services of this project")]
 
 
 def get(
     context: typer.Context,
     kind: KindName,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name or id; none = all")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")] = None,
     output: Output = Format.TABLE,
     project: Project = None,
     selector: Annotated[

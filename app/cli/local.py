@@ -1,9 +1,8 @@
 """What commands on the control plane's own machine need: its settings, and its database without any API."""
 
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
@@ -71,16 +70,6 @@ def masked(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
-
-
-def run_until_stopped(work: Callable[[], None]) -> None:
-    """Run until SIGINT or SIGTERM, either of which unwinds every `finally` and is how such work ends well.
-
-    The HTTP server raises the signal that stopped it once more; by default SIGTERM would then end the process at once.
-    """
-    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
-    with suppress(KeyboardInterrupt):
-        work()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from app.cli.errors import CliError
 from app.cli.local import load_settings, open_database
 from app.db import migrate
 from app.logs import configure_logs
-from app.main import make_plane, serve_plane
+from app.main import make_plane, open_socket, serve_plane
 
 
 def serve(
@@ -32,10 +32,12 @@ def serve(
     settings = load_settings(host=host, port=port)
     configure_logs(settings)
     structlog.get_logger(__name__).info("starting", **settings.printable())
-    with open_database(settings, create=upgrade) as url:
+    # A port that is taken is found out before a database is started.
+    listening = open_socket(settings)
+    with listening, open_database(settings, create=upgrade) as url:
         if upgrade:
             migrate.upgrade(url)
         problem = migrate.check(url)
         if problem is not None:
             raise CliError(problem, hint="`plimsoll serve --upgrade` does both")
-        asyncio.run(serve_plane(make_plane(settings, url)))
+        asyncio.run(serve_plane(make_plane(settings, url), listening))

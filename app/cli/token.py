@@ -38,7 +38,7 @@ class Scope(StrEnum):
 @app.command()
 def create(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Whose it is; events name it")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; events name it")],
     scope: Annotated[Scope, typer.Option(help="What it allows")] = Scope.VIEWER,
     project: Annotated[
         list[str] | None, typer.Option("-p", "--project", help="Only this project's services; repeat for several")
@@ -51,9 +51,9 @@ def create(
     ] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep it for this user's later commands")] = False,
 ) -> None:
-    """Make a token and print its secret, which is shown this once.
+    """Make a token and print its secret.
 
-    The secret alone goes to stdout, so that it can be piped into a file.
+    It is shown this once. The secret alone goes to stdout, so that it can be piped into a file.
     """
     lasts = None if expires is None else parse_duration(expires)
     if local:
@@ -70,7 +70,7 @@ def create(
 
 @app.command("list")
 def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """List tokens, revoked ones too; never their secrets."""
+    """List tokens, revoked ones too."""
     kind = find_kind("tokens")
     with Api(surroundings_of(context)) as api:
         items = list(api.items(kind.list_path))
@@ -84,9 +84,12 @@ def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
 
 @app.command()
 def revoke(
-    context: typer.Context, tokens: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="Ids or names")]
+    context: typer.Context, tokens: Annotated[list[str], typer.Argument(metavar="TOKEN", help="Ids or names")]
 ) -> None:
-    """End tokens, by id or by name; other processes of the control plane follow within seconds."""
+    """End tokens.
+
+    Other processes of the control plane follow within seconds.
+    """
     with Api(surroundings_of(context)) as api:
         known = list(api.items("/api/v1/tokens"))
         for wanted in tokens:

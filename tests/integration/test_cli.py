@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app import postgres
 from app.cli import run
 from app.db.engine import make_engine
 from app.main import make_plane, make_server
@@ -21,6 +23,8 @@ from app.tokens import create_locally
 from tests.app.cli.runner import Result, cli
 
 pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
 
 MANIFESTS = """\
 apiVersion: plimsoll/v1
@@ -204,10 +208,48 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(
     assert "hidden" not in shown
 
 
-def test_looking_for_an_embedded_database_does_not_make_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from app.cli import main; main()", "db", "check"]
-    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path / "none"), "PATH": "/usr/bin:/bin"}
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=60, check=False)
-    assert (ended.returncode, "there is no database in" in ended.stderr) == (1, True)
+def test_looking_for_an_embedded_database_does_not_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_DATA_DIR", str(tmp_path / "none"))
+    monkeypatch.delenv("PLIMSOLL_DATABASE_URL", raising=False)
+    assert run(["db", "check"]) == 1
+    assert "there is no database in" in capfd.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+SERVE = (sys.executable, "-c", "from app.cli import main; main()", "serve", "--upgrade", "--port")
+
+
+def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(tmp_path: Path) -> None:
+    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        [*SERVE, "0"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT
+    ) as serving:
+        watchdog = threading.Timer(90, serving.kill)
+        watchdog.start()
+        try:
+            assert serving.stderr is not None
+            printed = ""
+            while "startup complete" not in printed and (line := serving.stderr.readline()):
+                printed += line
+            serving.terminate()
+            printed += serving.stderr.read()
+            assert serving.wait() == 0, printed
+        finally:
+            watchdog.cancel()
+            serving.kill()
+            was_running = postgres.stop(tmp_path)
+    assert not was_running
+
+
+def test_serve_says_that_its_port_is_taken_before_it_starts_a_database(tmp_path: Path) -> None:
+    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path / "none"), "PATH": os.environ["PATH"]}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            [*SERVE, port], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=False
+        )
+    assert ended.returncode == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
     assert not (tmp_path / "none").exists()

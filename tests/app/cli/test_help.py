@@ -1,11 +1,13 @@
 """The command line as such: help, usage, exit codes, and that help loads no heavy library."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from app.cli.root import ENTRIES, SECTIONS, Commands, Entry
+from app.cli import document
+from app.cli.root import ENTRIES, PASSED_ON, SECTIONS, Commands, Entry
 from tests.app.cli.runner import cli
 
 HEAVY = ("ortools", "cvxpy", "pulp", "sqlalchemy", "fastapi", "pydantic", "httpx2", "yaml", "numpy", "rich", "psycopg")
@@ -22,6 +24,33 @@ def test_help_loads_no_heavy_library() -> None:
     assert (ended.returncode, ended.stderr.strip()) == (0, "[]")
 
 
+def complete(words: str) -> tuple[list[str], str]:
+    """What Tab offers in bash after these words, and the heavy libraries that were loaded for it."""
+    script = (
+        "import sys\n"
+        "from app.cli import run\n"
+        "run([])\n"
+        f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    environment = {
+        **os.environ,
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+        "_PLIMSOLL_COMPLETE": "complete_bash",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    # Typer itself reads parameters with pydantic where that is installed.
+    return ended.stdout.split(), ended.stderr.replace("pydantic", "").strip()
+
+
+def test_completion_offers_verbs_without_loading_them_and_kinds_and_options() -> None:
+    assert complete("plimsoll ap") == (["apply", "approve"], "")
+    assert complete("plimsoll --u")[0] == ["--url"]
+    assert complete("plimsoll get no")[0] == ["nodes"]
+
+
 def test_help_lists_every_command_under_a_section() -> None:
     shown = cli("--help").out
     for title, section in SECTIONS.items():
@@ -34,7 +63,9 @@ def test_the_table_says_what_the_command_says(entry: Entry) -> None:
     assert (Commands(ENTRIES)[entry.name].help or "").splitlines()[0] == entry.help
 
 
-@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.name != "agent"], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.name not in PASSED_ON], ids=lambda entry: entry.name
+)
 def test_every_command_has_help_within_80_columns(entry: Entry) -> None:
     shown = cli(entry.name, "--help")
     assert shown.code == 0
@@ -63,3 +94,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
     assert result.code == 2
     assert words in result.err
     assert result.out == ""
+
+
+def test_the_document_of_the_commands_is_up_to_date() -> None:
+    assert not document.is_stale(), "run `python -m app.cli.document`"
