@@ -5,6 +5,9 @@ from datetime import UTC, datetime
 from app.cli.client import Document, dig, documents, number, text
 from app.cli.output import BAD, FAINT, GOOD, WARN, Cell, Cells, amount, plain, time_text, usd
 
+SILENT_AFTER_S = 15.0
+"""Agents report every 2 s; by default the loop plans without a node that says nothing for so long."""
+
 
 def slo_text(service: Document) -> str:
     """`p98 ≤ 50 ms`."""
@@ -63,6 +66,8 @@ def node_row(item: Document) -> Cells:
     seen = number(item, "status", "silent_for_s")
     if dig(item, "status", "last_seen_at") is None:
         state = Cell(text="never seen", style=WARN)
+    elif (seen or 0.0) > SILENT_AFTER_S:
+        state = Cell(text="silent", style=BAD)
     elif dig(item, "spec", "cordoned"):
         state = Cell(text="cordoned", style=WARN)
     elif int(number(item, "status", "healthy_gpus") or 0) < len(types):

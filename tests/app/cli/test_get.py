@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tests.app.cli.fake_api import FakeApi, problem_document, service
+from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
 from tests.app.cli.runner import cli
 
 NODE: dict[str, object] = {
@@ -94,6 +94,27 @@ def fleet() -> FakeApi:
 def test_a_table_has_one_line_for_each_object(kind: str, lines: list[str]) -> None:
     result = cli("get", kind, api=fleet())
     assert (result.code, result.out.splitlines()) == (0, lines)
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "state"),
+    [
+        ({}, {"last_seen_at": None}, "never"),
+        ({}, {"silent_for_s": 40.0}, "silent"),
+        ({"cordoned": True}, {}, "cordoned"),
+        ({}, {"healthy_gpus": 1}, "unhealthy"),
+    ],
+)
+def test_a_node_s_state_says_what_is_wrong(spec: Json, status: Json, state: str) -> None:
+    node = {**NODE, "spec": {**written(NODE, "spec"), **spec}, "status": {**written(NODE, "status"), **status}}
+    line = cli("get", "nodes", api=FakeApi(objects={"nodes/n1": node})).out.splitlines()[1]
+    assert line.split()[1] == state
+
+
+def written(document: Json, part: str) -> Json:
+    value = document[part]
+    assert isinstance(value, dict)
+    return value
 
 
 def test_tables_fit_into_80_columns_but_for_free_text() -> None:
