@@ -103,8 +103,6 @@ def summary(**values: object) -> report.Summary:
         "decision_ms": [20.0] * 98 + [90.0, 100.0],
         "plans_pushed": 30,
         "first_plan_s": 6.5,
-        "database_url": "postgresql:///plimsoll",
-        "psql": "psql postgresql:///plimsoll",
     }
     return report.Summary(**{**standard, **values})  # type: ignore[arg-type]
 
