@@ -112,7 +112,7 @@ class ServiceSpec(Strict):
     mode: Literal["off", "advise", "approve", "auto"] = Field(
         default="auto",
         description="off: not planned, no replicas; advise: plans that change its replicas are shown only; "
-        "approve: they wait for a person; auto: they are pushed. Of this and the policy's mode the more cautious counts",
+        "approve: they wait for a person; auto: they are pushed. The more cautious of this and the policy's counts",
     )
 
     @field_validator("priority", mode="before")

@@ -18,6 +18,7 @@ from app.errors import PlimsollError
 from app.main import Plane, make_plane, open_socket, serve_plane
 from app.postgres_files import try_flock
 from app.settings import Settings
+from app.token_file import write_token
 from app.tokens import NewToken, create_locally
 
 Say = Callable[[str], None]
@@ -84,7 +85,7 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> No
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
             return
     made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
-    keep_token(path, made.secret)
+    write_token(path, made.secret)
     say(f"admin token, shown once and kept in {path}:\n  {made.secret}")
 
 
@@ -96,14 +97,6 @@ async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:
             if row.name == NODES_TOKEN and row.revoked_at is None:
                 await tokens.revoke(connection, row.id, at=at)
     return await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
-
-
-def keep_token(path: Path, secret: str) -> None:
-    """Write a token down for its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(secret + "\n")
 
 
 @asynccontextmanager
@@ -135,7 +128,7 @@ async def _start_agent(number: int, address: str, token: str, settings: Settings
         "agents.main",
         *("--url", address, "--node", f"local-{number}", "--device", "standin"),
         *("--gpu-type", gpu_type, "--gpus", "2", *memory),
-        *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "warning"),
+        *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
         "--with-parent",
         *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
         env={**os.environ, "PLIMSOLL_TOKEN": token},

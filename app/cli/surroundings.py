@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.errors import CliError
+from app.token_file import write_token
 
 if TYPE_CHECKING:
     import httpx2
@@ -94,12 +95,7 @@ def surroundings_of(context: "typer.Context") -> Surroundings:
 def save_token(path: Path, token: str) -> None:
     """Keep a token for later commands, readable by this user only, replacing the one before. Raises CliError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(token + "\n")
-        fresh.replace(path)
+        write_token(path, token)
     except OSError as error:
         raise CliError(f"cannot write the token to {path}: {error.strerror}") from error
 

@@ -156,16 +156,16 @@ async def _held(loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch"
     if kind != loop.held_for:
         loop.held_for = kind
         log.warning("loop holds", reason=reason)
-        await loop.store.add_event(held_event(snapshot.at, reason))
+        await loop.store.add_events(held_event(snapshot.at, reason))
     generation = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(state=None, reason=reason, generation=generation, seconds=watch.done())
 
 
 async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]) -> None:
     if silent != loop.silent:
-        for event in silence_events(snapshot.at, before=loop.silent, after=silent):
-            log.warning("node silence changes", node=event.subject, kind=event.kind)
-            await loop.store.add_event(event)
+        events = silence_events(snapshot.at, before=loop.silent, after=silent)
+        log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
+        await loop.store.add_events(*events)
         loop.silent = silent
 
 
@@ -176,7 +176,7 @@ async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") ->
     commands = make_commands(snapshot.approved, snapshot.state)
     won = await loop.store.push_target(snapshot.approved_id, snapshot.approved, commands, snapshot.at)
     if won:
-        await loop.store.add_event(pushed_event(snapshot, snapshot.approved, snapshot.approved_id))
+        await loop.store.add_events(pushed_event(snapshot, snapshot.approved, snapshot.approved_id))
     parent = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(
         state="target" if won else "lost",
@@ -193,7 +193,7 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
     reason = decision.reason
     if decision.state == "refused":
         log.error("plan refused", plan_id=plan_id, reason=decision.reason)
-        await loop.store.add_event(refused_event(snapshot.at, plan_id, decision.reason))
+        await loop.store.add_events(refused_event(snapshot.at, plan_id, decision.reason))
     mode = _mode(snapshot, decision)
     if decision.bound is not None and mode is not Mode.AUTO:
         loop.proposed = (plan_id, decision.bound)
@@ -203,7 +203,7 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
         won = await loop.store.push_target(plan_id, decision.bound, commands, snapshot.at)
         watch.lap("push")
         if won:
-            await loop.store.add_event(pushed_event(snapshot, decision.bound, plan_id))
+            await loop.store.add_events(pushed_event(snapshot, decision.bound, plan_id))
             state, generation = "target", decision.bound.generation
         else:
             state, reason = "lost", "the fleet or the target changed meanwhile; the next tick decides again"

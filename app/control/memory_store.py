@@ -176,9 +176,9 @@ class MemoryStore:
         command = self._commands.get(node)
         return command if command is not None and command.generation > after_generation else None
 
-    async def add_event(self, event: Event) -> None:
-        """Append one line to the audit."""
-        self.events.append(event)
+    async def add_events(self, *lines: Event) -> None:
+        """Append lines to the audit, all or none."""
+        self.events.extend(lines)
 
     def _revise(self) -> None:
         self._revision += 1

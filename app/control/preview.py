@@ -12,8 +12,7 @@ from app.control.worker import Solver
 from solvers.cost import cost_usd_per_hour
 from solvers.errors import InvalidInput
 from solvers.plan import Change, Plan, anonymous, diff
-from solvers.problem import Problem
-from solvers.state import Demand, Service
+from solvers.state import ClusterState, Demand, Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +42,15 @@ class Preview:
 
 
 async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Preview:
-    """What the next tick would decide with these changes, whatever the loop's mode."""
+    """What the loop would come to with these changes, whatever its mode.
+
+    The policy starts from nothing: what the next tick keeps for a while (a consolidation that waits, replicas that
+    are on their way out) is not what a question of this kind is after.
+    """
     changed = _changed(snapshot, changes)
     state = without_silent_nodes(changed.state, silent_nodes(changed))
     demands = _demands(changed, changes)
-    problem = make_problem(state, changed.points, demands, changed.settings, target=changed.target)
+    problem = make_problem(state, changed.points, demands, changed.settings, target=None)
     decision = await decide(
         solver,
         problem,
@@ -55,30 +58,26 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Previ
         observe(changed),
         settings=changed.settings,
         target=changed.target,
-        memory=changed.memory,
+        memory=None,
         promises_may_break=False,
     )
-    before = Plan(policy="none") if problem.current is None else problem.current
+    before = Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
     return Preview(
         decision=decision,
         demands=demands,
         changes=diff(before, decision.plan),
-        cost_before_usd_per_hour=_cost_now(snapshot, problem),
+        cost_before_usd_per_hour=_cost_now(snapshot, state),
     )
 
 
 def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
     services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
     services |= {service.name: service for service in changes.services}
-    settings, memory = snapshot.settings, snapshot.memory
-    if changes.policy is not None and changes.policy != settings.policy:
-        # Another policy could not read what this one remembers.
-        settings, memory = replace(settings, policy=changes.policy), None
+    settings = snapshot.settings if changes.policy is None else replace(snapshot.settings, policy=changes.policy)
     return replace(
         snapshot,
         state=replace(snapshot.state, services=tuple(services[name] for name in sorted(services))),
         settings=settings,
-        memory=memory,
     )
 
 
@@ -93,9 +92,12 @@ def _demands(snapshot: Snapshot, changes: Changes) -> tuple[Demand, ...]:
     )
 
 
-def _cost_now(snapshot: Snapshot, problem: Problem) -> float | None:
+def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
+    """The price of the target, also of services that the question leaves out."""
     if snapshot.target is None:
         return None
+    everyone = replace(state, services=snapshot.state.services)
+    problem = make_problem(everyone, snapshot.points, make_demands(snapshot), snapshot.settings, target=None)
     try:
         return cost_usd_per_hour(problem, anonymous(snapshot.target))
     except InvalidInput:

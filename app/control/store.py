@@ -173,6 +173,6 @@ class Store(Protocol):
         """The newest command for a node if its generation is newer than the one given."""
         ...
 
-    async def add_event(self, event: Event) -> None:
-        """Append one line to the audit."""
+    async def add_events(self, *lines: Event) -> None:
+        """Append lines to the audit, all or none."""
         ...

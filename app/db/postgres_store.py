@@ -100,10 +100,11 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await targets.newest_command(connection, node, after_generation)
 
-    async def add_event(self, event: Event) -> None:
-        """Append one line to the audit."""
+    async def add_events(self, *lines: Event) -> None:
+        """Append lines to the audit, all or none."""
         async with self._engine.begin() as connection:
-            await events.add(connection, event)
+            for event in lines:
+                await events.add(connection, event)
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:

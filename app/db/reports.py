@@ -89,3 +89,9 @@ def _known(name: str, column: str, there: Sequence[str]) -> str:
     if column not in there:
         raise InvalidRequest(f"report {name} cannot be cut by {column}; its columns are {', '.join(there)}")
     return column
+
+
+async def ask(connection: AsyncConnection, query: str) -> Report:
+    """The answer to a question in SQL, as `plimsoll_reader` would get it."""
+    found = await connection.execute(text(query.rstrip().rstrip(";")))
+    return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))

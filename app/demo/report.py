@@ -1,11 +1,14 @@
 """The demo's closing report: what was served, what it cost beside the baseline, how long decisions took."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from app.db.reports import Report
 
 QUERIES = (
     (
@@ -20,7 +23,7 @@ QUERIES = (
     (
         "Which plans were in force, why, and for how much?",
         "SELECT plan_id, in_force_from::time(0), method, round(cost_usd_per_hour::numeric, 2) AS usd_per_hour\n"
-        "  FROM report.plan_history WHERE in_force_from IS NOT NULL ORDER BY 1 DESC LIMIT 10;",
+        "  FROM report.plan_history WHERE in_force_from IS NOT NULL ORDER BY 1 DESC LIMIT 5;",
     ),
 )
 """Questions with their SQL; each runs as it stands on the demo's database."""
@@ -69,8 +72,10 @@ class Summary:
         return sum(service.baseline_usd for service in self.services)
 
 
-def render(summary: Summary, *, psql: str = "") -> RenderableType:
-    """The report; fits 80 columns but for its SQL. `psql`: how to open the database, empty without a way."""
+def render(summary: Summary, answers: Sequence[Report], *, psql: str = "") -> RenderableType:
+    """The report; fits 80 columns but for its SQL. `answers`: to QUERIES, in their order. `psql`: how to open
+    the database, empty without a way.
+    """
     return Group(
         Text(""),
         Text(
@@ -81,7 +86,7 @@ def render(summary: Summary, *, psql: str = "") -> RenderableType:
         _services(summary),
         _accounts(summary),
         _decisions(summary),
-        *_sql(psql),
+        *_sql(psql, answers),
     )
 
 
@@ -134,7 +139,7 @@ def _accounts(summary: Summary) -> Text:
         f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n", ""
     )
     text.append(f"  HetSev's accounting       {memory:>6}   {summary.baseline_usd:.3f} / {summary.memory_usd:.3f} USD")
-    text.append("  (used memory\n                                     against whole GPUs)\n", style="dim")
+    text.append("\n  (HetSev pays for the memory in use where k8s_hpa pays for whole GPUs)\n", style="dim")
     return text
 
 
@@ -153,11 +158,20 @@ def _decisions(summary: Summary) -> Text:
     return text
 
 
-def _sql(psql: str) -> list[RenderableType]:
-    lines: list[RenderableType] = [Text("ask it in SQL", style="bold")]
+def _sql(psql: str, answers: Sequence[Report]) -> Iterator[RenderableType]:
+    yield Text("asked in SQL", style="bold")
     if psql:
-        lines.append(Text(f"  {psql}", style="cyan"))
-    for question, query in QUERIES:
-        lines.append(Text(f"  -- {question}", style="dim"))
-        lines.append(Text("  " + query.replace("\n", "\n  ")))
-    return lines
+        yield Text(f"  {psql}", style="cyan")
+    for (question, query), answer in zip(QUERIES, answers, strict=True):
+        yield Text(f"\n  -- {question}", style="dim")
+        yield Text("  " + query.replace("\n", "\n  "))
+        yield Padding(_table(answer), (0, 0, 0, 4))
+
+
+def _table(answer: Report) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in answer.columns:
+        table.add_column(column, no_wrap=True)
+    for row in answer.rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row), style="green")
+    return table

@@ -21,7 +21,7 @@ from app.catalogue.install import install_catalogue
 from app.clock import Clock, ManualClock, WallClock
 from app.control.loop import TickOutcome
 from app.control.worker import InlineSolver
-from app.db import databases, migrate, plans, policies
+from app.db import databases, migrate, plans, policies, reports
 from app.db.engine import make_engine
 from app.db.listen import conninfo
 from app.db.transaction import Engine, transaction
@@ -36,8 +36,8 @@ from app.logs import configure_logs
 from app.main import Plane, make_plane, make_server, running_controller
 from app.settings import Settings
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
+from app.token_file import write_token
 from app.tokens import create_locally
-from app.up import keep_token
 
 DATABASE = "plimsoll_demo"
 FRAME_S = 0.5
@@ -162,7 +162,7 @@ class _Demo:
         async with transaction(self.engine) as connection:
             await policies.save(connection, demo_settings("hetsev", self.options.seed), at=at, actor="demo")
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
-        keep_token(self.options.settings.data_dir / "demo-token", made.secret)
+        write_token(self.options.settings.data_dir / "demo-token", made.secret)
         return made.secret
 
     async def _deploy(self, address: str, token: str) -> None:
@@ -255,8 +255,9 @@ class _Demo:
                     first_plan_s=self.first_plan_s,
                 ),
             )
+            answers = [await reports.ask(connection, query) for _, query in report.QUERIES]
         opening = psql_command(plane.url) if self.options.keep else DATABASE_STOPS
-        self.console.print(report.render(summary, psql=opening), soft_wrap=True)
+        self.console.print(report.render(summary, answers, psql=opening), soft_wrap=True)
 
     async def _stay(self, address: str) -> None:
         path = self.options.settings.data_dir / "demo-token"

@@ -153,7 +153,7 @@ async def _note_clock(context: Context, observation: Observation) -> float | Non
         skewed.add(observation.node)
         context.parts.metrics.clock_skew.inc()
         with translated():
-            await context.parts.store.add_event(_skew_event(context, observation.node, skew_s))
+            await context.parts.store.add_events(_skew_event(context, observation.node, skew_s))
     return skew_s
 
 

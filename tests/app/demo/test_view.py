@@ -1,10 +1,12 @@
 """The live view and the closing report: readable in 80 columns, with and without colour."""
 
 import io
+from decimal import Decimal
 
 import pytest
 from rich.console import Console, RenderableType
 
+from app.db.reports import Report
 from app.demo import report, view
 
 
@@ -107,14 +109,24 @@ def summary(**values: object) -> report.Summary:
     return report.Summary(**{**standard, **values})  # type: ignore[arg-type]
 
 
+ANSWERS = [Report(columns=("project", "usd"), rows=(("vision", Decimal("1.0")), ("(idle)", None)))] * len(
+    report.QUERIES
+)
+
+
+def test_the_closing_report_answers_its_own_questions() -> None:
+    lines = drawn(report.render(summary(), ANSWERS), width=120)
+    assert sum(line.split() == ["vision", "1.0"] for line in lines) == len(report.QUERIES)
+
+
 def test_the_closing_report_fits_80_columns_but_for_its_queries() -> None:
-    lines = drawn(report.render(summary()), width=120)
-    before_sql = lines[: next(index for index, line in enumerate(lines) if "ask it in SQL" in line)]
+    lines = drawn(report.render(summary(), ANSWERS), width=120)
+    before_sql = lines[: next(index for index, line in enumerate(lines) if "asked in SQL" in line)]
     assert max(map(len, before_sql)) <= 80
 
 
 def test_the_closing_report_states_both_accountings() -> None:
-    text = "\n".join(drawn(report.render(summary()), width=120))
+    text = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
     assert "5.00×" in text  # 2.50 / 0.50 USD in whole GPUs
     assert "25.00×" in text  # 2.50 / 0.10 USD in HetSev's accounting
 
