@@ -1,0 +1,287 @@
+"""Real processes to be killed: PostgreSQL, `plimsoll serve`, controllers; agents that count what was acknowledged."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agents.agent import AgentSettings, NodeAgent
+from agents.clock import ScaledClock
+from agents.device import GpuState, NodeState, Readings
+from agents.ledger import Ledger
+from agents.protocol import GpuReading, Observation, ServiceReading, SyncReply
+from agents.transport import HttpTransport
+from app import postgres
+from app.db.engine import make_engine
+from app.db.listen import conninfo
+from app.db.postgres_store import PostgresStore
+from app.postgres_files import Layout
+from app.tokens import create_locally
+from tests.agents.factories import PaperDevice
+from tests.integration import fault_bodies
+from tests.integration.fleet import make_fleet, make_observation, make_service_reading
+
+PATIENCE_S = 40.0
+"""For what takes a second on an idle machine."""
+FAULT_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
+
+
+def until(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> float:
+    """Wait for what other processes do; the seconds that it took."""
+    began = time.monotonic()
+    while not is_so():
+        waited_s = time.monotonic() - began
+        assert waited_s < within_s, f"still not so after {waited_s:.0f} s"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(conninfo(url)) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def scalar(url: str, query: str) -> Any:
+    ((value,),) = rows(url, query)
+    return value
+
+
+def a_free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Any]) -> Any:
+    """What `work` returns, on an engine of its own."""
+
+    async def run() -> Any:
+        engine = make_engine(url, pool_size=4)
+        try:
+            return await work(PostgresStore(engine), engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(run())
+
+
+def make_busy_fleet(url: str) -> None:
+    """The small fleet, heard a moment ago, with load on its service: the next tick has something to push."""
+
+    async def work(_: PostgresStore, engine: AsyncEngine) -> None:
+        store = await make_fleet(engine, {"default": ["chat"]})
+        await hear(store, 1)
+
+    with_store(url, work)
+
+
+async def hear(store: PostgresStore, sequence: int, arrivals: int = 20) -> None:
+    """The node reports a window that ends now."""
+    now = datetime.now(UTC)
+    reading = make_service_reading(arrivals=arrivals, served=arrivals, in_slo=arrivals)
+    await store.ingest((make_observation(sequence, now, boot="test", services=[reading]),), now)
+
+
+def assert_consistent(url: str) -> int:
+    """Target, plans, commands and history say the same, and generations only rise; the generation in force."""
+    generation = scalar(url, "SELECT target_generation FROM cluster")
+    assert scalar(url, "SELECT count(*) FROM target WHERE upper_inf(valid)") == (1 if generation else 0)
+    assert scalar(url, "SELECT coalesce(max(generation), 0) FROM command") == generation
+    assert [row[0] for row in rows(url, "SELECT generation FROM plan WHERE state = 'target'")] == (
+        [generation] if generation else []
+    )
+    history = [row[0] for row in rows(url, "SELECT generation FROM target ORDER BY lower(valid)")]
+    assert history == list(range(1, generation + 1))
+    # No half plan: what was never in force has no allocation, what was has all its replicas.
+    assert (
+        scalar(
+            url,
+            "SELECT count(*) FROM plan p WHERE (p.state IN ('target', 'superseded')) <> "
+            "EXISTS (SELECT FROM plan_replica r WHERE r.plan_id = p.id)",
+        )
+        == 0
+    )
+    return int(generation)
+
+
+@contextmanager
+def controller(url: str, holder: str, step: str, reached: Path) -> Iterator[BaseProcess]:
+    """A controller as a process; killed at the end."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=fault_bodies.control, args=(url, holder, step, reached), name=holder
+    )
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def kill_postgres(data_dir: Path) -> None:
+    """The whole server dies as by the out-of-memory killer."""
+    pid = Layout(root=data_dir).postmaster_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(slots=True, kw_only=True)
+class Served:
+    """A running `plimsoll serve`."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+    secrets: dict[str, str]
+
+    def call(self, method: str, path: str, *, token: str = "admin", **request: Any) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {self.secrets[token]}"}
+        return httpx2.request(method, f"{self.address}/{path}", headers=headers, timeout=15.0, **request)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return httpx2.get(f"{self.address}/readyz", timeout=5.0).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+
+def plimsoll(arguments: Sequence[str], directory: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """A `plimsoll` command with nothing of ours around it; what it prints goes to `directory`/log."""
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", "from app.cli import main; main()", *arguments],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=FAULT_ENVIRONMENT | {"HOME": str(directory)} | environment,
+        )
+
+
+@contextmanager
+def served(url: str, directory: Path) -> Iterator[Served]:
+    """`plimsoll serve` on that database, ready; killed at the end."""
+
+    async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
+        at = datetime.now(UTC)
+        made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
+        return {scope: token.secret for scope, token in made.items()}
+
+    secrets = with_store(url, make_tokens)
+    directory.mkdir()
+    port = a_free_port()
+    process = plimsoll(["serve", "--port", str(port)], directory, PLIMSOLL_DATABASE_URL=url)
+    plane = Served(
+        process=process,
+        address=f"http://127.0.0.1:{port}",
+        log=directory / "log",
+        secrets=secrets,
+    )
+    try:
+        until(plane.is_ready)
+        yield plane
+    finally:
+        process.kill()
+        process.wait()
+
+
+class CountingTransport(HttpTransport):
+    """HTTP to the control plane; notes which observations it acknowledged."""
+
+    acknowledged = 0
+    refusals = 0
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        try:
+            reply = await super().exchange(observation, wait_s=wait_s)
+        except Exception:
+            self.refusals += 1
+            raise
+        self.acknowledged = max(self.acknowledged, reply.acknowledged)
+        return reply
+
+
+class BusyDevice(PaperDevice):
+    """A device whose replicas are ready at once, under a steady load."""
+
+    async def read(self) -> Readings:
+        self.make_ready()
+        gpus = tuple(
+            GpuReading(
+                index=gpu.index,
+                gpu_type=gpu.gpu_type,
+                memory_mib=gpu.memory_mib,
+                memory_used_mib=0.0,
+                power_w=10.0,
+                energy_j=1.0,
+                clock_mhz=1000.0,
+                busy_percent=10.0,
+            )
+            for gpu in (await self.state()).gpus
+        )
+        load = ServiceReading(service="chat", arrivals=3, served=3, in_slo=3)
+        return Readings(gpus=gpus, services=(load,))
+
+
+@dataclass(slots=True)
+class Crew:
+    """Real agents on T4s that report several times a second."""
+
+    plane: Served
+    count: int
+    transports: list[CountingTransport] = field(default_factory=list)
+    agents: list[NodeAgent] = field(default_factory=list)
+    devices: list[BusyDevice] = field(default_factory=list)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: "list[asyncio.Task[None]]" = field(default_factory=list)
+
+    async def __aenter__(self) -> "Crew":
+        for number in range(self.count):
+            transport = CountingTransport(self.plane.address, self.plane.secrets["agent"])
+            gpus = tuple(GpuState(index=index, gpu_type="T4", memory_mib=16384.0) for index in range(2))
+            device = BusyDevice(NodeState(gpus=gpus))
+            agent = NodeAgent(
+                AgentSettings(node=f"crew-{number}", boot=f"boot-{number}", period_s=0.2, enforce_period_s=0.1),
+                device,
+                transport=transport,
+                clock=ScaledClock(speed=1.0),
+                ledger=Ledger(None),
+            )
+            self.transports.append(transport)
+            self.devices.append(device)
+            self.agents.append(agent)
+            self._tasks.append(asyncio.create_task(agent.run(self._stop)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        for transport in self.transports:
+            await transport.close()
+
+
+async def eventually(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    """Wait for what other processes and tasks do; `is_so` may take its time."""
+    async with asyncio.timeout(within_s):
+        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110  the news comes from other processes
+            await asyncio.sleep(0.02)
+
+
+def restart_postgres(data_dir: Path) -> postgres.Server:
+    """The server again, after its recovery."""
+    return postgres.start(data_dir, timeout_s=PATIENCE_S)
