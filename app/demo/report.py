@@ -21,8 +21,9 @@ QUERIES = (
         "  FROM report.slo_attainment_hour GROUP BY 1 ORDER BY 3;",
     ),
     (
-        "Which plans were in force, why, and for how much?",
-        "SELECT plan_id, in_force_from::time(0), method, round(cost_usd_per_hour::numeric, 2) AS usd_per_hour\n"
+        "Which plans were in force, what did each start and stop, and for how much?",
+        "SELECT plan_id, in_force_from::time(0) AS since, replicas_started AS started, replicas_stopped AS stopped,\n"
+        "  round(cost_usd_per_hour::numeric, 2) AS usd_per_hour\n"
         "  FROM report.plan_history WHERE in_force_from IS NOT NULL ORDER BY 1 DESC LIMIT 5;",
     ),
 )
