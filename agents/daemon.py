@@ -52,7 +52,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         loop.add_signal_handler(number, stop.set)
     log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
-    orphaned = asyncio.create_task(_stop_without_parent(stop)) if options.with_parent else None
+    orphaned = asyncio.create_task(_stop_without(options.parent, stop)) if options.parent else None
     try:
         async with _front(device, options.router_port):
             await agent.run(stop)
@@ -65,9 +65,8 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     return 0
 
 
-async def _stop_without_parent(stop: asyncio.Event) -> None:
-    """Stop when whoever started this process has ended, however that happened."""
-    parent = os.getppid()
+async def _stop_without(parent: int, stop: asyncio.Event) -> None:
+    """Stop when the process that started this one has ended, however that happened."""
     while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
         await asyncio.sleep(PARENT_LOOK_S)
     log.warning("process %d, which started this agent, has ended", parent)

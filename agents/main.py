@@ -51,7 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
     node.add_argument(
-        "--with-parent", action="store_true", help="stop when the process that started this one has ended"
+        "--parent", type=int, metavar="PID", help="stop when this process, which started the agent, has ended"
     )
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     device = parser.add_argument_group("device")

@@ -129,7 +129,7 @@ async def _start_agent(number: int, address: str, token: str, settings: Settings
         *("--url", address, "--node", f"local-{number}", "--device", "standin"),
         *("--gpu-type", gpu_type, "--gpus", "2", *memory),
         *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
-        "--with-parent",
+        *("--parent", str(os.getpid())),
         *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
         env={**os.environ, "PLIMSOLL_TOKEN": token},
         start_new_session=True,

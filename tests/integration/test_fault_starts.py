@@ -1,0 +1,133 @@
+"""Starts that cannot succeed say why in one line, and nothing is left behind by those that were killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app import postgres
+from tests.integration.fault_harness import a_free_port, plimsoll, until
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 60.0
+
+START_AN_AGENT = """
+import os, subprocess, sys, time
+process = subprocess.Popen([sys.executable, "-m", "agents.main", "--url", "http://127.0.0.1:9", "--token", "t",
+                            "--gpu-type", "V100-32GB", "--parent", str(os.getpid())], start_new_session=True)
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def ended(process: "subprocess.Popen[bytes]", directory: Path) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    return process.wait(PATIENCE_S), (directory / "log").read_text()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home whose embedded PostgreSQL does not outlive the test."""
+    yield tmp_path
+    if (tmp_path / ".plimsoll").exists():
+        postgres.stop(tmp_path / ".plimsoll")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (
+            ["serve"],
+            {"PLIMSOLL_DATABASE_URL": "postgresql://ada:secret@127.0.0.1:9/plimsoll"},
+            "the database does not answer (postgresql://ada:***@127.0.0.1:9/plimsoll)",
+        ),
+        (["serve"], {}, "there is no database in"),
+        (["serve"], {"PLIMSOLL_PORT": "eighty"}, "PLIMSOLL_PORT"),
+        (["up"], {"PLIMSOLL_DATA_DIR": "/dev/null/data"}, "cannot use the data directory /dev/null/data"),
+    ],
+)
+def test_a_start_that_cannot_succeed_says_why(
+    home: Path, arguments: list[str], environment: dict[str, str], words: str
+) -> None:
+    code, said = ended(plimsoll(arguments, home, **{"PLIMSOLL_PORT": str(a_free_port())} | environment), home)
+    assert code == 1
+    assert words in said
+    assert "Traceback" not in said and "secret" not in said
+
+
+@contextmanager
+def up(home: Path, port: int, name: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """A `plimsoll up` that answers; killed at the end."""
+    (home / name).mkdir()
+    process = plimsoll(
+        ["up", "--nodes", "0", "--data-dir", str(home / ".plimsoll")], home / name, PLIMSOLL_PORT=str(port)
+    )
+
+    def answers() -> bool:
+        assert process.poll() is None, (home / name / "log").read_text()
+        try:
+            return httpx2.get(f"http://127.0.0.1:{port}/livez", timeout=5.0).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    try:
+        until(answers)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second_one_at_once_is_refused(
+    home: Path,
+) -> None:
+    port, data_dir = a_free_port(), home / ".plimsoll"
+    with up(home, port, "first") as first:
+        first.kill()
+        first.wait()
+    assert postgres.attach(data_dir) is not None
+    with up(home, port, "second") as second:
+        (home / "third").mkdir()
+        third = plimsoll(["up", "--data-dir", str(data_dir)], home / "third", PLIMSOLL_PORT=str(a_free_port()))
+        code, said = ended(third, home / "third")
+        assert (code, "another `plimsoll up` runs" in said, "Traceback" in said) == (1, True, False)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(PATIENCE_S) == 0, (home / "second" / "log").read_text()
+    assert postgres.attach(data_dir) is None
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = ended(plimsoll(["up", "--nodes", "0"], home, PLIMSOLL_PORT=str(port)), home)
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in said
+    assert "Traceback" not in said
+    assert postgres.attach(home / ".plimsoll") is None
+
+
+def test_an_agent_that_was_started_with_its_parent_ends_with_it() -> None:
+    command = [sys.executable, "-c", START_AN_AGENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        agent = int(parent.stdout.readline())
+        until(lambda: _runs(agent))
+        parent.kill()
+    until(lambda: not _runs(agent))
+
+
+def _runs(pid: int) -> bool:
+    """Whether the agent still runs; a zombie that nobody reaped does not."""
+    try:
+        os.kill(pid, 0)
+        return b"agents.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
