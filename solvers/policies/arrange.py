@@ -93,9 +93,10 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
         count = sum(seat.service == service.name for carrier in filled for seat in carrier.seats)
         spare = math.inf if service.max_replicas is None else service.max_replicas - count
         missing_rps = service.arrival_rate_rps - total_capacity_rps(problem, filled, service.name)
+        rounding_rps = ROUNDING * service.arrival_rate_rps
         for option in (one for one in by_efficiency if one.service == service.name):
             key = (service.name, option.gpu_type)
-            while missing_rps > 0.0 and spare > 0 and _add(problem, filled, key, option.row):
+            while missing_rps > rounding_rps and spare > 0 and _add(problem, filled, key, option.row):
                 missing_rps, spare = missing_rps - option.capacity_rps, spare - 1
     return filled
 

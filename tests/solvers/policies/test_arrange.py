@@ -156,6 +156,12 @@ def test_who_falls_short_gets_more_where_there_is_room() -> None:
     assert topped_up(problem, half, half, half) == [{"chat": 50.0}] * 3
 
 
+def test_a_shortage_that_is_rounding_starts_nothing() -> None:
+    half = Carrier(gpu_type="gpu", seats=(Seat(service="chat", row=HALF),))
+    problem = a_problem(a_service(rate_rps=100.0 * (1.0 + 1e-9)), rows=(HALF,))
+    assert topped_up(problem, half, half) == [{"chat": 50.0}] * 2
+
+
 def test_the_more_important_service_is_topped_up_first() -> None:
     services = (a_service("a", rate_rps=50.0), a_service("b", rate_rps=50.0, priority=2.0))
     problem = a_problem(*services, rows=(WHOLE,), types=(a_type(count=1),))
