@@ -108,8 +108,7 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
         counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, running={})
         rows, share_report = _shrink(problem, configurations, counts, budget)
         carriers, left_out, place_report = _place(problem, counts, rows, budget)
-        if left_out:
-            carriers = top_up(problem, carriers, tuple(configurations.values()))
+        carriers = top_up(problem, carriers, tuple(configurations.values()))
         for key, reason in left_out:
             lost[key] += 1
             reasons.setdefault(key[0], reason)
@@ -281,11 +280,8 @@ def _place(
     problem: Problem, counts: Mapping[Key, int], rows: Mapping[Key, OperatingPoint], budget: Budget
 ) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
-    names = {
-        f"{service}/{gpu_type}/{number:04d}": (service, gpu_type)
-        for (service, gpu_type), count in sorted(counts.items())
-        for number in range(count)
-    }
+    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
+    names = {f"{number:06d}": key for number, key in enumerate(waiting)}
     order = fair_order(
         [
             WaitingReplica(

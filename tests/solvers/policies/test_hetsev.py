@@ -13,6 +13,8 @@ from solvers.check import report_violations, violations
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.outcome import Budget, PlanReport
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.policies.arrange import running_carriers, top_up
+from solvers.policies.configure import configure
 from solvers.policies.hetsev import CONSOLIDATION_HOLD_S, make_plan
 from solvers.problem import OperatingPoint, Problem
 from solvers.problem_json import problem_from_json
@@ -132,6 +134,22 @@ def test_goodput_is_maximised_on_the_gpus_that_are_paid_for() -> None:
     assert report.lower_bound_usd_per_hour is None
     _, report, _ = run(problem)
     assert report.served_weight == pytest.approx(2.0 * 200.0 + 50.0)
+
+
+@pytest.mark.parametrize(("seed", "services", "gpus"), [(6, 30, 4), (18, 20, 3), (35, 30, 4)])
+def test_nobody_is_left_unserved_beside_room_for_him(seed: int, services: int, gpus: int) -> None:
+    problem = random_problem(seed, services=services, gpus=gpus)
+    carriers = running_carriers(after(problem, plan_of(problem)))
+    assert top_up(problem, carriers, configure(problem, keep_running=False)) == carriers
+
+
+def test_names_with_slashes_are_told_apart() -> None:
+    types = (a_type("b"), a_type("c/b"))
+    services = (
+        a_service("a/c", rate_rps=90.0, allowed_gpu_types=("b",)),
+        a_service("a", rate_rps=90.0, allowed_gpu_types=("c/b",)),
+    )
+    assert is_complete(plan_of(a_problem(*services, types=types)))
 
 
 # A running plan.
