@@ -14,11 +14,12 @@ from app.clock import Clock
 from app.control.deliver import make_commands
 from app.control.forecast import make_demands
 from app.control.modes import effective_mode
-from app.control.observe import hold_reason, observe, silent_nodes, without_silent_nodes
+from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
 from app.control.predict import cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
+from app.control.telemetry import Telemetry
 from app.control.worker import Solver
 from solvers.plan import BoundPlan
 from solvers.problem import Problem
@@ -29,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Loop:
-    """The parts that a tick works with. Between ticks it remembers only what it last complained about."""
+    """The parts that a tick works with. Between ticks it remembers only whom it heard and what it complained about."""
 
     store: Store
     solver: Solver
@@ -37,6 +38,7 @@ class Loop:
     promises_may_break: bool = False
     """Only in simulation, for baselines that learn from misses."""
     now_s: Callable[[], float] = time.perf_counter
+    telemetry: Telemetry = field(default_factory=Telemetry)
     held_for: str = ""
     silent: tuple[str, ...] = ()
     proposed: tuple[int, BoundPlan] | None = None
@@ -65,7 +67,7 @@ async def tick(loop: Loop) -> TickOutcome:
     snapshot = await loop.store.load_snapshot(loop.clock.now())
     watch.lap("snapshot")
     # 2. Hold when the operator or the telemetry says so.
-    reason = _hold(snapshot)
+    reason = _hold(loop, snapshot)
     if reason:
         return await _held(loop, snapshot, reason, watch)
     loop.held_for = ""
@@ -142,12 +144,13 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     return replace(decision, state="kept", bound=None, reason=f"plan {plan_id} proposes this already")
 
 
-def _hold(snapshot: Snapshot) -> str | None:
+def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
+    telemetry = loop.telemetry.hold_reason(snapshot)
     if snapshot.settings.paused:
         return "the operator paused the loop; `plimsoll resume` starts it again"
     if snapshot.settings.mode is Mode.OFF:
         return f"policy {snapshot.settings.policy} is in mode off"
-    return hold_reason(snapshot)
+    return telemetry
 
 
 async def _held(loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch") -> TickOutcome:

@@ -165,8 +165,9 @@ def test_gpus_of_a_silent_node_are_planned_without_until_it_is_heard() -> None:
     fleet = a_fleet(solver=solver)
     fleet.pass_time(rates_rps=CHAT)
     fleet.tick()
-    fleet.pass_time(20.0, heard=("n2",), rates_rps=CHAT)
-    moved = fleet.tick()
+    for _ in range(2):
+        fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
+        moved = fleet.tick()
     assert [gpu_type.count for gpu_type in solver.asked[-1].problem.gpu_types] == [1]
     assert solver.asked[-1].problem.current == Plan(policy="test")
     assert moved.state == "target"
@@ -177,6 +178,41 @@ def test_gpus_of_a_silent_node_are_planned_without_until_it_is_heard() -> None:
     fleet.tick()
     assert [gpu_type.count for gpu_type in solver.asked[-1].problem.gpu_types] == [2]
     assert fleet.kinds() == ["PlanPushed", "NodeSilent", "PlanPushed", "NodeHeard"]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_after_an_outage_every_node_has_its_time_to_come_back_before_it_counts_as_lost(looks: bool) -> None:
+    fleet = a_fleet()
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    for _ in range(12):
+        fleet.pass_time(5.0, heard=())
+        if looks:  # else the loop itself, or its database, was away
+            fleet.tick()
+    fleet.pass_time(heard=("n2",), rates_rps=CHAT)
+    first = fleet.tick()
+    assert (first.state, first.generation) == (None, 1)
+    assert "telemetry comes back: 1 of 2 nodes were not heard yet" in first.reason
+    fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
+    assert fleet.tick().state is None
+    fleet.pass_time(heard=("n1", "n2"), rates_rps=CHAT)
+    assert fleet.tick().state == "kept"
+    assert "NodeSilent" not in fleet.kinds()
+
+
+def test_a_node_that_does_not_come_back_after_an_outage_is_lost_in_the_end() -> None:
+    fleet = a_fleet()
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    fleet.pass_time(60.0, heard=())
+    fleet.tick()
+    outcomes = []
+    for _ in range(9):
+        fleet.pass_time(heard=("n2",), rates_rps=CHAT)
+        outcomes.append(fleet.tick().state)
+    # Periods of 2 s from the first report on; nobody waits longer than the 15 s after which silence counts.
+    assert outcomes == [None] * 8 + ["target"]
+    assert fleet.kinds()[-2:] == ["NodeSilent", "PlanPushed"]
 
 
 def test_a_lost_gpu_counts_neither_as_stock_nor_as_running() -> None:
