@@ -37,7 +37,8 @@ MOST_ROUNDS = 4
 """Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
 CLOCK_SKEW_S = 5.0
 """A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
-RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
+"""The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
