@@ -6,6 +6,7 @@ the other without breaking a promise.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,9 +52,18 @@ def configure(problem: Problem, *, keep_running: bool) -> tuple[Configuration, .
     return tuple(chosen)
 
 
-def planning_clock_mhz(gpu_type: GpuType) -> float:
-    """The clock that HetSev runs a GPU at: the highest, since it does not choose clocks."""
-    return max(gpu_type.clocks_mhz)
+def planning_clock_mhz(problem: Problem, gpu_type: GpuType) -> float:
+    """The clock that HetSev runs a GPU at: the highest of those at which most services have rows.
+
+    HetSev does not choose clocks; but a type whose highest clock nobody profiled would carry nothing.
+    """
+    networks = Counter(service.network for service in problem.services if service.allows(gpu_type.name))
+    profiled: Counter[float] = Counter()
+    for network, services in networks.items():
+        points = problem.points_of(network, gpu_type.name)
+        for clock_mhz in {row.clock_mhz for row in points.rows} if points else ():
+            profiled[clock_mhz] += services
+    return max(gpu_type.clocks_mhz, key=lambda clock_mhz: (profiled[clock_mhz], clock_mhz))
 
 
 class Companies:
@@ -62,6 +72,7 @@ class Companies:
     def __init__(self, problem: Problem, gpu_type: GpuType) -> None:
         self._problem = problem
         self._gpu_type = gpu_type
+        self._clock_mhz = planning_clock_mhz(problem, gpu_type)
         self._rows = {
             service.name: self._eligible(service) for service in problem.services if service.allows(gpu_type.name)
         }
@@ -109,12 +120,11 @@ class Companies:
 
     def _eligible(self, service: ServiceDemand) -> tuple[OperatingPoint, ...]:
         points = self._points(service)
-        clock_mhz = planning_clock_mhz(self._gpu_type)
         watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
         return tuple(
             row
             for row in (points.rows if points else ())
-            if row.clock_mhz == clock_mhz and row.memory_mib <= self._gpu_type.memory_mib and row.power_w <= watts
+            if row.clock_mhz == self._clock_mhz and row.memory_mib <= self._gpu_type.memory_mib and row.power_w <= watts
         )
 
     def _footprint(self, row: OperatingPoint) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.policies.configure import Configuration, configure
-from solvers.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from tests.solvers.policies.instances import HALVES, a_problem, a_row, a_service, a_type
 
 PRESSING = (a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0))
@@ -107,6 +107,17 @@ def test_the_highest_clock_is_planned_with() -> None:
     rows = [row._replace(clock_mhz=clock) for row in HALVES for clock in (800.0, 1000.0)]
     row = chosen_row(a_problem(a_service(rate_rps=1.0), types=(a_type(clocks_mhz=(800.0, 1000.0)),), rows=rows))
     assert row is not None and row.clock_mhz == 1000.0
+
+
+def test_a_clock_that_few_services_were_profiled_at_is_not_planned_with() -> None:
+    slow, fast = ([row._replace(clock_mhz=clock) for row in HALVES] for clock in (800.0, 1000.0))
+    types = (a_type(clocks_mhz=(800.0, 1000.0, 1200.0)),)
+    row = chosen_row(a_problem(a_service(rate_rps=1.0), types=types, rows=[*slow, *fast]))
+    assert row is not None and row.clock_mhz == 1000.0  # nothing was profiled at 1200
+    problem = a_problem(a_service(rate_rps=1.0), a_service("photo", network="other"), types=types, rows=slow)
+    both = OperatingPoints(network="other", gpu_type="gpu", sensitivity=0.0, rows=(*slow, *fast))
+    chosen = configure(replace(problem, points=(*problem.points, both)), keep_running=False)
+    assert [(one.service, one.row.clock_mhz) for one in chosen] == [("chat", 800.0), ("photo", 800.0)]
 
 
 @pytest.mark.parametrize(
