@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from agents.protocol import Observation, ReplicaReading, ServiceReading
+from agents.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
 from app.control.store import PolicySettings
 from app.tokens import create_locally
 from bench.real_store import Fleet, observations, open_fleet, temporary_database
@@ -43,6 +43,8 @@ class Tally:
 
     latency_ms: list[float] = field(default_factory=list)
     failed: int = 0
+    generations: dict[str, int] = field(default_factory=dict)
+    """Of the command that each node has in force: it takes up what it is given, as an agent does."""
 
 
 def main() -> int:
@@ -133,7 +135,9 @@ async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, seque
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         index, turn = count % len(nodes), count // len(nodes)
+        generation = tally.generations.get(nodes[index], 0)
         body = bodies[index].replace(b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1)
+        body = body.replace(b'"generation":0', b'"generation":%d' % generation, 1)
         task = asyncio.create_task(_sync(session, nodes[index], body, due, tally))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -144,12 +148,19 @@ async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, seque
 
 
 async def _sync(session: aiohttp.ClientSession, node: str, body: bytes, due: float, tally: Tally) -> None:
-    async with session.post(f"/api/v1/nodes/{node}/sync", data=body) as answer:
-        await answer.read()
-        if answer.status == 200:
-            tally.latency_ms.append(1000.0 * (time.perf_counter() - due))
-        else:
-            tally.failed += 1
+    try:
+        async with session.post(f"/api/v1/nodes/{node}/sync", data=body) as answer:
+            reply = await answer.read()
+    except aiohttp.ClientError:
+        tally.failed += 1
+        return
+    if answer.status != 200:
+        tally.failed += 1
+        return
+    tally.latency_ms.append(1000.0 * (time.perf_counter() - due))
+    command = msgspec.json.decode(reply, type=SyncReply).command
+    if command is not None:
+        tally.generations[node] = command.generation
 
 
 def _window(sequence: int) -> tuple[Observation, ...]:

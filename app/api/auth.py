@@ -47,6 +47,8 @@ class Tokens:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[TokenRow | None]] = {}
+        """One question to the database per token, however many requests wait for its answer."""
 
     async def authenticate(self, authorization: str | None, parts: Parts) -> TokenRow:
         """The caller's token. Raises Unauthorised."""
@@ -64,16 +66,24 @@ class Tokens:
         self._known.clear()
 
     async def _find(self, sha256: bytes, parts: Parts, now: datetime) -> TokenRow | None:
-        time_s = asyncio.get_running_loop().time()
         known = self._known.get(sha256)
-        if known is not None and known.until_s > time_s:
+        if known is not None and known.until_s > asyncio.get_running_loop().time():
             return known.row
+        asking = self._asking.get(sha256)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(sha256, parts, now), name="plimsoll-token")
+            self._asking[sha256] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(sha256, None))
+        # Shielded: the others that wait for the same answer get it even if this request is given up.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, sha256: bytes, parts: Parts, now: datetime) -> TokenRow | None:
         async with transaction(parts.engine) as connection:
             row = await tokens.find(connection, sha256)
             if row is not None:
                 await tokens.note_use(connection, row, now)
         if row is not None:
-            self._known[sha256] = _Remembered(row, time_s + REMEMBERED_S)
+            self._known[sha256] = _Remembered(row, asyncio.get_running_loop().time() + REMEMBERED_S)
             self._known.move_to_end(sha256)
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
