@@ -164,7 +164,15 @@ def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], A
         async with await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True) as connection:
             await connection.execute(f"LISTEN {channel}".encode())
             await work(store, engine)
-            return [notice.payload async for notice in connection.notifies(timeout=0.2)]
+            # Delivered in the order of the commits: after this one nothing else is on its way.
+            async with engine.begin() as other:
+                await other.execute(text(f"NOTIFY {channel}, 'that is all'"))
+            payloads = []
+            async for notice in connection.notifies():
+                if notice.payload == "that is all":
+                    break
+                payloads.append(notice.payload)
+            return payloads
 
     return with_fleet(url, listening)
 
