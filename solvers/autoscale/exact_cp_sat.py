@@ -6,7 +6,8 @@ contract's 1e-6:
 
 * demand in units of λ_s / 2^30, a replica's capacity rounded up (and cut at λ_s: more would serve nothing more).
   A service with n replicas falls short by at most n · 2^-30 of its rate, 1e-6 at a thousand replicas.
-* resources in thousandths (MiB, percent, W, cores), needs and totals rounded down.
+* resources in thousandths (MiB, percent, W, cores), coarser where the sum could overflow; needs and totals rounded
+  down.
 * cost scaled by a power of ten so that the largest coefficient is below 1e9, rounded down.
 
 Overflow: every sum stays below 2^60, half of an exponent below the 2^62 that CP-SAT accepts. Served weight is at most
@@ -24,7 +25,8 @@ from solvers.outcome import Budget, SolveStatus
 _DEMAND_UNIT = 1 << 30
 _LARGEST_SUM = 1 << 60
 _LARGEST_COST = 1e9
-_THOUSANDTHS = 1000
+_LARGEST_SCALE = 1e300
+_THOUSANDTHS = 1000.0
 _EARLIER_PART = (
     0.5  # Of what is left of the budget, for each level before the cost: a level must leave something to the next.
 )
@@ -81,8 +83,10 @@ class _Solve:
 
     def _add_limits(self) -> None:
         for limit in self._program.limits:
-            used = sum(_floor(need, _THOUSANDTHS) * self._counts[index] for index, need in limit.needs)
-            self._formulation.add(used <= _floor(limit.total, _THOUSANDTHS))
+            most = sum(need * self._program.most[index] for index, need in limit.needs)
+            scale = min(_THOUSANDTHS, _LARGEST_SUM / max(1.0, most))
+            used = sum(_floor(need, scale) * self._counts[index] for index, need in limit.needs)
+            self._formulation.add(used <= _floor(min(limit.total, most), scale))
         for service, own in zip(self._program.services, self._program.options_of, strict=True):
             if service.max_replicas is not None and own:
                 self._formulation.add(sum(self._counts[index] for index in own) <= service.max_replicas)
@@ -96,7 +100,7 @@ class _Solve:
                 shares.append(_DEMAND_UNIT)
                 continue
             served = sum(
-                min(_DEMAND_UNIT, math.ceil(self._program.options[i].capacity_rps / wanted * _DEMAND_UNIT - _GUARD))
+                math.ceil(min(1.0, self._program.options[i].capacity_rps / wanted) * _DEMAND_UNIT - _GUARD)
                 * self._counts[i]
                 for i in own
             )
@@ -212,8 +216,8 @@ def _weights(values: Sequence[float]) -> list[int]:
     largest = max(values, default=0.0)
     if largest == 0:
         return [0] * len(values)
-    scale = _LARGEST_SUM // _DEMAND_UNIT // len(values) / largest
-    return [max(1, math.floor(value * scale)) if value else 0 for value in values]
+    most = _LARGEST_SUM // _DEMAND_UNIT // len(values)
+    return [max(1, math.floor(value / largest * most)) if value else 0 for value in values]
 
 
 def _cost_scale(coefficients: Sequence[float], replicas: int) -> float:
@@ -221,4 +225,4 @@ def _cost_scale(coefficients: Sequence[float], replicas: int) -> float:
     if largest == 0:
         return 1.0
     limit = min(_LARGEST_COST, _LARGEST_SUM / (2 * max(1, replicas)))
-    return float(10.0 ** math.floor(math.log10(limit / largest)))
+    return float(10.0 ** math.floor(math.log10(min(limit / largest, _LARGEST_SCALE))))

@@ -180,7 +180,7 @@ def _check_options(problem: AutoscaleProblem) -> None:
 
 def _check_amount(amount: float, path: str) -> None:
     if amount != UNLIMITED:
-        read_number(amount, path)
+        read_number(amount, path, at_most=UNLIMITED)  # a total over many GPUs
 
 
 def _check_unique(names: list[str], path: str) -> None:

@@ -95,24 +95,24 @@ def make_program(problem: AutoscaleProblem) -> Program:
     services = tuple(sorted(problem.services, key=lambda service: service.name))
     options = tuple(sorted(problem.options, key=lambda option: (option.service, option.gpu_type)))
     limits = _limits(problem, options)
-    limits_of = tuple(
-        tuple((limit, need) for limit in limits for index, need in limit.needs if index == wanted)
-        for wanted in range(len(options))
-    )
+    limits_of: list[list[tuple[Limit, float]]] = [[] for _ in options]
+    for limit in limits:
+        for index, need in limit.needs:
+            limits_of[index].append((limit, need))
+    options_of: dict[str, list[int]] = {service.name: [] for service in services}
+    for index, option in enumerate(options):
+        options_of[option.service].append(index)
     gpus = {total.gpu_type: total.gpus for total in problem.totals}
     by_name = {service.name: service for service in services}
     return Program(
         services=services,
         options=options,
-        options_of=tuple(
-            tuple(index for index, option in enumerate(options) if option.service == service.name)
-            for service in services
-        ),
+        options_of=tuple(tuple(options_of[service.name]) for service in services),
         launch_cost=tuple(
             option.cost_usd_per_hour * problem.launch_weight_per_s * option.launch_s for option in options
         ),
         limits=limits,
-        limits_of=limits_of,
+        limits_of=tuple(map(tuple, limits_of)),
         stock=tuple(gpus[option.gpu_type] for option in options),
         most=tuple(
             _most(option, by_name[option.service], gpus[option.gpu_type], own_limits)
@@ -222,7 +222,7 @@ def _limit(rule: UnservedReason, where: str, needs: list[tuple[int, float]], tot
     return Limit(rule=rule, where=where, needs=tuple((index, need) for index, need in needs if need > 0), total=total)
 
 
-def _most(option: Option, service: ServiceTarget, gpus: int | None, own_limits: tuple[tuple[Limit, float], ...]) -> int:
+def _most(option: Option, service: ServiceTarget, gpus: int | None, own_limits: Sequence[tuple[Limit, float]]) -> int:
     # One replica beyond what serves the whole rate alone, and beyond min_replicas, could be dropped at no loss.
     bounds = [max(replicas_needed(service.arrival_rate_rps, option.capacity_rps), service.min_replicas)]
     bounds += [count for count in (gpus, service.max_replicas) if count is not None]

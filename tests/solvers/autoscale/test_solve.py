@@ -291,6 +291,24 @@ def test_a_million_replicas_overflow_nothing() -> None:
     assert report.objective == pytest.approx(1e12 + 1e18)
 
 
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize(
+    ("rate_rps", "priority", "usd", "memory_mib"),
+    [(1e-300, 1.0, 1.0, 1.0), (110.0, 1e-300, 1e-300, 1.0), (110.0, 1.0, 1e12, 1e12), (1e12, 1e12, 1e-12, 1e-12)],
+)
+def test_extreme_figures_overflow_nothing(
+    rate_rps: float, priority: float, usd: float, memory_mib: float, method: Method
+) -> None:
+    # Four GPUs hold four replicas; 4/5 of the rate needs them all.
+    rps = rate_rps / 5.0
+    options = [make_option("chat", "big", rps=rps, usd=usd, memory_mib=memory_mib)]
+    totals = [TypeTotals(gpu_type="big", gpus=4, memory_mib=4.0 * memory_mib)]
+    problem = make_problem([a_service(arrival_rate_rps=rate_rps, priority=priority)], options, totals)
+    solution, _ = solve(problem, BUDGET, method=method)
+    assert [entry.count for entry in solution.counts] == [4]
+    assert [entry.rate_rps for entry in solution.unserved] == [pytest.approx(rps)]
+
+
 def test_same_seed_and_work_give_the_same_answer() -> None:
     problem = random_problem(5, services=30, gpu_types=4, gpus=8)
     budget = Budget(seconds=20.0, work=0.02, seed=7)
