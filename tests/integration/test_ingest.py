@@ -180,16 +180,17 @@ def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], A
 @pytest.mark.parametrize(
     ("arrivals", "wakes"),
     [
-        # Planned: 10 rps, so 20 in a window of 2 s; 20 + 4 · √20 = 37.9.
-        (37, False),
-        (38, True),
+        # Planned: 10 rps, so 10 in a window of 1 s; 10 + 4 · √10 = 22.6.
+        (22, False),
+        (23, True),
     ],
 )
 def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arrivals: int, wakes: bool) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
         later = START + timedelta(seconds=8)
-        await store.ingest((make_observation(1, later, services=[make_service_reading(arrivals=arrivals)]),), later)
+        seen = make_observation(1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)])
+        await store.ingest((seen,), later)
 
     assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
 
