@@ -30,7 +30,8 @@ demo: install
 	@$(BIN)/plimsoll up --demo
 
 test: install
-	$(BIN)/pytest tests
+	$(BIN)/pytest tests -m "not integration" -n 2
+	$(BIN)/pytest tests -m integration
 
 check: install
 	$(BIN)/ruff format --check .
