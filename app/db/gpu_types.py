@@ -136,12 +136,19 @@ async def list_prices(connection: AsyncConnection, name: str) -> tuple[Price, ..
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
-    """Delete a GPU type with its prices and profiles. Raises NotFound, Conflict while GPUs of it are registered."""
+    """Delete a GPU type with its prices and profiles.
+
+    Raises NotFound; Conflict while GPUs of it are registered, and for good once a target used one: the reports need
+    its prices.
+    """
     try:
         async with connection.begin_nested():
             gone = await connection.execute(delete(gpu_type).where(gpu_type.c.name == name))
     except IntegrityError as error:
-        raise Conflict(f"GPUs of type {name!r} are registered; remove their nodes first") from error
+        raise Conflict(
+            f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
+            "(it is kept for the reports)"
+        ) from error
     if gone.rowcount == 0:
         raise NotFound(f"no GPU type is called {name!r}")
 

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db import gpu_types, maintenance, reports
+from app.db import gpu_types, maintenance, nodes, reports
 from app.db.document import document
 from app.db.engine import make_engine
 from app.db.listen import conninfo
 from app.db.postgres_store import PostgresStore
+from app.errors import Conflict
 from tests.integration.fleet import (
     START,
     make_fleet,
@@ -180,6 +181,20 @@ def test_energy_is_divided_by_planned_watts_and_adds_up(database: str) -> None:
         ("n1/gpu-0", 50.0, 40.0, 4096.0, Decimal(1), Decimal(60)),
         ("n1/gpu-1", 50.0, 10.0, 4096.0, Decimal(0), Decimal(0)),
     ]
+
+
+def test_what_a_node_used_and_cost_stays_when_the_node_goes(database: str) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        await push(await an_hour_of_energy(engine), at(11, 5), {})
+        async with engine.begin() as connection:
+            await nodes.remove(connection, "n1")
+        async with engine.begin() as connection:
+            with pytest.raises(Conflict, match="kept for the reports"):
+                await gpu_types.remove(connection, "T4")
+
+    energy, bill = query(database, fill, ENERGY, "SELECT cost_usd FROM report.bill_hour ORDER BY hour LIMIT 1")
+    assert energy == [("(idle)", Decimal(20 + 20)), ("chat", Decimal(60))]
+    assert bill == [(Decimal("1.20"),)]
 
 
 def test_rolling_up_changes_no_report_and_takes_late_observations_in(database: str) -> None:
