@@ -20,7 +20,7 @@ class Retention:
 
     observations_days: int = 14
     plans_days: int = 30
-    """Plans that were never in force, with their demands."""
+    """Plans that were never in force, with their demands; commands and acknowledgements before each node's newest."""
     kept_hours: int = 24
     """Ticks that changed nothing; at a period of five seconds there are 17,000 a day."""
     idempotency_days: int = 1
@@ -40,7 +40,10 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
     """Bring gpu_hour up to the last full hour, and again every older hour that got late observations."""
     async with engine.begin() as connection:
         await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
-        await connection.execute(text(_ROLL_UP), {"now": now, "slack": COMMIT_SLACK})
+        hours = await connection.execute(text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK})
+        # One by one: each has the time limit of a statement to itself, also after a day without a leader.
+        for hour in hours.scalars().all():
+            await connection.execute(text(_SUM_HOUR), {"hour": hour})
         await connection.execute(
             text(
                 "UPDATE roll_up SET hours_until = greatest(hours_until, date_trunc('hour', :now, 'UTC')), "
@@ -69,22 +72,36 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
             "(SELECT max(generation) FROM command WHERE command.node = c.node)",
             timedelta(days=keep.plans_days),
         ),
+        (
+            "DELETE FROM acknowledgement a WHERE at < :before AND generation < "
+            "(SELECT max(generation) FROM acknowledgement WHERE acknowledgement.node = a.node)",
+            timedelta(days=keep.plans_days),
+        ),
+        (
+            # As long as one of its observations is kept, a start tells replayed ones from new ones.
+            "DELETE FROM agent_boot b WHERE first_seen_at < :before "
+            "AND NOT EXISTS (SELECT FROM observation o WHERE (o.node, o.boot) = (b.node, b.boot))",
+            timedelta(days=keep.observations_days),
+        ),
     )
     for statement, age in rules:
         async with engine.begin() as connection:
             await connection.execute(text(statement), {"before": now - age})
 
 
+_HOURS_TO_SUM = """
+SELECT DISTINCT date_trunc('hour', window_start, 'UTC') AS hour FROM observation, roll_up
+WHERE received_at >= roll_up.received_until - CAST(:slack AS interval)
+  AND window_start < date_trunc('hour', CAST(:now AS timestamptz), 'UTC')
+ORDER BY hour
+"""
+
 # A late observation's hour is summed again from all its rows: adding it up twice is not possible.
-_ROLL_UP = """
+_SUM_HOUR = """
 INSERT INTO gpu_hour (gpu, hour, observed_s, busy_s, energy_j, memory_mib_s)
-SELECT o.gpu, d.hour, sum(o.window_s), sum(o.window_s * o.busy_percent / 100), sum(o.energy_j),
-       sum(o.window_s * o.memory_used_mib)
-FROM (SELECT DISTINCT date_trunc('hour', window_start, 'UTC') AS hour FROM observation, roll_up
-      WHERE received_at >= roll_up.received_until - CAST(:slack AS interval)
-        AND window_start < date_trunc('hour', CAST(:now AS timestamptz), 'UTC')) AS d
-JOIN gpu_observation o ON o.window_start >= d.hour AND o.window_start < d.hour + interval '1 hour'
-GROUP BY o.gpu, d.hour
+SELECT gpu, :hour, sum(window_s), sum(window_s * busy_percent / 100), sum(energy_j), sum(window_s * memory_used_mib)
+FROM gpu_observation WHERE window_start >= :hour AND window_start < CAST(:hour AS timestamptz) + interval '1 hour'
+GROUP BY gpu
 ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,
     energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
 """

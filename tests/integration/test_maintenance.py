@@ -1,0 +1,59 @@
+"""What the leader does by the hour: what it forgets, and what it must not."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agents.protocol import Ack
+from app.db.maintenance import maintain
+from app.db.postgres_store import PostgresStore
+from tests.integration.fleet import START, make_gpu_reading, make_observation, with_fleet
+
+pytestmark = pytest.mark.integration
+LATER = START + timedelta(days=40)
+
+
+async def column(engine: AsyncEngine, statement: str) -> list[object]:
+    async with engine.connect() as connection:
+        return list((await connection.execute(text(statement))).scalars())
+
+
+def test_of_old_acknowledgements_only_each_node_s_newest_is_kept(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        acks = tuple(Ack(generation=generation, status="applied") for generation in (1, 2, 3))
+        await store.ingest((msgspec.structs.replace(make_observation(1, START), acks=acks),), START)
+        await maintain(engine, START + timedelta(days=29))
+        assert await column(engine, "SELECT generation FROM acknowledgement ORDER BY 1") == [1, 2, 3]
+        await maintain(engine, LATER)
+        assert await column(engine, "SELECT generation FROM acknowledgement") == [3]
+
+    with_fleet(database, work)
+
+
+def test_a_start_of_an_agent_is_forgotten_with_its_last_observation(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await store.ingest((make_observation(1, START, boot="crashed"), make_observation(1, START, boot="old")), START)
+        yesterday = LATER - timedelta(days=1)
+        await store.ingest((make_observation(2, yesterday, boot="old"),), yesterday)
+        await maintain(engine, LATER)
+        assert await column(engine, "SELECT boot FROM agent_boot") == ["old"]
+        # Still told from new ones.
+        await store.ingest((make_observation(2, yesterday, boot="old"),), LATER)
+        assert await column(engine, "SELECT sequence FROM observation") == [2]
+
+    with_fleet(database, work)
+
+
+def test_hours_that_nobody_summed_for_days_are_all_caught_up(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        for hour in range(30):
+            at = START + timedelta(hours=hour, minutes=30)
+            await store.ingest((make_observation(hour + 1, at, gpus=[make_gpu_reading(energy_j=10.0 + hour)]),), at)
+        await maintain(engine, START + timedelta(hours=30))
+        energies = await column(engine, "SELECT energy_j FROM gpu_hour ORDER BY hour")
+        assert energies == [10.0 + hour for hour in range(30)]
+
+    with_fleet(database, work)
