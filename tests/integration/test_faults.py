@@ -276,7 +276,7 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
 ) -> None:
     url = doomed.url
     make_busy_fleet(url)
-
+    with_store(url, _without_the_silent_node)
     with served(url, tmp_path / "serve") as plane:
         crew = asyncio.run(_live_through_an_outage(doomed, plane))
     assert_consistent(url)
@@ -294,6 +294,12 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
     assert scalar(url, "SELECT sum(arrivals) FROM service_hour") == 20 + 3 * scalar(
         url, "SELECT count(*) FROM observation WHERE node LIKE 'crew-%'"
     )
+
+
+async def _without_the_silent_node(_: PostgresStore, engine: AsyncEngine) -> None:
+    """The crew's nodes are all; the fleet's own would fall silent and make the loop wait for it."""
+    async with engine.begin() as connection:
+        await nodes.remove(connection, "n1")
 
 
 async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Crew:
@@ -338,9 +344,10 @@ async def _assert_agents_go_on(crew: Crew) -> None:
 
 
 def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_counts_once(
-    doomed: postgres.Server, tmp_path: Path
+    database: str, tmp_path: Path
 ) -> None:
-    url = doomed.url
+    url = database
+    make_busy_fleet(url)
     observation = {
         "node": "n1",
         "boot": "replayed",
