@@ -33,7 +33,10 @@ class Settings(BaseSettings):
         default=5000, ge=1, description="Observations that may wait for their commit before agents are told to wait"
     )
     retention_days: int = Field(
-        default=30, ge=1, description="Days that observations are kept; hourly figures are kept for ever"
+        default=30,
+        ge=8,
+        # More than `control.windows.OLDEST_WINDOW_S`, or observations came in for days that were dropped.
+        description="Days that observations are kept; hourly figures are kept for ever",
     )
 
     def printable(self) -> dict[str, str]:

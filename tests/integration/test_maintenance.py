@@ -4,12 +4,14 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.protocol import Ack
-from app.db.maintenance import maintain
+from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
+from app.settings import Settings
 from tests.integration.fleet import START, make_gpu_reading, make_observation, with_fleet
 
 pytestmark = pytest.mark.integration
@@ -55,5 +57,19 @@ def test_hours_that_nobody_summed_for_days_are_all_caught_up(database: str) -> N
         await maintain(engine, START + timedelta(hours=30))
         energies = await column(engine, "SELECT energy_j FROM gpu_hour ORDER BY hour")
         assert energies == [10.0 + hour for hour in range(30)]
+
+    with_fleet(database, work)
+
+
+def test_the_least_retention_keeps_every_day_that_a_wrong_clock_may_report_of(database: str) -> None:
+    with pytest.raises(ValidationError, match="retention_days"):
+        Settings(retention_days=7)
+    keep = Retention(observations_days=Settings(retention_days=8).retention_days)
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        for sequence, now in enumerate((START, START.replace(hour=23, minute=59)), start=1):
+            await store.ingest((make_observation(sequence, START.replace(year=1999)),), now)
+            await maintain(engine, now, keep)
+        assert await column(engine, "SELECT sequence FROM observation ORDER BY 1") == [1, 2]
 
     with_fleet(database, work)
