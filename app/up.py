@@ -16,7 +16,8 @@ from app.db.listen import conninfo
 from app.db.transaction import Engine, transaction
 from app.errors import PlimsollError
 from app.main import Plane, make_plane, open_socket, serve_plane
-from app.postgres_files import try_flock
+from app.postgres_files import claim, try_flock
+from app.postgres_process import DataDirRefused
 from app.settings import Settings
 from app.token_file import write_token
 from app.tokens import NewToken, create_locally
@@ -47,11 +48,15 @@ def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path
 @contextlib.contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
     """Keep a second `up` away: it would start nodes of the same names and end the first one's token."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    lock = try_flock(data_dir / "up.lock")
+    # Also where the database is elsewhere: the embedded one, used later, refuses a directory that is not marked ours.
+    try:
+        layout = claim(data_dir)
+    except (DataDirRefused, OSError) as error:
+        raise PlimsollError(f"cannot use the data directory {data_dir}: {error}") from error
+    lock = try_flock(layout.root / "up.lock")
     if lock is None:
         raise PlimsollError(
-            f"another `plimsoll up` runs with the data directory {data_dir.resolve()}; "
+            f"another `plimsoll up` runs with the data directory {layout.root}; "
             "stop it first, or choose another directory by --data-dir"
         )
     try:
