@@ -12,20 +12,43 @@ LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000
 
+# A host that lost its power or its network says no goodbye. Without these TCP would wait for hours: the client for an
+# answer, and the server with the lead of a controller that is gone. Unix sockets ignore them.
+KEEPALIVES: dict[str, int] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+SERVER_KEEPALIVES = {
+    "tcp_keepalives_idle": 5,
+    "tcp_keepalives_interval": 2,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
 
 def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll") -> AsyncEngine:
     """An engine with time limits on statements and locks, in UTC. `url` is SQLAlchemy's or libpq's."""
-    options = (
-        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS} "
-        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} -c timezone=UTC"
-    )
+    options = {
+        "statement_timeout": STATEMENT_TIMEOUT_MS,
+        "lock_timeout": LOCK_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+        "timezone": "UTC",
+        **SERVER_KEEPALIVES,
+    }
     return create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=0,
         pool_pre_ping=True,
         json_serializer=_to_json,
-        connect_args={"options": options, "application_name": application, "connect_timeout": 5},
+        connect_args={
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+            "application_name": application,
+            "connect_timeout": 5,
+            **KEEPALIVES,
+        },
     )
 
 

@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
+
+from app.db.engine import KEEPALIVES
 
 RECONNECT = "reconnected"
 """Yielded after every (re)connection: what happened meanwhile was not heard, so look at everything again."""
@@ -22,7 +25,7 @@ class Listener:
     """Hears one channel for ever."""
 
     def __init__(self, url: str, channel: str, *, retry_s: float = RETRY_S) -> None:
-        self._conninfo = conninfo(url)
+        self._conninfo = make_conninfo(conninfo(url), **KEEPALIVES)
         self._channel = channel
         self._retry_s = retry_s
 
