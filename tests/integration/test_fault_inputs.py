@@ -173,6 +173,13 @@ def test_ten_megabytes_are_refused_without_being_read(api: Api, announces: bool)
     assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
 
 
+def test_a_part_that_hangs_does_not_hang_the_probe(empty_api: Api) -> None:
+    empty_api.client.app.state.parts.checks["stuck"] = asyncio.Event().wait  # type: ignore[attr-defined]
+    answer = empty_api.client.get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]) == (503, {"stuck": "no answer within 3 s"})
+    assert empty_api.client.get("/livez").status_code == 200
+
+
 # Agents that are not what they seem.
 
 

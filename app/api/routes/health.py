@@ -1,5 +1,6 @@
 """Health and metrics: for probes and scrapers, without a token."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -7,10 +8,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
 from app.api.answers import PUBLIC, Responses
-from app.api.parts import Parts
+from app.api.parts import Check, Parts
 from app.api.schemas import HealthView
 
 router = APIRouter(tags=["health"])
+
+CHECK_LIMIT_S = 3.0
 
 _UNREADY: Responses = {503: {"description": "Something that is needed is away", "model": HealthView}}
 _METRICS: Responses = {
@@ -47,8 +50,18 @@ async def metrics(request: Request) -> Response:
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
     parts: Parts = request.app.state.parts
-    found = {name: await check() for name, check in parts.checks.items()}
+    asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
+    found = dict(zip(parts.checks, asked, strict=True))
     is_ready = not any(found.values())
     shown = {name: problem or "ok" for name, problem in found.items() if verbose or problem}
     view = HealthView(status="ok" if is_ready else "unavailable", checks=shown)
     return JSONResponse(view.model_dump(), status_code=200 if is_ready else 503)
+
+
+async def _ask(check: Check) -> str | None:
+    """What a part says of itself; one that hangs must not hang the probe."""
+    try:
+        async with asyncio.timeout(CHECK_LIMIT_S):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_LIMIT_S:g} s"
