@@ -13,6 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from app.clock import Clock
 from app.control.loop import Loop, TickOutcome, tick
+from app.control.worker import SolverUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +112,7 @@ class Controller:
             led, self.leads = self.leads, await self._lead.acquire()
             if self.leads and not led:
                 log.info("this process leads")
-                await self._loop.solver.start()
+                await self._start_solver()
                 await self._safely_maintain()
             if self.leads:
                 self.last = await tick(self._loop)
@@ -120,6 +121,13 @@ class Controller:
             self.leads = False
             log.error("tick failed; the next one starts over", error=str(error), kind=type(error).__name__)
             await self._clock.sleep(RETRY_S)
+
+    async def _start_solver(self) -> None:
+        """Have the solver ready for the first tick; where it is not, ticks keep the plan and say why."""
+        try:
+            await self._loop.solver.start()
+        except SolverUnavailable as error:
+            log.error("the solver does not start", error=str(error))
 
     async def _reschedule(self, scheduler: AsyncIOScheduler, period_s: float) -> float:
         """Follow a changed period; keep the old one while the database is away."""

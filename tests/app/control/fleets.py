@@ -106,6 +106,9 @@ class Answering:
 class Failing:
     """A solver that is gone."""
 
+    async def start(self) -> None:
+        raise SolverUnavailable("the solver worker died while it started")
+
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         raise SolverUnavailable("the solver worker was killed after 2.0 s without an answer")
 

@@ -10,7 +10,7 @@ from app.control.controller import Controller
 from app.control.loop import Loop, TickOutcome
 from app.control.memory_store import MemoryStore
 from app.control.store import Snapshot
-from tests.app.control.fleets import a_fleet
+from tests.app.control.fleets import Failing, a_fleet
 
 NEVER_S = 1e6
 
@@ -172,6 +172,16 @@ def test_a_tick_that_fails_costs_one_round() -> None:
         scene.controller.wake()
         await scene.ticks(2)
         assert scene.controller.leads
+
+    play(scenario)
+
+
+def test_a_solver_that_does_not_start_leaves_the_plan_and_the_ticks_say_why() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.loop.solver = Failing()
+        await scene.ticks(1)
+        assert scene.outcomes[0].state == "kept"
+        assert "solver" in scene.outcomes[0].reason
 
     play(scenario)
 
