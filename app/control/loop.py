@@ -41,8 +41,17 @@ class Loop:
     telemetry: Telemetry = field(default_factory=Telemetry)
     held_for: str = ""
     silent: tuple[str, ...] = ()
-    proposed: tuple[int, BoundPlan] | None = None
-    """The newest plan that waits for a person, with its id."""
+    proposed: "Proposal | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The newest plan that waits for a person."""
+
+    plan_id: int
+    bound: BoundPlan
+    catalogue_revision: int
+    """Approved at any other revision, it would lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +142,16 @@ async def _decide(
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
-    """The decision, or none where the same plan waits for a person already."""
-    if loop.proposed is None or decision.bound is None:
+    """The decision, or none where the same plan was proposed before and could still be pushed."""
+    waiting = loop.proposed
+    if waiting is None or decision.bound is None:
         return decision
-    plan_id, waiting = loop.proposed
-    parent = snapshot.target.generation if snapshot.target else 0
-    if waiting.parent != parent or not same_state(decision.bound, waiting):
+    made_from = (snapshot.target.generation if snapshot.target else 0, snapshot.state.catalogue_revision)
+    is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
+    if not is_fresh or not same_state(decision.bound, waiting.bound):
         loop.proposed = None
         return decision
-    return replace(decision, state="kept", bound=None, reason=f"plan {plan_id} proposes this already")
+    return replace(decision, state="kept", bound=None, reason=f"plan {waiting.plan_id} proposed this already")
 
 
 def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
@@ -199,7 +209,9 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
         await loop.store.add_events(refused_event(snapshot.at, plan_id, decision.reason))
     mode = _mode(snapshot, decision)
     if decision.bound is not None and mode is not Mode.AUTO:
-        loop.proposed = (plan_id, decision.bound)
+        loop.proposed = Proposal(
+            plan_id=plan_id, bound=decision.bound, catalogue_revision=snapshot.state.catalogue_revision
+        )
         reason = f"mode {mode}: the plan is not pushed" + (" before a person approves" if mode is Mode.APPROVE else "")
     if decision.bound is not None and mode is Mode.AUTO:
         commands = make_commands(decision.bound, snapshot.state)

@@ -82,8 +82,20 @@ def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
     first = fleet.tick()
     fleet.pass_time(rates_rps=CHAT)
     second = fleet.tick()
-    assert (second.state, second.reason) == ("kept", f"plan {first.plan_id} proposes this already")
+    assert (second.state, second.reason) == ("kept", f"plan {first.plan_id} proposed this already")
     assert states(fleet) == ["proposed", "kept"]
+
+
+def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> None:
+    fleet = a_fleet(mode=Mode.APPROVE)
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    fleet.store.put_gpu_types(())
+    again = fleet.tick()
+    assert again.plan_id is not None
+    fleet.store.approve(again.plan_id)
+    assert fleet.tick().state == "target"
+    assert states(fleet) == ["proposed", "target"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
