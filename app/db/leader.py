@@ -1,7 +1,8 @@
 """Leadership of the controllers: a session's advisory lock, and an epoch that grows with every new leader.
 
-PostgreSQL gives the lock back as soon as the leader's session ends, however it ends. A leader that hangs keeps it
-until the server notices (TCP keepalive); what it may still try to push then loses the compare-and-set.
+PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
+ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. What an old
+leader may still try to push loses the compare-and-set.
 """
 
 import contextlib
