@@ -1,4 +1,4 @@
-"""Services: what their teams asked for, by generation, and what the loop says of them."""
+"""Services: what their teams asked for, by generation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +8,9 @@ from typing import Any
 from sqlalchemy import Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.tables import AnyRow, gpu_type, network, project, service, service_status, service_version
-from app.db.upsert import upsert
+from app.db.tables import AnyRow, gpu_type, network, project, service, service_version
 from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
-from solvers.state import Json, Mode, Scaling, Service, Slo
+from solvers.state import Mode, Scaling, Service, Slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +24,6 @@ class ServiceRow:
     created_at: datetime
     updated_at: datetime
     updated_by: str
-    conditions: tuple[Json, ...] = ()
-    observed_generation: int = 0
-    """Generation that the conditions speak of; 0 = none yet."""
 
 
 async def load_all(connection: AsyncConnection) -> tuple[Service, ...]:
@@ -118,32 +114,14 @@ async def remove(
     await connection.execute(update(service).where(service.c.name == name).values(deleted_at=at))
 
 
-async def save_status(
-    connection: AsyncConnection, name: str, generation: int, conditions: Sequence[Json], *, at: datetime
-) -> None:
-    """Keep the conditions of a service as the loop judged them."""
-    values = {"observed_generation": generation, "conditions": list(conditions)}
-    await upsert(connection, service_status, {"service": name}, {**values, "updated_at": at})
-
-
-async def load_generations(connection: AsyncConnection) -> Mapping[str, int]:
-    """Present generation of every service that is not deleted."""
-    found = await connection.execute(
-        select(service.c.name, service.c.generation).where(service.c.deleted_at.is_(None)).order_by(service.c.name)
-    )
-    return {row.name: row.generation for row in found}
-
-
 def _present() -> Select[*tuple[Any, ...]]:
     """Services that are not deleted, in their present generation."""
-    status = (service_status.c.conditions, service_status.c.observed_generation)
     return (
-        select(service.c.name, service.c.project, service.c.created_at.label("first_at"), service_version, *status)
+        select(service.c.name, service.c.project, service.c.created_at.label("first_at"), service_version)
         .join(
             service_version,
             (service_version.c.service == service.c.name) & (service_version.c.generation == service.c.generation),
         )
-        .outerjoin(service_status, service_status.c.service == service.c.name)
         .where(service.c.deleted_at.is_(None))
         .order_by(service.c.name)
     )
@@ -225,6 +203,4 @@ def _row(row: AnyRow) -> ServiceRow:
         created_at=row.first_at,
         updated_at=row.created_at,
         updated_by=row.created_by,
-        conditions=tuple(row.conditions or ()),
-        observed_generation=row.observed_generation or 0,
     )

@@ -163,15 +163,6 @@ service_version = Table(
     _must("created_by", Text),
 )
 
-service_status = Table(
-    "service_status",
-    metadata,
-    _key("service"),
-    _must("observed_generation", Integer),
-    _must("conditions", JSON),
-    _must("updated_at", TIME),
-)
-
 policy = Table(
     "policy",
     metadata,
