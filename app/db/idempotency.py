@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,11 +54,6 @@ async def claim(connection: AsyncConnection, wanted: Claim, *, at: datetime) -> 
 async def answer(connection: AsyncConnection, wanted: Claim, *, status: int, body: bytes) -> None:
     """Keep the answer for those who ask again."""
     await connection.execute(update(idempotency).where(*_is(wanted)).values(status=status, body=body))
-
-
-async def release(connection: AsyncConnection, wanted: Claim) -> None:
-    """Forget a claim whose request failed, so that it may be tried again."""
-    await connection.execute(delete(idempotency).where(*_is(wanted), idempotency.c.status.is_(None)))
 
 
 def _is(wanted: Claim) -> tuple[ColumnElement[bool], ...]:
