@@ -1,5 +1,6 @@
 """The demo's closing report: what was served, what it cost beside the baseline, how long decisions took."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def render(summary: Summary, answers: Sequence[Report], *, psql: str = "") -> Re
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` of the values do not exceed; 0 without values."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _services(summary: Summary) -> Table:

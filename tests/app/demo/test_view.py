@@ -131,6 +131,6 @@ def test_the_closing_report_states_both_accountings() -> None:
     assert "25.00×" in text  # 2.50 / 0.10 USD in HetSev's accounting
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 20.0), (0.98, 90.0), (0.99, 100.0)])
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 20.0), (0.5, 20.0), (0.98, 20.0), (0.99, 90.0), (1.0, 100.0)])
 def test_percentiles_are_values_that_occurred(share: float, expected: float) -> None:
     assert report.percentile([20.0] * 98 + [90.0, 100.0], share) == expected
