@@ -12,10 +12,18 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 
 API_VERSION = "plimsoll/v1"
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+PATTERN_RULES = {
+    NAME_PATTERN: "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends",
+    TYPE_NAME_PATTERN: "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends",
+}
+"""What the patterns ask for, in words."""
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A DNS-1123 label: lower-case letters, digits and hyphens, at most 63."""
 
-TypeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+TypeName = Annotated[str, StringConstraints(pattern=TYPE_NAME_PATTERN)]
 """GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
 
 LabelValue = Annotated[str, StringConstraints(max_length=253)]

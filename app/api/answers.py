@@ -17,6 +17,7 @@ MEANINGS = {
     409: "The state of the object does not allow it",
     412: "The object is not in the state that If-Match names",
     413: "The body is too large",
+    415: "The body does not say that it is JSON",
     422: "A field or parameter is wrong",
     428: "If-Match is needed",
     503: "The database or the solver is away; Retry-After says when to try again",
@@ -45,7 +46,7 @@ PUBLIC: Responses = {422: _problem(422)}
 """For routes without a token."""
 
 LIST = problems()
-WRITE = problems(400, 404, 409, 412, 413, 428)
+WRITE = problems(400, 404, 409, 412, 413, 415, 428)
 DELETE = problems(404, 409, 412, 428)
 ACT = problems(400, 404, 409, 413)
 

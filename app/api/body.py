@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from app.api.errors import MalformedBody
+from app.api.errors import MalformedBody, UnsupportedBody
 from solvers.document import parse_json
 from solvers.errors import InvalidInput
 
@@ -28,9 +28,13 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler with our kind of request."""
         handler = super().get_route_handler()
+        takes_json = self.body_field is not None
 
         async def strict(request: Request) -> Response:
-            return await handler(StrictRequest(request.scope, request.receive))
+            request = StrictRequest(request.scope, request.receive)
+            if takes_json and await request.body():
+                require_json(request.headers.get("Content-Type"))
+            return await handler(request)
 
         return strict
 
@@ -38,6 +42,15 @@ class StrictRoute(APIRoute):
 def resource_router(tag: str, *, prefix: str = "") -> APIRouter:
     """A router whose routes read JSON strictly."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=StrictRoute)
+
+
+def require_json(content_type: str | None) -> None:
+    """Raise UnsupportedBody unless a Content-Type is `application/json` or another `+json`."""
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise UnsupportedBody(content_type)
 
 
 def read_json(body: bytes) -> object:

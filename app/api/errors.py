@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -22,6 +23,7 @@ from app.errors import (
     Unauthorised,
     Unavailable,
 )
+from app.manifests import PATTERN_RULES
 from solvers.errors import InvalidInput, UnknownPolicy
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,16 @@ class MalformedBody(HTTPException):
     def __init__(self, detail: str, pointer: str = "") -> None:
         super().__init__(HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST, detail)
         self.pointer = pointer
+
+
+class UnsupportedBody(HTTPException):
+    """The body does not say that it is JSON; raised before it is parsed."""
+
+    def __init__(self, content_type: str | None) -> None:
+        said = f"not {content_type!r}" if content_type else "which is missing"
+        super().__init__(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body with the header `Content-Type: application/json`, {said}"
+        )
 
 
 class PreconditionRequired(PreconditionFailed):
@@ -75,7 +87,20 @@ PROBLEMS: tuple[tuple[type[Exception], Kind], ...] = (
     (SolverUnavailable, Kind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
 )
 
-HTTP_CODES = {400: "malformed", 422: "invalid", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+HTTP_CODES = {
+    400: "malformed",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+    422: "invalid",
+}
+
+BARE_DETAILS = {
+    404: "nothing is at this path; /docs and /openapi.json have those that there are",
+    405: "this path does not take that method; the header Allow says which it takes",
+}
+"""For Starlette's own refusals, which say no more than their status."""
 
 
 def install(app: FastAPI) -> None:
@@ -133,9 +158,10 @@ def _kind(error: Exception) -> Kind:
 
 def _detail(error: Exception) -> str:
     if isinstance(error, RequestValidationError):
-        return "; ".join(f"{_place(entry['loc'])}: {entry['msg']}" for entry in error.errors())
+        return "; ".join(f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors())
     if isinstance(error, HTTPException):
-        return str(error.detail)
+        is_bare = error.detail == HTTPStatus(error.status_code).phrase
+        return BARE_DETAILS.get(error.status_code, error.detail) if is_bare else error.detail
     if _kind(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return "an unexpected error; the control plane's log has it under this request id"
     return str(error)
@@ -143,7 +169,7 @@ def _detail(error: Exception) -> str:
 
 def _fields(error: Exception) -> list[FieldProblem]:
     if isinstance(error, RequestValidationError):
-        return [_field(entry["loc"], entry["msg"]) for entry in error.errors()]
+        return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
     if isinstance(error, InvalidRequest) and error.field:
         return [FieldProblem(pointer=pointer_of(error.field), detail=error.detail)]
     if isinstance(error, InvalidInput) and error.field:
@@ -158,6 +184,12 @@ def _field(loc: Sequence[str | int], message: str) -> FieldProblem:
     if where == "body":
         return FieldProblem(pointer="".join(f"/{_escape(str(part))}" for part in path), detail=message)
     return FieldProblem(parameter=str(path[0]) if path else str(where), detail=message)
+
+
+def _message(entry: Mapping[str, Any]) -> str:
+    """What is wrong with a field, without regular expressions and names of Python's classes."""
+    rule = PATTERN_RULES.get(entry.get("ctx", {}).get("pattern", ""))
+    return f"must be {rule}" if rule else str(entry["msg"]).removeprefix("Value error, ")
 
 
 def _place(loc: Sequence[str | int]) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from app.cli.yaml_lines import FieldPath
+from app.manifests import PATTERN_RULES
 
 # What other systems call our fields.
 FOREIGN_WORDS = {"model": "network", "modelName": "network", "resources": "gpu_types", "accelerators": "gpu_types"}
@@ -24,10 +25,7 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
     if error["type"] == "value_error":  # Our own words, which state the values.
         return error["msg"].removeprefix("Value error, ")
     if error["type"] == "string_pattern_mismatch":
-        letters = (
-            "letters, digits, -, _ and ." if "A-Z" in error["ctx"]["pattern"] else "lower-case letters, digits and -"
-        )
-        message = f"must be 1 to 63 {letters}, with a letter or digit at both ends"
+        message = f"must be {PATTERN_RULES[error['ctx']['pattern']]}"
     else:
         message = error["msg"].replace("Input should be", "must be", 1)
     return f"{message[:1].lower()}{message[1:]}, not {_shown(error['input'])}"

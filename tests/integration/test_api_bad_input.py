@@ -125,7 +125,25 @@ def test_what_is_no_manifest_is_refused(api: Api, body: bytes) -> None:
 
 def test_a_body_of_another_type_is_refused(api: Api) -> None:
     headers = {"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "text/plain"}
+    answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+    assert "`Content-Type: application/json`, not 'text/plain'" in answer.json()["detail"]
+    del headers["Content-Type"]
+    answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
+    assert answer.status_code == 415 and "which is missing" in answer.json()["detail"]
+    headers["Content-Type"] = "application/merge-patch+json; charset=utf-8"
     assert api.client.put("/api/v1/services/chat", content=b"{}", headers=headers).status_code == 422
+
+
+def test_a_bad_name_is_answered_with_what_names_are_made_of(api: Api) -> None:
+    answer = api.call("GET", "services/a b")
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("name: must be 1 to 63 lower-case letters, digits and -")
+
+
+def test_a_path_and_a_method_that_nothing_answers_say_where_to_look(api: Api) -> None:
+    assert "/openapi.json" in api.call("GET", "profiles/resnet50").json()["detail"]
+    assert "Allow" in api.call("DELETE", "services").json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from solvers.policies import policies as known_policies
 router = resource_router("plans", prefix="/plans")
 
 
-@router.post("/preview", responses=problems(400, 413))
+@router.post("/preview", responses=problems(400, 413, 415))
 async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> PreviewView:
     """What the next tick would decide with these changes; one preview at a time, else 503."""
     if context.parts.preview_turn.locked():

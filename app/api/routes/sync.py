@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Path, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from agents.protocol import NodeCommand, Observation, SyncReply
@@ -22,6 +22,7 @@ from app.control.store import Event
 from app.db import gpu_types, nodes
 from app.db.transaction import Connection, lock_object, translated
 from app.errors import InvalidRequest, NotFound, Unavailable
+from app.manifests import Name
 
 router = resource_router("nodes", prefix="/nodes")
 
@@ -30,8 +31,6 @@ CLOCK_SKEW_LIMIT_S = 60.0
 """An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
 
 SKEW_HEADER = "Plimsoll-Clock-Skew-Seconds"
-
-Name = Annotated[str, Path(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
 _encoder = msgspec.json.Encoder()
 

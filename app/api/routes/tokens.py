@@ -42,7 +42,7 @@ async def list_tokens(context: Admin, paging: Paging) -> Page[TokenView]:
     return paging.page(rows, view=TokenView.model_validate, key=lambda row: row.id)
 
 
-@router.post("/tokens", status_code=201, response_model=NewTokenView, responses=problems(400, 409, 413))
+@router.post("/tokens", status_code=201, response_model=NewTokenView, responses=problems(400, 409, 413, 415))
 async def create_token(context: Admin, wanted: TokenRequest, request: Request, key: IdempotencyKey = None) -> Response:
     """Make a token. Its secret is in this answer and nowhere else; a repeated request gets null instead."""
 
