@@ -46,6 +46,7 @@ openapi: install
 	$(BIN)/python -m app.api.document
 	$(BIN)/python -m app.db.document
 	$(BIN)/python -m app.cli.settings_document
+	$(BIN)/python -m app.cli.document
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
