@@ -1,6 +1,10 @@
 """docs/sql.md from the comments that the views carry in the database; a test keeps the file up to date."""
 
-from sqlalchemy import Connection, text
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, text
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 
 HEAD = """# Reporting views
 
@@ -64,3 +68,26 @@ def _plain(kind: str) -> str:
     names = {"timestamp with time zone": "timestamptz", "resource_name": "text", "double precision": "double"}
     names |= {"amount": "double", "positive_amount": "double"}
     return names.get(kind, kind)
+
+
+def write_document() -> None:
+    """Write docs/sql.md anew, from the views of a database that is made for it."""
+    # Imported here: the page is made on a developer's machine only.
+    import tempfile
+
+    from app import postgres
+    from app.db import migrate
+
+    with tempfile.TemporaryDirectory() as folder:
+        data_dir = Path(folder) / "data"
+        server = postgres.start(data_dir)
+        try:
+            migrate.upgrade(server.url)
+            with create_engine(server.url).connect() as connection:
+                PAGE.write_text(document(connection), encoding="utf-8")
+        finally:
+            postgres.stop(data_dir)
+
+
+if __name__ == "__main__":
+    write_document()

@@ -1,11 +1,9 @@
 """Reporting views against figures that were worked out by hand."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,7 +11,7 @@ from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db import gpu_types, maintenance, nodes, reports
-from app.db.document import document
+from app.db.document import PAGE, document
 from app.db.engine import make_engine
 from app.db.listen import conninfo
 from app.db.postgres_store import PostgresStore
@@ -279,7 +277,4 @@ def test_the_documentation_of_the_views_is_up_to_date(database: str) -> None:
         wanted = document(connection)
     engine.dispose()
     assert "None" not in wanted, "every view and column has a comment"
-    page = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
-    if os.environ.get("PLIMSOLL_WRITE_DOCS"):
-        page.write_text(wanted)
-    assert page.read_text() == wanted, "run this test once with PLIMSOLL_WRITE_DOCS=1 to write docs/sql.md anew"
+    assert PAGE.read_text(encoding="utf-8") == wanted, "run `make openapi`"
