@@ -5,7 +5,7 @@ in as `PlacementProblem.order`. Changed: worst fit looks among the open GPUs fir
 none of them takes the replica.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -72,15 +72,15 @@ def _choose(left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit) -
 def fill_one_by_one(packing: Packing, preference: Reals) -> Groups:
     """GPU after GPU, each filled with what fits: most replicas left with its labels first, then by `preference` (N,).
 
-    Labels force the replicas of a service apart, so those with many left must go onto every GPU they can.
-    O(replicas · placed).
+    Labels force the replicas of a service apart, so those with many left must go onto every GPU they can. Alike
+    replicas with a label queue up behind each other, since one GPU takes only one of them: O(GPUs · kinds · log kinds).
     """
-    waiting = set(range(len(packing.replicas)))
+    queues = _queues(packing, preference)
     left = Counter(label for labels in packing.labels for label in labels)
     groups: list[list[int]] = []
-    while waiting and len(groups) < packing.gpus:
+    while queues and len(groups) < packing.gpus:
         ranked = sorted(
-            waiting,
+            (index for queue in queues for index in (queue if not packing.labels[queue[0]] else (queue[0],))),
             key=lambda index: (-max((left[x] for x in packing.labels[index]), default=0), -preference[index], index),
         )
         groups.append([])
@@ -90,9 +90,26 @@ def fill_one_by_one(packing: Packing, preference: Reals) -> Groups:
                 groups[-1].append(index)
                 room -= packing.sizes[index]
                 taken.update(packing.labels[index])
-        waiting.difference_update(groups[-1])
         left.subtract(label for index in groups[-1] for label in packing.labels[index])
+        queues = _without(queues, groups[-1])
     return canonical(groups)
+
+
+def _queues(packing: Packing, preference: Reals) -> list[deque[int]]:
+    """The replicas, those that differ in name only behind each other."""
+    alike: dict[object, deque[int]] = defaultdict(deque)
+    for index, (labels, sizes) in enumerate(zip(packing.labels, packing.sizes.tolist(), strict=True)):
+        alike[labels, preference[index], tuple(sizes)].append(index)
+    return list(alike.values())
+
+
+def _without(queues: Sequence[deque[int]], gone: Sequence[int]) -> list[deque[int]]:
+    """The queues that are left when some of their first replicas have gone."""
+    placed = set(gone)
+    for queue in queues:
+        while queue and queue[0] in placed:
+            queue.popleft()
+    return [queue for queue in queues if queue]
 
 
 def _relative_sizes(packing: Packing) -> Reals:
