@@ -20,6 +20,8 @@ _TIMES = slice(3, 6)
 """Columns transfer_ms, launch_ms and run_ms of an OperatingPoint."""
 _SAFE_STEP = 1e-12
 """Relative step back from a computed limit, far above the rounding of the few operations behind it."""
+_FINEST_STEP_PERCENT = 0.01
+"""Company is looked at on no finer a grid, however fine the GPU type's own is: it has one column per step."""
 _STEPS_TOLERANCE = 1e-6
 """A multiple of the SM step that is this near to a whole number of steps counts as one (the contract's matching)."""
 
@@ -133,7 +135,7 @@ class WorstNeighbours:
     def executions_ms(self, rows: Sequence[OperatingPoint], *, sensitivity: float) -> Reals:
         """Upper bounds (N,) of the execution times of rows of one network; a bound is reached by some company."""
         steps = self.pressure.shape[1] - 1
-        used = np.array([row.sm_percent for row in rows]) / self.gpu_type.sm_percent_step
+        used = np.array([row.sm_percent for row in rows]) / _grid_percent(self.gpu_type)
         free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps).astype(np.int64)
         times = _times(rows)
         worst = np.zeros(len(rows))
@@ -156,7 +158,7 @@ def worst_neighbours(
     clocks are not matched, so the answer is an upper bound. A multiple-choice knapsack by dynamic programming over
     (services, number of neighbours, SM steps): services × rows on their Pareto front × max_replicas numpy operations.
     """
-    step = gpu_type.sm_percent_step
+    step = _grid_percent(gpu_type)
     steps = int(100.0 / step + _STEPS_TOLERANCE)
     most = np.full((max(1, min(max_replicas, len(candidates) + 1)), steps + 1), -np.inf)
     most[0] = 0.0
@@ -171,13 +173,17 @@ def worst_neighbours(
 def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, float]]:
     """(SM steps, pressure) of the rows that no narrower row exceeds in pressure, ascending in both.
 
-    Rounded to the nearest step: a row off the grid does not exist in the contract.
+    Rounded down where the grid is coarser than the GPU type's, so that no company is overlooked.
     """
     front: list[tuple[int, float]] = []
-    for width, pressure in sorted((round(row.sm_percent / step), -row.pressure) for row in rows):
+    for width, pressure in sorted((int(row.sm_percent / step + _STEPS_TOLERANCE), -row.pressure) for row in rows):
         if not front or -pressure > front[-1][1]:
             front.append((width, -pressure))
     return front
+
+
+def _grid_percent(gpu_type: GpuType) -> float:
+    return max(gpu_type.sm_percent_step, _FINEST_STEP_PERCENT)
 
 
 def _times(rows: Sequence[OperatingPoint]) -> Reals:

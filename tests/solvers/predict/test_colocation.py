@@ -213,6 +213,14 @@ def test_a_service_sends_at_most_one_neighbour() -> None:
     assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)])
 
 
+def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_company() -> None:
+    # 66.667 % are free: both neighbours of 33.3335 % just fit in, and 2 · 1.0 is the worst.
+    kind = gpu_type(sm_percent_step=1e-9, launch_per_neighbour=0.0, launch_base=0.0)
+    worst = worst_neighbours([[row(33.3335, pressure=1.0)]] * 2, gpu_type=kind, max_replicas=3)
+    assert worst.pressure.size <= 3 * 10_001
+    assert worst.executions_ms([row(33.333)], sensitivity=0.5) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.5 * 2.0)])
+
+
 def test_a_replica_that_takes_the_whole_gpu_has_no_neighbours() -> None:
     worst = worst_neighbours([[row(10.0, pressure=5.0)]] * 5, gpu_type=gpu_type(), max_replicas=6)
     assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67])
