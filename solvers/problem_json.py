@@ -24,6 +24,9 @@ from solvers.state import GpuType
 
 ROW_FIELDS = OperatingPoint._fields
 
+LEAST_EXECUTION_MS = 1e-9
+"""A batch that takes less is a unit mistake, and its capacity beyond all figures."""
+
 
 def problem_from_json(text: str | bytes) -> Problem:
     """The Problem that the JSON text states. Raises InvalidInput, which names the field and the remedy."""
@@ -179,7 +182,10 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
         ((columns == 0) & ((table <= 0) | (table > 100)), "must be above 0 and at most 100"),
         ((columns == 1) & ((table < 1) | ~whole_batch[:, None]), "must be a whole number that is at least 1"),
         ((columns == 2) & (table <= 0), "must be above 0"),
-        ((columns == 3) & (table[:, 3:6].sum(axis=1) <= 0)[:, None], "and launch_ms and run_ms are all 0"),
+        (
+            (columns == 3) & (table[:, 3:6].sum(axis=1) < LEAST_EXECUTION_MS)[:, None],
+            f"plus launch_ms and run_ms must be at least {LEAST_EXECUTION_MS:g} ms",
+        ),
     )
     for broken, words in rules:
         if broken.any():

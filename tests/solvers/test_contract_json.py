@@ -162,6 +162,7 @@ BAD_PROBLEMS: tuple[tuple[Path_, object, str], ...] = (
     (("points", 0, "rows", 2, 7), "36 W", "points[0].rows[2].power_w"),
     (("points", 0, "rows", 2, 8), None, "points[0].rows[2].pressure"),
     (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 0, 1, 1, 0], "points[0].rows[2].transfer_ms"),
+    (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 1e-300, 1, 1, 0], "points[0].rows[2].transfer_ms"),
     (("points", 0, "rows", 1), [50, 1, 1500, 1, 1, 1, 1, 1, 0], "points[0].rows"),
     (("current",), [], "current"),
     (("current",), {"version": 1, "policy": "x", "unserved": []}, "current.gpus"),
