@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from solvers.plan import GpuPlan, ReplicaPlan
 from solvers.policies.configure import Configuration
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.policies.routing import ROUNDING, Carrier, Seat, total_capacity_rps
 from solvers.problem import OperatingPoint, Problem
 from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
@@ -31,7 +32,7 @@ def running_carriers(problem: Problem) -> list[Carrier]:
         if gpu.gpu_type in by_type:
             seats = tuple(seat for replica in gpu.replicas for seat in _seats(problem, rows, gpu, replica))
             carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
-            by_type[gpu.gpu_type].extend([carrier] * gpu.count if carrier.seats else [])
+            by_type[gpu.gpu_type].extend([carrier] * min(gpu.count, MOST_REPLICAS) if carrier.seats else [])
     return [
         carrier
         for gpu_type in problem.gpu_types
@@ -88,6 +89,7 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
     Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
     """
     filled = list(carriers)
+    room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in filled)
     by_efficiency = sorted(options, key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type))
     for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
         count = sum(seat.service == service.name for carrier in filled for seat in carrier.seats)
@@ -96,8 +98,8 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
         rounding_rps = ROUNDING * service.arrival_rate_rps
         for option in (one for one in by_efficiency if one.service == service.name):
             key = (service.name, option.gpu_type)
-            while missing_rps > rounding_rps and spare > 0 and _add(problem, filled, key, option.row):
-                missing_rps, spare = missing_rps - option.capacity_rps, spare - 1
+            while missing_rps > rounding_rps and min(spare, room) > 0 and _add(problem, filled, key, option.row):
+                missing_rps, spare, room = missing_rps - option.capacity_rps, spare - 1, room - 1
     return filled
 
 
@@ -105,15 +107,15 @@ def _remove_surplus(running: Sequence[Carrier], wanted: Mapping[Key, int]) -> li
     carriers = list(running)
     have = Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
     for key in sorted(have):
-        for _ in range(have[key] - wanted.get(key, 0)):
-            service, gpu_type = key
-            holders = [
-                index
-                for index, carrier in enumerate(carriers)
-                if carrier.gpu_type == gpu_type and any(seat.service == service for seat in carrier.seats)
-            ]
-            emptiest = min(holders, key=lambda index: (_sm_percent(carriers[index]), -index))
-            carriers[emptiest] = _without(carriers[emptiest], service)
+        service, gpu_type = key
+        holders = [
+            index
+            for index, carrier in enumerate(carriers)
+            if carrier.gpu_type == gpu_type and any(seat.service == service for seat in carrier.seats)
+        ]
+        emptiest_first = sorted(holders, key=lambda index: (_sm_percent(carriers[index]), -index))
+        for index in emptiest_first[: max(0, have[key] - wanted.get(key, 0))]:
+            carriers[index] = _without(carriers[index], service)
     return carriers
 
 

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from solvers.document import LARGEST_NUMBER
 from solvers.plan import replicas_of
+from solvers.policies.limits import LEAST_CAPACITY_RPS
 from solvers.predict.colocation import WorstNeighbours, capacities_rps, worst_neighbours
 from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType
@@ -105,11 +107,11 @@ class Companies:
                 service=service.name,
                 gpu_type=self._gpu_type.name,
                 row=row,
-                capacity_rps=float(capacity),
+                capacity_rps=min(float(capacity), LARGEST_NUMBER),
                 cost_usd_per_hour=self._footprint(row) * self._gpu_type.price_usd_per_hour,
             )
             for row, capacity in zip(rows, capacities, strict=True)
-            if capacity > 0.0
+            if capacity >= LEAST_CAPACITY_RPS
         ]
 
     def _company(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:

@@ -27,6 +27,7 @@ from solvers.placement.solve import solve as solve_placement
 from solvers.plan import Plan, UnservedReason, diff
 from solvers.policies.arrange import Key, arrange, running_carriers, top_up
 from solvers.policies.configure import Companies, Configuration, configure
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.policies.routing import Carrier, Seat, route
 from solvers.predict.colocation import max_execution_ms
 from solvers.problem import OperatingPoint, Problem
@@ -170,8 +171,10 @@ def _count(
                     name=service.name,
                     arrival_rate_rps=service.arrival_rate_rps,
                     priority=service.priority,
-                    min_replicas=service.min_replicas,
-                    max_replicas=service.max_replicas,
+                    min_replicas=min(MOST_REPLICAS, service.min_replicas),
+                    max_replicas=MOST_REPLICAS
+                    if service.max_replicas is None
+                    else min(MOST_REPLICAS, service.max_replicas),
                 )
                 for service in problem.services
             ),
@@ -183,7 +186,19 @@ def _count(
     )
     counts = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
     reasons = {entry.service: entry.reason for entry in solution.unserved}
-    return counts, reasons, report
+    return _cut(problem, counts, reasons), reasons, report
+
+
+def _cut(problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason]) -> dict[Key, int]:
+    """The counts up to MOST_REPLICAS in all, highest priority first; `reasons` learns who is cut short by that."""
+    room = MOST_REPLICAS
+    kept = {}
+    for key in sorted(counts, key=lambda key: (-problem.service(key[0]).priority, key)):
+        kept[key] = min(counts[key], room)
+        room -= kept[key]
+        if kept[key] < counts[key] or kept[key] == MOST_REPLICAS:
+            reasons[key[0]] = "budget"
+    return {key: count for key, count in kept.items() if count > 0}
 
 
 def _option(configuration: Configuration, running: int) -> Option:

@@ -13,7 +13,6 @@ In the baseline's favour: a service of which nothing runs starts with as many re
 one; and its rate is spread evenly but never beyond what a replica can serve. What nobody can serve is `unserved`.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.outcome import Budget, PlanReport
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason, replicas_of
+from solvers.policies.limits import LEAST_CAPACITY_RPS, MOST_REPLICAS
 from solvers.policies.scaling import HpaRule, decide_hpa
 from solvers.predict.colocation import capacity_rps
 from solvers.problem import OperatingPoint, Problem, ServiceDemand
@@ -131,7 +131,7 @@ def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]
     running: Counter[str] = Counter()
     if problem.current is not None:
         for gpu, _ in replicas_of(problem.current, service):
-            running[gpu.gpu_type] += gpu.count
+            running[gpu.gpu_type] += min(gpu.count, MOST_REPLICAS)
     known = []
     for name in remembered if isinstance(remembered, list | tuple) else ():
         if isinstance(name, str) and running[name] > 0:
@@ -150,7 +150,7 @@ def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _WholeGpu]:
         fitting = [row for row in points.rows if row.sm_percent == widest and _fits(row, gpu_type)]
         able = [_WholeGpu(row=row, capacity_rps=_capacity_rps(problem, service, row)) for row in fitting]
         best = max(able, key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch), default=None)
-        if best is not None and best.capacity_rps > 0:
+        if best is not None and best.capacity_rps >= LEAST_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
 
@@ -187,16 +187,17 @@ def _decide(fleet: _Fleet, observed: Observed) -> None:
     fleet.wanted = decision.replicas
 
 
-def _free_gpus(problem: Problem, fleets: Sequence[_Fleet]) -> dict[str, float]:
-    """GPUs per type that carry no replica; infinite where there are as many as wanted."""
+def _free_gpus(problem: Problem, fleets: Sequence[_Fleet]) -> dict[str, int]:
+    """GPUs per type that carry no replica, of as many as a plan may use."""
     used = Counter(name for fleet in fleets for name in fleet.gpu_types)
     return {
-        gpu_type.name: math.inf if gpu_type.count is None else gpu_type.count - used[gpu_type.name]
+        gpu_type.name: (MOST_REPLICAS if gpu_type.count is None else min(gpu_type.count, MOST_REPLICAS))
+        - used[gpu_type.name]
         for gpu_type in problem.gpu_types
     }
 
 
-def _grow(fleet: _Fleet, free: dict[str, float], *, seed: int) -> None:
+def _grow(fleet: _Fleet, free: dict[str, int], *, seed: int) -> None:
     """Add replicas on types drawn at random until there are enough or no GPU is free."""
     while not _is_enough(fleet):
         types = [name for name in fleet.ways if free[name] > 0]

@@ -7,6 +7,7 @@ import pytest
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.policies.arrange import arrange, running_carriers, top_up
 from solvers.policies.configure import configure
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.policies.routing import Carrier, Seat
 from solvers.problem import Problem
 from tests.solvers.policies.instances import HALVES, a_problem, a_row, a_service, a_type
@@ -37,6 +38,11 @@ def test_running_gpus_become_carriers_one_by_one() -> None:
     problem = running(a_problem(A, B, rows=ROWS), replace(gpu(a=50.0, b=25.0), count=2), gpu(a=100.0))
     assert seats(running_carriers(problem)) == [{"a": 50.0, "b": 25.0}] * 2 + [{"a": 100.0}]
     assert running_carriers(a_problem(A)) == []
+
+
+def test_of_a_running_plan_of_senseless_size_only_so_much_is_looked_at() -> None:
+    problem = running(a_problem(A, rows=ROWS), replace(gpu(a=50.0), count=10**12))
+    assert len(running_carriers(problem)) == MOST_REPLICAS
 
 
 def test_a_row_is_found_within_the_contracts_tolerance() -> None:

@@ -16,11 +16,13 @@ from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.policies.arrange import running_carriers, top_up
 from solvers.policies.configure import configure
 from solvers.policies.hetsev import CONSOLIDATION_HOLD_S, make_plan
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.problem import OperatingPoint, Problem
 from solvers.problem_json import problem_from_json
 from solvers.state import Json, Observed
 from tests.solvers.policies.brute_force import optimum
 from tests.solvers.policies.instances import (
+    HALVES,
     a_problem,
     a_row,
     a_service,
@@ -150,6 +152,18 @@ def test_names_with_slashes_are_told_apart() -> None:
         a_service("a", rate_rps=90.0, allowed_gpu_types=("c/b",)),
     )
     assert is_complete(plan_of(a_problem(*services, types=types)))
+
+
+def test_a_plan_ends_at_the_most_replicas_and_says_that_the_budget_stopped_it() -> None:
+    # Each whole GPU carries 100 rps; the more important service gets all of them.
+    chat = a_service("chat", rate_rps=1e9, priority=2.0)
+    plan = plan_of(a_problem(chat, a_service("photo", rate_rps=100.0), rows=HALVES[1:]))
+    assert gpus_of(plan) == {"gpu": MOST_REPLICAS}
+    unserved = {each.service: (each.rate_rps, each.reason) for each in plan.unserved}
+    assert unserved == {
+        "chat": (pytest.approx(1e9 - 100.0 * MOST_REPLICAS), "budget"),
+        "photo": (pytest.approx(100.0), "budget"),
+    }
 
 
 # A running plan.

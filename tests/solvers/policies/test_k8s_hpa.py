@@ -11,6 +11,7 @@ from solvers.check import report_violations, violations
 from solvers.outcome import Budget, PlanReport
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.policies.k8s_hpa import make_plan
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType, Json, Observed, Reading
 from tests.solvers.small_plans import example
@@ -77,6 +78,14 @@ def types_of(plan: Plan) -> Counter[str]:
     for gpu in plan.gpus:
         counts[gpu.gpu_type] += gpu.count
     return counts
+
+
+def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
+    (plan,) = run(a_problem(rate_rps=1e12, slow=0), rates_rps=[1e12])
+    assert types_of(plan) == {"fast": MOST_REPLICAS}
+    huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
+    (later,) = run(replace(a_problem(rate_rps=10.0, slow=0), current=huge), rates_rps=[10.0])
+    assert types_of(later)["fast"] <= MOST_REPLICAS
 
 
 def test_each_replica_has_a_whole_gpu_at_its_best_batch() -> None:
