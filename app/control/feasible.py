@@ -4,7 +4,7 @@ At a vanishing rate a replica that is alone on its GPU needs `ratio · solo_ms`,
 the capacity law lets anything through. An SLO below that for every point is impossible, however many GPUs there are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,17 +27,24 @@ class LeastSlo:
     batch: int
 
 
-def infeasibility(service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]) -> str | None:
-    """Why no operating point meets the service's SLO on any GPU type that it may use; None when one does."""
+def infeasibility(
+    service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints], *, present: Collection[str] = ()
+) -> str | None:
+    """Why no operating point meets the service's SLO on any GPU type that it may use; None when one does.
+
+    The reason speaks of the types that are `present` in the fleet, where the service may use one of those.
+    """
     allowed = [gpu_type for gpu_type in gpu_types if may_use(service, gpu_type.name)]
     if not allowed:
         return "no GPU type is left: each one is excluded or not allowed"
     least = least_slo(service, allowed, points)
-    names = ", ".join(gpu_type.name for gpu_type in allowed)
+    if least is not None and least.latency_ms <= service.slo.latency_ms:
+        return None
+    shown = [gpu_type for gpu_type in allowed if gpu_type.name in present] or allowed
+    names = ", ".join(gpu_type.name for gpu_type in shown)
+    least = least_slo(service, shown, points)
     if least is None:
         return f"network {service.network!r} has no operating point on {names}; apply a Profile first"
-    if least.latency_ms <= service.slo.latency_ms:
-        return None
     return (
         f"{service.slo.latency_ms:g} ms at percentile {service.slo.percentile:g} is impossible on {names}; "
         f"the least SLO possible is {least.latency_ms:g} ms "

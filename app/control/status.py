@@ -94,7 +94,8 @@ def _feasible(snapshot: Snapshot, service: Service) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
         return Condition(type="Feasible", status=status, reason=reason, message=message)
 
-    impossible = infeasibility(service, snapshot.state.gpu_types, snapshot.points)
+    present = {gpu.gpu_type for gpu in snapshot.state.gpus}
+    impossible = infeasibility(service, snapshot.state.gpu_types, snapshot.points, present=present)
     if impossible is not None:
         return say("False", "SloOutOfReach", impossible)
     if snapshot.target is None:

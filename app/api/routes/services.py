@@ -101,8 +101,10 @@ async def _check_feasible(context: Context, service: Service) -> None:
     async with context.transaction() as connection:
         await _check_names(context, connection, service)
     snapshot = await context.snapshot()
+    state = snapshot.state
+    present = {gpu.gpu_type for gpu in state.gpus}
     # Up to a few milliseconds of root finding per batch size that was never asked for.
-    reason = await asyncio.to_thread(infeasibility, service, snapshot.state.gpu_types, snapshot.points)
+    reason = await asyncio.to_thread(infeasibility, service, state.gpu_types, snapshot.points, present=present)
     if reason is not None:
         raise InvalidRequest(f"{reason}; `?force=true` accepts it all the same", field="spec.slo")
 

@@ -62,5 +62,18 @@ def test_points_that_do_not_fit_the_gpu_do_not_count(row: dict[str, float]) -> N
     assert reason is not None and "no operating point on fast" in reason
 
 
+def test_the_reason_speaks_of_the_fleet_s_types_where_the_service_may_use_one() -> None:
+    hasty = replace(CHAT, slo=Slo(latency_ms=1.0, percentile=0.98))
+    reason = infeasibility(hasty, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) or ""
+    assert "is impossible on slow; the least SLO possible is 20 ms (slow" in reason
+    elsewhere = replace(hasty, excluded_gpu_types=("slow",))
+    assert "on fast; " in (infeasibility(elsewhere, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) or "")
+
+
+def test_an_slo_that_only_a_type_outside_the_fleet_can_keep_is_not_impossible() -> None:
+    tight = replace(CHAT, slo=Slo(latency_ms=19.0, percentile=0.98))
+    assert infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) is None
+
+
 def test_nothing_allowed_is_its_own_reason() -> None:
     assert "no GPU type is left" in (infeasibility(replace(CHAT, allowed_gpu_types=()), [FAST], [POINTS]) or "")
