@@ -9,7 +9,7 @@ from app.db import gpu_types, profiles
 from app.db.profiles import Profile, Provenance
 from app.db.transaction import Engine, transaction
 
-SOURCE = "catalogue that ships with Plimsoll, see app/catalogue/SOURCES.md"
+SOURCE = "shipped catalogue, see app/catalogue/SOURCES.md"
 
 
 async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[str] | None = None) -> tuple[int, int]:

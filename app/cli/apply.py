@@ -1,6 +1,5 @@
 """`plimsoll apply`: create or change objects as manifests say."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +7,8 @@ import typer
 
 from app.cli.changes import Action, carry_out, compare, show, show_cost
 from app.cli.client import Api
-from app.cli.errors import CliError
 from app.cli.manifest_files import STDIN, read_manifests
+from app.cli.output import require_yes
 from app.cli.surroundings import surroundings_of
 
 Files = Annotated[
@@ -39,14 +38,6 @@ def apply(
             show_cost(api, steps)
         if dry_run or all(step.action is Action.KEEP for step in steps):
             return
-        if not yes and not _is_confirmed():
-            raise CliError("nothing was changed")
+        if not yes:
+            require_yes("Apply?", refusal="nothing was changed")
         carry_out(api, steps, force=force)
-
-
-def _is_confirmed() -> bool:
-    """Ask on stderr, since stdout is for results."""
-    sys.stdout.flush()
-    sys.stderr.write("Apply? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,7 +1,7 @@
 """The control plane's REST API for the commands: JSON in, JSON out, and errors that a person can act on."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -17,8 +17,8 @@ from app.cli.surroundings import Surroundings
 Document: TypeAlias = dict[str, object]
 """A JSON object."""
 
-Query: TypeAlias = Mapping[str, str | int | None]
-"""Query parameters; those that are None are left out."""
+Query: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
+"""Query parameters; those that are None are left out, those with several values are repeated."""
 
 PAGE_LIMIT = 500
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)

@@ -105,27 +105,40 @@ def gpu_type_row(item: Document) -> Cells:
         amount(number(item, "spec", "memory_mib"), 0),
         amount(number(item, "spec", "idle_w"), 0),
         amount(number(item, "spec", "power_cap_w"), 0),
-        text(item, "status", "provenance") or "-",
+        _clocks(item),
     )
 
 
 def gpu_type_wide_cells(item: Document) -> Cells:
-    clocks = dig(item, "spec", "clocks_mhz")
-    text_of_clocks = f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})" if isinstance(clocks, list) and clocks else "-"
-    return text_of_clocks, plain(dig(item, "spec", "sm_percent_step"))
+    return plain(dig(item, "spec", "sm_percent_step")), text(item, "status", "provenance") or "-"
+
+
+def _clocks(gpu_type: Document) -> str:
+    """`1110 to 1590 (3)`: the lowest, the highest, and how many there are."""
+    clocks = dig(gpu_type, "spec", "clocks_mhz")
+    return f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})" if isinstance(clocks, list) and clocks else "-"
 
 
 def network_row(item: Document) -> Cells:
+    types = dig(item, "status", "gpu_types")
     return (
         text(item, "metadata", "name"),
+        str(len(types)) if isinstance(types, list) else "-",
         text(item, "spec", "description") or "-",
-        plain(dig(item, "status", "gpu_types")),
     )
+
+
+def network_wide_cells(item: Document) -> Cells:
+    return (plain(dig(item, "status", "gpu_types")),)
 
 
 def profile_row(item: Document) -> Cells:
     version = plain(item.get("version")) + ("" if item.get("is_current") else " (old)")
-    return text(item, "network"), text(item, "gpu_type"), version, text(item, "provenance"), text(item, "source") or "-"
+    return text(item, "network"), text(item, "gpu_type"), version, text(item, "provenance")
+
+
+def profile_wide_cells(item: Document) -> Cells:
+    return (text(item, "source") or "-",)
 
 
 def project_row(item: Document) -> Cells:

@@ -8,7 +8,7 @@ from app.cli.client import Api, text
 from app.cli.output import show_line
 from app.cli.surroundings import surroundings_of
 
-PlanId = Annotated[int, typer.Argument(metavar="PLAN", help="Id of a plan; `plimsoll get plans` lists them")]
+PlanId = Annotated[int, typer.Argument(metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them")]
 POLICY = "default"
 
 

@@ -1,6 +1,5 @@
 """`plimsoll delete`: end objects; their history stays in the database."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +7,9 @@ import typer
 
 from app.cli.changes import object_path
 from app.cli.client import Api
-from app.cli.errors import CliError
 from app.cli.kinds import Kind, find_kind, kind_names
 from app.cli.manifest_files import read_manifests
-from app.cli.output import GOOD, Cell, count, show_line
+from app.cli.output import GOOD, Cell, require_yes, show_line
 from app.cli.surroundings import surroundings_of
 
 
@@ -34,10 +32,7 @@ def delete(
         raise typer.BadParameter("give either KIND and NAME, or -f FILE")
     targets = _targets(find_kind(kind), names or []) if kind else _targets_of_files(file or [])
     if not yes:
-        sys.stderr.write(f"Delete {', '.join(title for title, _ in targets)}? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CliError("nothing was deleted")
+        require_yes(f"Delete {', '.join(title for title, _ in targets)}?", refusal="nothing was deleted")
     with Api(surroundings_of(context)) as api:
         for title, path in targets:
             api.delete(path)
@@ -47,8 +42,8 @@ def delete(
 def _targets(kind: Kind, names: list[str]) -> list[tuple[str, str]]:
     """Title and path of each object."""
     if not kind.is_deletable:
-        hint = "; revoke tokens with `plimsoll token revoke`" if kind.name == "Token" else ""
-        raise typer.BadParameter(f"{count(2, kind.name)[2:]} cannot be deleted{hint}")
+        hint = "; revoke them with `plimsoll token revoke`" if kind.name == "Token" else ""
+        raise typer.BadParameter(f"{kind.plural or kind.name + 's'} cannot be deleted{hint}")
     return [(f"{kind.name} {name}", kind.one(name)) for name in names]
 
 

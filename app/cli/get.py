@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import Api, Document, dig
+from app.cli.client import Api, Document, Query, dig
 from app.cli.errors import CliError
 from app.cli.kinds import Kind, find_kind, kind_names
 from app.cli.output import Format, show_json, show_nothing, show_table, show_yaml
@@ -30,6 +30,7 @@ def get(
         str | None, typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services with these labels")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many")] = 500,
+    show_all: Annotated[bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every 2 s")] = False,
 ) -> None:
     """List objects of one kind, or show one of them.
@@ -38,9 +39,11 @@ def get(
     """
     surroundings = surroundings_of(context)
     found = find_kind(kind)
-    query = {"project": project, "label_selector": selector}
+    query: Query = {"project": project, "label_selector": selector, **({} if show_all else found.default_query)}
     if (project or selector) and found.path != "services":
         raise typer.BadParameter("--project and --selector are for services")
+    if show_all and not found.default_query:
+        raise typer.BadParameter("--all is for plans; other kinds are always listed in full")
 
     with Api(surroundings) as api:
 

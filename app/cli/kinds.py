@@ -1,13 +1,13 @@
 """The kinds of objects that the API has: their names, their paths, and their tables."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 import typer
 
 from app.cli import columns
-from app.cli.client import Document
+from app.cli.client import Document, Query
 from app.cli.output import Cells, Heading
 
 Row = Callable[[Document], Cells]
@@ -30,6 +30,10 @@ class Kind:
     has_one: bool = True
     """Whether one object can be asked for by its name."""
     is_deletable: bool = False
+    plural: str = ""
+    """Where it is not the name with an s."""
+    default_query: Query = field(default_factory=dict)
+    """What `get` asks for unless --all is given."""
 
     def one(self, name: str) -> str:
         """Path of one object."""
@@ -46,6 +50,10 @@ class Kind:
             return self.headings, [self.row(item) for item in items]
         headings = (*self.headings[:-1], *self.wide_headings, self.headings[-1])
         return headings, [(*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1]) for item in items]
+
+
+DECISIVE_STATES = ("proposed", "approved", "target", "superseded", "refused", "rejected", "lost")
+"""Of plans; those in state kept changed nothing, and come at every tick."""
 
 
 def find_kind(word: str) -> Kind:
@@ -101,24 +109,28 @@ KINDS = (
     Kind(
         name="GpuType",
         path="gpu-types",
-        headings=_headings("name", ">price/h", ">memory mib", ">idle w", ">cap w", "provenance"),
+        headings=_headings("name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"),
         row=columns.gpu_type_row,
-        wide_headings=_headings("clocks mhz", ">sm step"),
+        wide_headings=_headings(">sm step", "provenance"),
         wide_row=columns.gpu_type_wide_cells,
         is_deletable=True,
     ),
     Kind(
         name="Network",
         path="networks",
-        headings=_headings("name", "description", "profiled on"),
+        headings=_headings("name", ">gpu types", "description"),
         row=columns.network_row,
+        wide_headings=_headings("profiled on"),
+        wide_row=columns.network_wide_cells,
         is_deletable=True,
     ),
     Kind(
         name="Profile",
         path="profiles",
-        headings=_headings("network", "gpu type", "version", "provenance", "source"),
+        headings=_headings("network", "gpu type", "version", "provenance"),
         row=columns.profile_row,
+        wide_headings=_headings("source"),
+        wide_row=columns.profile_wide_cells,
         id_field=("id",),
     ),
     Kind(
@@ -133,6 +145,7 @@ KINDS = (
         path="policies",
         headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),
         row=columns.policy_row,
+        plural="Policies",
     ),
     Kind(
         name="Plan",
@@ -142,6 +155,7 @@ KINDS = (
         wide_headings=_headings("policy", ">generation", ">ms"),
         wide_row=columns.plan_wide_cells,
         id_field=("id",),
+        default_query={"state": DECISIVE_STATES},
     ),
     Kind(
         name="Demand",

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.errors import CliError
+
 PIPE_WIDTH = 10_000
 """Wider than any row, so that nothing folds in a pipe."""
 
@@ -88,6 +90,19 @@ def show_line(*cells: str | Cell, stream: TextIO | None = None) -> None:
     for cell in cells:
         text.append_text(_text(cell))
     console(stream).print(text)
+
+
+def require_yes(question: str, *, refusal: str) -> None:
+    """Ask on stderr, since stdout is for results. Raises CliError with the refusal unless the answer is yes."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+        raise CliError(refusal, hint="nobody answered; -y does it without asking")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CliError(refusal)
 
 
 def show_json(document: object) -> None:

@@ -73,7 +73,9 @@ def test_anything_but_yes_changes_nothing_and_ends_with_1(file: Path, answer: st
     api = api_with()
     result = cli("apply", "-f", file, api=api, stdin=answer)
     assert (result.code, api.sent("PUT")) == (1, [])
-    assert result.err == "Apply? [y/N] Error: nothing was changed\n"
+    silence = "" if answer else "\n"
+    hint = "" if answer else "Hint: nobody answered; -y does it without asking\n"
+    assert result.err == f"Apply? [y/N] {silence}Error: nothing was changed\n{hint}"
 
 
 def test_a_dry_run_shows_and_changes_nothing(file: Path) -> None:

@@ -1,10 +1,12 @@
 """`get` and `describe`: tables for people, JSON and YAML for programs."""
 
 import json
+from typing import get_args
 
 import pytest
 import yaml
 
+from app.control.store import PlanState
 from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
 from tests.app.cli.runner import cli
 
@@ -77,8 +79,8 @@ def fleet() -> FakeApi:
         (
             "gpu-types",
             [
-                "NAME         PRICE/H  MEMORY MIB  IDLE W  CAP W  PROVENANCE",
-                "RTX-2080-Ti   $0.526      15,360      10     70  -",
+                "NAME         PRICE/H  MEMORY MIB  IDLE W  CAP W  CLOCKS MHZ",
+                "RTX-2080-Ti   $0.526      15,360      10     70  1110 to 1590 (3)",
             ],
         ),
         (
@@ -120,6 +122,16 @@ def written(document: Json, part: str) -> Json:
 def test_tables_fit_into_80_columns_but_for_free_text() -> None:
     for kind in ("services", "nodes", "gpu-types"):
         assert max(map(len, cli("get", kind, api=fleet()).out.splitlines())) <= 80
+
+
+def test_plans_that_changed_nothing_are_listed_on_demand() -> None:
+    api = fleet()
+    assert cli("get", "plans", api=api).code == 0
+    assert cli("get", "plans", "--all", api=api).code == 0
+    asked, everything = (request.url.params.get_list("state") for request in api.requests)
+    assert {*asked, "kept"} == set(get_args(PlanState)) and "kept" not in asked
+    assert everything == []
+    assert "--all is for plans" in cli("get", "nodes", "--all", api=api).err
 
 
 def test_wide_adds_columns() -> None:
