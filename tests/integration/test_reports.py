@@ -1,7 +1,7 @@
 """Reporting views against figures that were worked out by hand."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -107,6 +107,25 @@ def test_cost_by_project_type_and_bill_agree(database: str) -> None:
         (11, "n1/gpu-0", Decimal("0.25"), Decimal("0.60")),
         (11, "n1/gpu-1", Decimal("0.25"), Decimal("0.60")),
     ]
+
+
+def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(database: str) -> None:
+    (((plan,),),) = query(
+        database,
+        a_busy_morning,
+        "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM report.cost_by_service_hour WHERE hour >= '2026-03-01 11:00+00'",
+    )
+    assert isinstance(plan, list)
+    # Of five stretches two lie in that hour: those of the two GPUs.
+    assert list(loops(plan[0]["Plan"], "WindowAgg")) == [2, 2]
+
+
+def loops(node: dict[str, Any], kind: str) -> Iterator[int]:
+    """How often each node of a kind ran, in a plan of execution."""
+    if node["Node Type"] == kind:
+        yield node["Actual Loops"]
+    for inner in node.get("Plans", ()):
+        yield from loops(inner, kind)
 
 
 def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(database: str) -> None:
