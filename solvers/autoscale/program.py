@@ -25,6 +25,8 @@ TOLERANCE = 1e-6
 COST_TOLERANCE = 1e-6
 # Keeps a quotient such as 0.3 / 0.1 = 2.9999999999999996 from losing a whole replica.
 ROUNDING = 1e-9
+# Counts stop here: the quotient of two extreme figures may be infinite.
+BEYOND_COUNTING = 1e12
 
 Counts = tuple[int, ...]
 """Replicas wanted, one per option of the Program."""
@@ -123,12 +125,12 @@ def make_program(problem: AutoscaleProblem) -> Program:
 
 def replicas_needed(rate_rps: float, capacity_rps: float) -> int:
     """The fewest replicas of that capacity that serve the rate."""
-    return math.ceil(rate_rps / capacity_rps * (1 - ROUNDING))
+    return math.ceil(min(BEYOND_COUNTING, rate_rps / capacity_rps * (1 - ROUNDING)))
 
 
 def replicas_that_fit(free: float, need: float) -> int:
     """How often `need` > 0 fits into `free`."""
-    return max(0, math.floor(free / need * (1 + ROUNDING)))
+    return max(0, math.floor(min(BEYOND_COUNTING, free / need * (1 + ROUNDING))))
 
 
 def served_rps(program: Program, counts: Sequence[int], service: int) -> float:

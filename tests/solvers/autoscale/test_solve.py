@@ -294,7 +294,13 @@ def test_a_million_replicas_overflow_nothing() -> None:
 @pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize(
     ("rate_rps", "priority", "usd", "memory_mib"),
-    [(1e-300, 1.0, 1.0, 1.0), (110.0, 1e-300, 1e-300, 1.0), (110.0, 1.0, 1e12, 1e12), (1e12, 1e12, 1e-12, 1e-12)],
+    [
+        (1e-300, 1.0, 1.0, 1.0),
+        (110.0, 1e-300, 1e-300, 1.0),
+        (110.0, 1.0, 1e12, 1e12),
+        (1e12, 1e12, 1e-12, 1e-12),
+        (110.0, 1.0, 1.0, 5e-324),
+    ],
 )
 def test_extreme_figures_overflow_nothing(
     rate_rps: float, priority: float, usd: float, memory_mib: float, method: Method
