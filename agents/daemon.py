@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.clock import Clock, ScaledClock
-from agents.device import Device, DeviceError, GpuState
+from agents.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.ledger import Ledger
 from agents.protocol import ReplicaCommand
 from agents.standin_device import StandInDevice
@@ -116,7 +116,7 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 
 def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
-    from agents.sim.truth import Placed, load_truth
+    from agents.sim.truth import Placed, TruthError, load_truth
     from agents.sim.truth_data import read_types
 
     types, truth = read_types(), load_truth()
@@ -128,7 +128,10 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
         placed = Placed(
             network=replica.network, gpu_type=gpu.gpu_type, sm_percent=replica.sm_percent, clock_mhz=clock_mhz
         )
-        return truth.execution_ms(placed, min(size, truth.max_batch(replica.network))) / 1000.0
+        try:
+            return truth.execution_ms(placed, min(size, truth.max_batch(replica.network))) / 1000.0
+        except TruthError as error:
+            raise LaunchFailed(str(error)) from error
 
     memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
     gpus = tuple(

@@ -35,7 +35,7 @@ _ANSWER = aiohttp.ClientTimeout(total=5.0)
 NO_POWER = "stand-in GPUs draw no power that could be measured"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
-"""(replica, its GPU as it is now, requests in the batch) → seconds."""
+"""(replica, its GPU as it is now, requests in the batch) → seconds. Raises LaunchFailed where nobody knows."""
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class StandInDevice:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
+        self._execution_s(replica, gpu, replica.batch)  # A network that nobody measured must fail here, not in a batch.
         worker = StandInWorker(
             replica.service,
             batch=replica.batch,

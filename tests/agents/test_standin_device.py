@@ -1,0 +1,20 @@
+"""The stand-in device, as far as it goes without HTTP."""
+
+import msgspec
+import pytest
+
+from agents.clock import ManualClock
+from agents.daemon import make_device
+from agents.device import LaunchFailed
+from agents.main import make_parser
+from tests.agents.factories import GPU_TYPE, a_replica, run
+
+ARGUMENTS = ["--url", "http://localhost", "--device", "standin", "--gpu-type", GPU_TYPE]
+
+
+def test_a_network_that_nobody_measured_cannot_start() -> None:
+    device = make_device(make_parser().parse_args(ARGUMENTS), ManualClock())
+    unknown = msgspec.structs.replace(a_replica(), network="no-such-network")
+    with pytest.raises(LaunchFailed, match="no-such-network"):
+        run(device.start_replica(0, unknown))
+    assert run(device.state()).gpus[0].replicas == ()
