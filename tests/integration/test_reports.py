@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
