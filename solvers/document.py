@@ -41,7 +41,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(repeated, "this field is given twice in one object; keep one of them")
+        raise InvalidInput(_shown(repeated), "this field is given twice in one object; keep one of them")
     return document
 
 
@@ -116,7 +116,12 @@ class Fields:
                 raise InvalidInput(self.at(name), self._reserved[name])
             if name not in self._asked:
                 known = ", ".join(sorted(self._asked))
-                raise InvalidInput(self.at(name), f"unknown field; the fields here are {known}")
+                raise InvalidInput(self.at(_shown(name)), f"unknown field; the fields here are {known}")
+
+
+def _shown(name: str) -> str:
+    """A field's name as a message may show it: without what moves a terminal, and not too long."""
+    return name if name.isprintable() and len(name) <= 60 else describe(name)
 
 
 def read_items(value: object, path: str) -> Iterator[tuple[object, str]]:

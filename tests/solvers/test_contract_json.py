@@ -111,6 +111,8 @@ BAD_PROBLEMS: tuple[tuple[Path_, object, str], ...] = (
     (("max_replicas_per_gpu",), 0, "max_replicas_per_gpu"),
     (("max_replicas_per_gpu",), 1.5, "max_replicas_per_gpu"),
     (("colour",), "red", "colour"),
+    (("\x1b[31mred",), 1, r"'\x1b[31mred'"),
+    (("\ud800",), 1, r"'\ud800'"),
     (("gpu_types",), [], "gpu_types"),
     (("gpu_types",), {}, "gpu_types"),
     (("gpu_types", 0), "T4", "gpu_types[0]"),
