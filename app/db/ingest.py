@@ -304,10 +304,12 @@ ON CONFLICT (service, hour) DO UPDATE SET
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
 """
 
-# Only a rise wakes the loop: a fall costs money until the next period, a rise costs requests.
+# Only a rise wakes the loop: a fall costs money until the next period, a rise costs requests. Requests for a service
+# that is gone or never was do not: no tick could answer them.
 _WAKE_WHEN_NOTABLE = """
 SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
     SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)
+    JOIN service ON service.name = w.service AND service.deleted_at IS NULL
     LEFT JOIN LATERAL (SELECT arrival_rate_rps FROM demand WHERE demand.service = w.service AND method = 'forecast'
                        ORDER BY at DESC LIMIT 1) AS planned ON true
     CROSS JOIN LATERAL (SELECT coalesce(planned.arrival_rate_rps, 0) * :window_s AS expected) AS e

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agents.protocol import Ack, Observation, ReplicaReading
 from app.control.store import Ingested
 from app.db import ingest as ingesting
+from app.db import services
 from app.db.listen import conninfo
 from app.db.observation_rows import place
 from app.db.postgres_store import PostgresStore
@@ -193,6 +194,16 @@ def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arriva
         await store.ingest((seen,), later)
 
     assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
+
+
+def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        async with engine.begin() as connection:
+            await services.remove(connection, "chat", at=START)
+        readings = [make_service_reading(name, arrivals=1000) for name in ("chat", "nobody")]
+        await store.ingest((make_observation(1, START, services=readings),), START)
+
+    assert "arrival rate" not in heard(database, ingesting.WAKE_CHANNEL, work)
 
 
 def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(database: str) -> None:
