@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from agents.device import GpuState
+from agents.device import MEMORY_TOLERANCE, GpuState
 from agents.protocol import GpuCommand, NodeCommand
 
 SM_TOLERANCE_PERCENT = 1e-6
@@ -49,7 +49,7 @@ def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
     if command.gpu_type != gpu.gpu_type:
         yield f"GPU {gpu.index} is a {gpu.gpu_type}, not a {command.gpu_type}"
     memory_mib = sum(replica.memory_mib for replica in command.replicas)
-    if memory_mib > gpu.memory_mib:
+    if memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
         yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas need {memory_mib:g}"
     sm_percent = sum(replica.sm_percent for replica in command.replicas)
     if sm_percent > 100.0 + SM_TOLERANCE_PERCENT:

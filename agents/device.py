@@ -26,6 +26,9 @@ from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaS
 MAX_REPLICAS = 48
 """Clients that one MPS server takes on Volta and newer."""
 
+MEMORY_TOLERANCE = 1e-6
+"""Relative rounding that a sum of memory needs may carry; the control plane's checker allows as much."""
+
 
 class DeviceError(Exception):
     """Base of everything that a device raises on purpose."""

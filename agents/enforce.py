@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agents.device import GpuState, NodeState, RunningReplica, ServiceRoute
+from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, ServiceRoute
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand
 
 DRAIN_DEADLINE_S = 30.0
@@ -196,7 +196,7 @@ def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
     """Memory in MiB and replica slots that are left beside the replicas in `taken`; a failed one holds no memory."""
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
-    return gpu.actual.memory_mib - used_mib, gpu.actual.max_replicas - len(alive)
+    return gpu.actual.memory_mib * (1.0 + MEMORY_TOLERANCE) - used_mib, gpu.actual.max_replicas - len(alive)
 
 
 def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> Iterator[RunningReplica]:

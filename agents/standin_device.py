@@ -16,6 +16,7 @@ from aiohttp import web
 
 from agents.clock import Clock
 from agents.device import (
+    MEMORY_TOLERANCE,
     DeviceError,
     GpuState,
     LaunchFailed,
@@ -90,7 +91,7 @@ class StandInDevice:
         free_mib = gpu.memory_mib - sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
         if replica.id in self._replicas:
             raise LaunchFailed(f"replica {replica.id} runs already; stop it first")
-        if replica.memory_mib > free_mib:
+        if replica.memory_mib > free_mib + MEMORY_TOLERANCE * gpu.memory_mib:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )

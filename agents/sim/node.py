@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from agents.device import GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
+from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
 from agents.protocol import ReplicaCommand, ReplicaState
 from agents.sim.engine import Floats, Pace, ReplicaQueue, ServiceTally, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant, World
@@ -122,7 +122,7 @@ class SimNode:
         gpu = self.gpu(gpu_index)
         if any(each.command.id == command.id for _, each in self.replicas()):
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
-        if gpu.memory_used_mib + command.memory_mib > gpu.spec.memory_mib:
+        if gpu.memory_used_mib + command.memory_mib > gpu.spec.memory_mib * (1.0 + MEMORY_TOLERANCE):
             free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
             raise LaunchFailed(
                 f"replica {command.id} needs {command.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"

@@ -13,6 +13,11 @@ def test_nothing_speaks_against_a_command_that_fits() -> None:
     assert objections(a_command(a_gpu(a_replica("r1"), a_replica("r2", sm_percent=50.0))), "n1", GPUS) == ()
 
 
+def test_the_last_digit_of_a_sum_is_no_objection() -> None:
+    command = a_command(a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)))  # 0.30000000000000004
+    assert objections(command, "n1", (an_empty_gpu(memory_mib=0.3),)) == ()
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

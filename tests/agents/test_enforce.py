@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.device import ServiceRoute
+from agents.device import NodeState, ServiceRoute
 from agents.enforce import (
     Action,
     Drain,
@@ -75,6 +75,12 @@ def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
     device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
     settle(device, a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2))
     assert device.log == ["route {'chat': []}", "drain old", "stop old", "start new", "route {'chat': ['new']}"]
+
+
+def test_replicas_whose_sum_exceeds_the_memory_by_its_last_digit_only_are_all_started() -> None:
+    wanted = a_command(a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)))  # 0.30000000000000004
+    todo = actions(wanted, NodeState(gpus=(an_empty_gpu(memory_mib=0.3),)))
+    assert [each.replica.id for each in todo if isinstance(each, Start)] == ["a", "b"]
 
 
 def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
