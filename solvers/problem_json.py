@@ -160,7 +160,8 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
     if value:
         _check_ranges(np.array(value, dtype=float), path)
     rows = tuple(OperatingPoint(float(row[0]), int(row[1]), *map(float, row[2:])) for row in value)
-    if len({row[:3] for row in rows}) < len(rows):
+    # To the digits at which a plan's figures are matched to rows: nearer ones could not be told apart.
+    if len({(round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows}) < len(rows):
         raise InvalidInput(path, "two rows have the same (sm_percent, batch, clock_mhz); keep one of them")
     return rows
 

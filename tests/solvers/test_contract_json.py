@@ -166,6 +166,7 @@ BAD_PROBLEMS: tuple[tuple[Path_, object, str], ...] = (
     (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 0, 1, 1, 0], "points[0].rows[2].transfer_ms"),
     (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 1e-300, 1, 1, 0], "points[0].rows[2].transfer_ms"),
     (("points", 0, "rows", 1), [50, 1, 1500, 1, 1, 1, 1, 1, 0], "points[0].rows"),
+    (("points", 0, "rows", 1), [50.0000001, 1, 1500.0001, 1, 1, 1, 1, 1, 0], "points[0].rows"),
     (("current",), [], "current"),
     (("current",), {"version": 1, "policy": "x", "unserved": []}, "current.gpus"),
 )
