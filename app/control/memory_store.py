@@ -144,6 +144,8 @@ class MemoryStore:
         for key, other in self.plans.items():
             if other.state == "target":
                 self.plans[key] = replace(other, state="superseded")
+            elif other.state in ("proposed", "approved"):
+                self.plans[key] = replace(other, state="lost")
         self.plans[plan_id] = replace(record, state="target", bound=bound)
         self._target = bound
         self.pushed.append((at, bound))

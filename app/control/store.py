@@ -17,7 +17,7 @@ from solvers.state import ClusterState, Demand, Json, Mode
 PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
 target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
-kept: the current plan stays, nothing new to push; lost: another planner won the compare-and-set."""
+kept: the current plan stays, nothing new to push; lost: another plan became the target first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,8 @@ class Store(Protocol):
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
-        Writes the commands in the same transaction. False: another planner won or the catalogue changed.
+        Writes the commands in the same transaction; plans that still wait are lost. False: another planner won or the
+        catalogue changed.
         """
         ...
 

@@ -63,6 +63,10 @@ async def newest_command(connection: AsyncConnection, name: str, after_generatio
 
 async def _replace_target(connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime) -> None:
     await connection.execute(update(plan).where(plan.c.state == "target").values(state="superseded"))
+    # Plans that wait were made from the target that ends here: nobody can push them any more.
+    await connection.execute(
+        update(plan).where(plan.c.state.in_(("proposed", "approved")), plan.c.id != plan_id).values(state="lost")
+    )
     await connection.execute(
         update(plan)
         .where(plan.c.id == plan_id)

@@ -303,8 +303,9 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         shares = {"n1/gpu-0": [("chat", 60.0, 2048.0)]}
         revision = (await store.load_snapshot(START)).state.catalogue_revision
-        old = await store.record_plan(make_record(START, make_bound(0, shares), revision))
         await push(store, START, shares)
+        # By a planner that was slower than the push.
+        old = await store.record_plan(make_record(START, make_bound(0, shares), revision))
         async with engine.begin() as connection:
             with pytest.raises(Conflict, match="made from generation 0, but 1 is in force"):
                 await plans.approve(connection, old)
@@ -319,5 +320,22 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
         assert not await store.push_target(new, make_bound(1, shares), (), START)
         with pytest.raises(NotFound):
             await store.push_target(999, make_bound(1, shares), (), START)
+
+    with_fleet(database, work)
+
+
+def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        revision = (await store.load_snapshot(START)).state.catalogue_revision
+        waiting = [
+            await store.record_plan(make_record(START, make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]}), revision))
+            for _ in range(2)
+        ]
+        async with engine.begin() as connection:
+            await plans.approve(connection, waiting[0])
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        async with engine.begin() as connection:
+            assert [(await plans.get(connection, plan_id)).summary.state for plan_id in waiting] == ["lost", "lost"]
+        assert (await store.load_snapshot(START)).approved_id is None
 
     with_fleet(database, work)

@@ -95,7 +95,7 @@ def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_i
     assert again.plan_id is not None
     fleet.store.approve(again.plan_id)
     assert fleet.tick().state == "target"
-    assert states(fleet) == ["proposed", "target"]
+    assert states(fleet) == ["lost", "target"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
