@@ -1,7 +1,7 @@
 """Errors of the pure half.
 
 SolversError
-└── InvalidInput      a Problem, Plan or other document breaks the contract; names the field and the remedy
+├── InvalidInput      a Problem, Plan or other document breaks the contract; names the field and the remedy
 └── UnknownPolicy     no policy of that name; lists the names that exist
 
 Expected outcomes (infeasible, out of time) are values in `outcome`, never exceptions.

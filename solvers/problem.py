@@ -1,4 +1,4 @@
-"""Problem: the one input of every policy, and its JSON (contract version 1)."""
+"""Problem: the one input of every policy (contract version 1; its JSON is in `problem_json`)."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class ServiceDemand:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What to decide on. Plain data, hashable only by identity of its parts; read it from JSON with `problem_json`."""
+    """What to decide on. Plain data, equal by value; read it from JSON with `problem_json`."""
 
     objective: Objective = "min_cost"
     energy_price_usd_per_kwh: float = 0.0
