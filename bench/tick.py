@@ -26,7 +26,7 @@ from bench.report import Figures, print_table, write_results
 WINDOW_S = 2.0
 WINDOWS_PER_TICK = 20
 """40 s of trace time between ticks: longer than the scale-down delay lets the last rate count."""
-STEPS = ("snapshot", "problem", "decide", "record", "push")
+STEPS = ("snapshot", "decide", "record", "push")
 
 
 async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> Figures:

@@ -4,6 +4,7 @@ The rate follows the load up after `upscale_delay_s` and down after `downscale_d
 windows do: it leaves the planned rate only when every forecast of the last delay agrees.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -14,6 +15,9 @@ from app.control.store import ServiceWindow, Snapshot
 from solvers.forecast.arrival_rate import forecast_rate
 from solvers.plan import planned_rates_rps
 from solvers.state import Demand, Service
+
+MOST_FORECASTS = 12
+"""Looks back over a delay; more would cost a large fleet's tick more than they tell."""
 
 
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
@@ -45,16 +49,14 @@ def _rate_rps(service: Service, windows: Sequence[ServiceWindow], snapshot: Snap
 
 
 def _forecasts(windows: Sequence[ServiceWindow], snapshot: Snapshot, delay_s: float) -> list[float]:
-    """The forecasts that were made, or would have been, at the end of each window within the delay."""
-    rates: list[float] = []
-    for count in range(len(windows), 0, -1):
-        if rates and age_s(windows[count - 1], snapshot.at) > delay_s:
-            break
-        rate = forecast_rate(
-            np.array([window.arrivals for window in windows[:count]], dtype=float),
-            np.array([window.window_s for window in windows[:count]]),
-            headroom=snapshot.settings.headroom,
-        )
-        if rate is not None:
-            rates.append(rate)
-    return rates
+    """Forecasts as of now and of up to MOST_FORECASTS earlier moments within the delay, evenly spaced."""
+    ends = range(len(windows), 0, -1)
+    within = [count for count in ends if count == len(windows) or age_s(windows[count - 1], snapshot.at) <= delay_s]
+    stride = max(1, math.ceil(len(within) / MOST_FORECASTS))
+    arrivals = np.array([window.arrivals for window in windows], dtype=float)
+    seconds = np.array([window.window_s for window in windows])
+    made = (
+        forecast_rate(arrivals[:count], seconds[:count], headroom=snapshot.settings.headroom)
+        for count in within[::stride]
+    )
+    return [rate for rate in made if rate is not None]

@@ -4,6 +4,7 @@ Start-up, steady state and recovery run the same `tick()`. It takes no input but
 wakes it. A crash between two steps loses nothing: whatever is not written is decided again.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,7 @@ async def tick(loop: Loop) -> TickOutcome:
     silent = silent_nodes(snapshot)
     await _tell_silence(loop, snapshot, silent)
     state = without_silent_nodes(snapshot.state, silent)
-    demands = make_demands(snapshot)
+    demands = await asyncio.to_thread(make_demands, snapshot)
     # 5. Predict, plan, check, bind.
     problem, decision = await _decide(loop, snapshot, state, demands)
     decision = _unless_proposed(loop, snapshot, decision)
@@ -118,7 +119,8 @@ async def _decide(
 ) -> tuple[Problem, Decision]:
     """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""
     for without_cordoned in (False, True):
-        problem = make_problem(
+        problem = await asyncio.to_thread(
+            make_problem,
             state,
             snapshot.points,
             demands,
@@ -214,7 +216,7 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
         )
         reason = f"mode {mode}: the plan is not pushed" + (" before a person approves" if mode is Mode.APPROVE else "")
     if decision.bound is not None and mode is Mode.AUTO:
-        commands = make_commands(decision.bound, snapshot.state)
+        commands = await asyncio.to_thread(make_commands, decision.bound, snapshot.state)
         won = await loop.store.push_target(plan_id, decision.bound, commands, snapshot.at)
         watch.lap("push")
         if won:

@@ -1,5 +1,6 @@
 """Plan: call the policy, check what it proposes, bind it to GPUs. Solver proposes, checker disposes."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -64,7 +65,8 @@ async def decide(
         )
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
-    broken = violations(problem, answer.plan)
+    # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
+    broken = await asyncio.to_thread(violations, problem, answer.plan)
     fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]
     if fatal:
         return Decision(
@@ -75,7 +77,7 @@ async def decide(
             memory=memory,
             reason=f"the checker refused it: {fatal[0].rule} at {fatal[0].where}: {fatal[0].detail}",
         )
-    return _bound(answer, problem, state, target, broken)
+    return await asyncio.to_thread(_bound, answer, problem, state, target, broken)
 
 
 def _bound(
