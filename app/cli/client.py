@@ -58,6 +58,8 @@ class Api:
         self._url = surroundings.url()
         token = surroundings.token()
         self._token_origin = token.origin
+        if token.value is not None and not (token.value.isascii() and token.value.isprintable()):
+            raise CliError(f"the token has characters that none has (token: {token.origin})")
         address = self._url.value or ""
         if not address.startswith(("http://", "https://")):
             raise CliError(f"{address!r} ({self._url.origin}) is not an http:// or https:// address")

@@ -25,6 +25,8 @@ def up(
     Database, API, control loop and simulated nodes, until Ctrl-C. The first start makes an admin's token, shows it
     once and keeps it where the other commands look for it. The demo has a database and a token of its own.
     """
+    if keep and not demo:
+        raise typer.BadParameter("--keep is for --demo; without it everything runs until Ctrl-C")
     settings = load_settings(data_dir=data_dir)
     if demo:
         from app.demo.run import DemoOptions, run_demo
