@@ -9,6 +9,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
 
 import structlog
 import uvicorn
@@ -24,6 +26,7 @@ from app.control.controller import Controller
 from app.control.ingest import IngestQueue
 from app.control.loop import Loop, TickOutcome
 from app.control.worker import SolverWorker
+from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
 from app.db.engine import make_engine
 from app.db.ingest import WAKE_CHANNEL
@@ -34,6 +37,7 @@ from app.db.postgres_store import PostgresStore
 from app.db.targets import COMMAND_CHANNEL
 from app.db.transaction import transaction, translated
 from app.errors import PlimsollError, Unavailable
+from app.logs import configure_logs
 from app.metrics import LoopMetrics
 from app.settings import Settings
 
@@ -166,23 +170,39 @@ def serve(settings: Settings) -> None:
     asyncio.run(serve_plane(make_plane(settings)))
 
 
-async def serve_plane(
-    plane: Plane, listening: socket.socket | None = None, *, on_tick: Callable[[TickOutcome], None] | None = None
-) -> None:
-    """API and controller in this process, until SIGTERM or SIGINT. When either ends, so does the other.
+async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:
+    """The API in this process and the controller in one beside it, until SIGTERM or SIGINT.
+
+    When either ends, so does the other.
 
     `listening` is where requests come in; without it, where the settings say. Raises PlimsollError where that is taken.
     """
     listening = listening or open_socket(plane.settings)
-    async with running_controller(plane, on_tick=on_tick) as (_, task):
-        server = make_server(plane, checks={"controller": _controller_check(task)})
+    metrics = LoopMetrics(plane.registry)
+    body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
+    async with controller_process(body, metrics.note) as ended:
+        server = make_server(plane, checks={"controller": _controller_check(ended)})
         _on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(server.serve(sockets=[listening]), name="plimsoll-api")
-        await asyncio.wait((serving, task), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await serving
-        if task.done():
-            task.result()
+        if ended.done():
+            ended.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerBody:
+    """What the controller's process runs."""
+
+    settings: Settings
+    url: str
+    clock: Clock
+    """The API's; the machine's monotonic clock behind it is the same in every process."""
+
+    def __call__(self, pipe: Connection) -> None:
+        configure_logs(self.settings)
+        asyncio.run(_run_controller(make_plane(self.settings, self.url, self.clock), pipe))
 
 
 def open_socket(settings: Settings) -> socket.socket:
@@ -229,10 +249,13 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
     )
 
 
-async def _run_controller(plane: Plane) -> None:
+async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
+    """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
     asked = asyncio.Event()
     _on_stop_signals(asked.set)
-    async with running_controller(plane) as (_, task):
+    if pipe is not None:
+        stop_when_closed(pipe, asked.set)
+    async with running_controller(plane, on_tick=None if pipe is None else partial(tell, pipe)) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -270,7 +293,7 @@ def _own_checks(url: str, parts: Parts) -> dict[str, Check]:
     return {"database": database, "schema": schema, "commands": commands}
 
 
-def _controller_check(task: "asyncio.Task[None]") -> Check:
+def _controller_check(task: "asyncio.Future[None]") -> Check:
     async def controller() -> str | None:
         return "the control loop ended" if task.done() else None
 
