@@ -85,13 +85,19 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
 
 
 async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> None:
-    """Make the first admin's token, keep it where the CLI looks for it, and show it this once."""
+    """Make the first admin's token, keep it where the CLI looks for it, and show it this once.
+
+    A token that is there already belongs to another control plane and stays; ours goes into the data directory.
+    """
     async with transaction(engine) as connection:
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
             return
     made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
-    write_token(path, made.secret)
-    say(f"admin token, shown once and kept in {path}:\n  {made.secret}")
+    ours = plane.settings.data_dir / "admin-token" if await asyncio.to_thread(path.exists) else path
+    write_token(ours, made.secret)
+    say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
+    if ours != path:
+        say(f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}")
 
 
 async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:

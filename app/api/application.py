@@ -70,6 +70,7 @@ def make_api(lifespan: Lifespan[FastAPI] | None = None, *, body_limit_bytes: int
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.router.routes.append(sync.QuickSync(PREFIX))
     for module in RESOURCES:
         app.include_router(module.router, prefix=PREFIX)
     app.include_router(health.router)

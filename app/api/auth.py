@@ -6,7 +6,7 @@ their services and the catalogue, and nothing that would show other projects' bu
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -123,14 +123,20 @@ def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False)
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
         is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
-        if not is_above and caller.scope not in scopes:
+        if not is_above:
             wanted = " or ".join(scopes) if least is None else f"{least} or above"
-            raise Forbidden(f"this needs a token of scope {wanted}; this one is of scope {caller.scope}")
+            require_scope(context, scopes, wanted)
         if everywhere and caller.projects is not None:
             raise Forbidden(f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}")
         return context
 
     return allowed
+
+
+def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> None:
+    """Raise Forbidden, which names what is wanted, unless the caller's token has one of the scopes."""
+    if context.caller.scope not in scopes:
+        raise Forbidden(f"this needs a token of scope {wanted}; this one is of scope {context.caller.scope}")
 
 
 Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
@@ -151,7 +157,9 @@ ClusterOperator = Annotated[Context, Depends(_allow(least="operator", everywhere
 Admin = Annotated[Context, Depends(_allow(least="admin", everywhere=True))]
 """Changes the catalogue, the policy and who may do what."""
 
-Agent = Annotated[Context, Depends(_allow("agent", "admin"))]
+AGENT_SCOPES: tuple[Scope, ...] = ("agent", "admin")
+
+Agent = Annotated[Context, Depends(_allow(*AGENT_SCOPES))]
 """A node's agent."""
 
 

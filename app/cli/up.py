@@ -10,13 +10,16 @@ from app.cli.local import load_settings, open_database
 from app.cli.surroundings import surroundings_of
 from app.logs import configure_logs
 
+SPEED = 20.0
+SEED = 1
+
 
 def up(
     context: typer.Context,
     demo: Annotated[bool, typer.Option("--demo", help="Show it at work on 8 simulated nodes under load")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="With --demo: go on running when the load is over")] = False,
-    speed: Annotated[float, typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second")] = 20.0,
-    seed: Annotated[int, typer.Option(min=0, help="With --demo: of load, noise and baseline")] = 1,
+    speed: Annotated[float, typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second")] = SPEED,
+    seed: Annotated[int, typer.Option(min=0, help="With --demo: of load, noise and baseline")] = SEED,
     nodes: Annotated[int, typer.Option(min=0, max=16, help="Without --demo: simulated nodes to start")] = 2,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded database")] = None,
 ) -> None:
@@ -27,6 +30,8 @@ def up(
     """
     if keep and not demo:
         raise typer.BadParameter("--keep is for --demo; without it everything runs until Ctrl-C")
+    if not demo and (speed != SPEED or seed != SEED):
+        raise typer.BadParameter("--speed and --seed are for --demo")
     settings = load_settings(data_dir=data_dir)
     if demo:
         from app.demo.run import DemoOptions, run_demo

@@ -190,7 +190,11 @@ def test_a_full_queue_asks_to_come_again(database: str) -> None:
         blocker = create_engine(api.url, poolclass=pool.NullPool)
         with blocker.begin() as connection:
             connection.execute(text("LOCK TABLE agent_boot IN ACCESS EXCLUSIVE MODE"))
-            for thread in threads:
+            threads[0].start()
+            deadline_s = time.monotonic() + 10.0
+            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
+                assert time.monotonic() < deadline_s, "the first observation never reached the database"
+            for thread in threads[1:]:
                 thread.start()
             # One is being written, one waits, and two are sent away.
             assert [answers.get(timeout=4.0), answers.get(timeout=4.0)] == [503, 503]

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from solvers.policies.scaling import HpaRule, Load, SaturationRule, Scaling, decide_hpa, decide_saturation
+from solvers.policies.scaling import HpaRule, Load, SaturationRule, ScalingStep, decide_hpa, decide_saturation
 from solvers.state import Json
 
 RULE = SaturationRule(threshold=0.8, hold_s=30.0, cool_down_s=60.0)
 HPA = HpaRule(tolerance=0.1, scale_down_window_s=300.0)
 
 
-def run_saturation(steps: Iterable[tuple[float, float]], memory: Json = None) -> list[Scaling]:
+def run_saturation(steps: Iterable[tuple[float, float]], memory: Json = None) -> list[ScalingStep]:
     """The decisions at (time, rate) on three replicas of 100 rps each; the memory passes through JSON."""
     decisions = []
     for now_s, rate_rps in steps:
@@ -37,47 +37,50 @@ def run_hpa(current: int, steps: Iterable[tuple[float, float]], rule: HpaRule = 
 def test_saturation_above_the_threshold_for_the_hold_period_scales_out() -> None:
     # 80 % of 300 rps is 240.
     assert run_saturation([(0, 250), (15, 250), (29, 250), (30, 250)]) == [
-        Scaling.HOLD,
-        Scaling.HOLD,
-        Scaling.HOLD,
-        Scaling.OUT,
+        ScalingStep.HOLD,
+        ScalingStep.HOLD,
+        ScalingStep.HOLD,
+        ScalingStep.OUT,
     ]
 
 
 def test_a_short_spike_does_not_scale_out() -> None:
-    assert run_saturation([(0, 250), (15, 239), (30, 250), (45, 250)]) == [Scaling.HOLD] * 4
+    assert run_saturation([(0, 250), (15, 239), (30, 250), (45, 250)]) == [ScalingStep.HOLD] * 4
 
 
 def test_exactly_at_the_threshold_holds() -> None:
-    assert run_saturation([(0, 240), (60, 240)]) == [Scaling.HOLD] * 2
+    assert run_saturation([(0, 240), (60, 240)]) == [ScalingStep.HOLD] * 2
 
 
 def test_scale_in_waits_for_the_cool_down_and_takes_one_at_a_time() -> None:
     # Without one replica 200 rps are left, of which 80 % are 160.
     steps = [(0, 100), (59, 100), (60, 100), (61, 100), (119, 100), (120, 100)]
     assert run_saturation(steps) == [
-        Scaling.HOLD,
-        Scaling.HOLD,
-        Scaling.IN,
-        Scaling.HOLD,
-        Scaling.HOLD,
-        Scaling.IN,
+        ScalingStep.HOLD,
+        ScalingStep.HOLD,
+        ScalingStep.IN,
+        ScalingStep.HOLD,
+        ScalingStep.HOLD,
+        ScalingStep.IN,
     ]
 
 
 def test_load_that_the_rest_could_not_carry_restarts_the_cool_down() -> None:
-    assert run_saturation([(0, 100), (50, 161), (60, 100), (119, 100), (120, 100)])[-2:] == [Scaling.HOLD, Scaling.IN]
+    assert run_saturation([(0, 100), (50, 161), (60, 100), (119, 100), (120, 100)])[-2:] == [
+        ScalingStep.HOLD,
+        ScalingStep.IN,
+    ]
 
 
 def test_rate_without_any_replica_scales_out_at_once() -> None:
     load = Load(rate_rps=1.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
-    assert decide_saturation(load, RULE, now_s=0, memory=None)[0] is Scaling.OUT
+    assert decide_saturation(load, RULE, now_s=0, memory=None)[0] is ScalingStep.OUT
     idle = Load(rate_rps=0.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
-    assert decide_saturation(idle, RULE, now_s=0, memory=None)[0] is Scaling.HOLD
+    assert decide_saturation(idle, RULE, now_s=0, memory=None)[0] is ScalingStep.HOLD
 
 
 def test_the_last_replica_goes_only_without_any_rate() -> None:
-    for rate_rps, expected in ((0.0, Scaling.IN), (0.1, Scaling.HOLD)):
+    for rate_rps, expected in ((0.0, ScalingStep.IN), (0.1, ScalingStep.HOLD)):
         load = Load(rate_rps=rate_rps, capacity_rps=100.0, capacity_without_one_rps=0.0)
         _, memory = decide_saturation(load, RULE, now_s=0, memory=None)
         assert decide_saturation(load, RULE, now_s=60, memory=memory)[0] is expected
@@ -85,14 +88,14 @@ def test_the_last_replica_goes_only_without_any_rate() -> None:
 
 @pytest.mark.parametrize("memory", [None, [], "x", {"version": 99, "saturated_since_s": 0}, {"saturated_since_s": 0}])
 def test_unknown_memory_starts_afresh(memory: Json) -> None:
-    assert run_saturation([(1000, 250)], memory) == [Scaling.HOLD]
+    assert run_saturation([(1000, 250)], memory) == [ScalingStep.HOLD]
 
 
 def test_a_clock_that_was_set_back_restarts_the_hold() -> None:
     assert run_saturation([(1000, 250), (500, 250), (529, 250), (530, 250)])[1:] == [
-        Scaling.HOLD,
-        Scaling.HOLD,
-        Scaling.OUT,
+        ScalingStep.HOLD,
+        ScalingStep.HOLD,
+        ScalingStep.OUT,
     ]
 
 
