@@ -15,6 +15,7 @@ from solvers.state import Json, Observed
 # Modules by name, imported when first asked for: a policy may load solvers.
 _MODULES = {
     "hetsev": "solvers.policies.hetsev",
+    "hetsev_greedy": "solvers.policies.hetsev_greedy",
     "k8s_hpa": "solvers.policies.k8s_hpa",
 }
 

@@ -77,9 +77,8 @@ def arrange(
     carriers = _remove_surplus(running, wanted)
     have = Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
     for key in sorted(wanted):
-        for _ in range(wanted[key] - have[key]):
-            if not _add(problem, carriers, key, rows[key]):
-                break
+        if wanted[key] > have[key]:
+            _add(problem, carriers, key, rows[key], wanted[key] - have[key])
     return [carrier for carrier in carriers if carrier.seats]
 
 
@@ -98,7 +97,7 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
         rounding_rps = ROUNDING * service.arrival_rate_rps
         for option in (one for one in by_efficiency if one.service == service.name):
             key = (service.name, option.gpu_type)
-            while missing_rps > rounding_rps and min(spare, room) > 0 and _add(problem, filled, key, option.row):
+            while missing_rps > rounding_rps and min(spare, room) > 0 and _add(problem, filled, key, option.row, 1):
                 missing_rps, spare, room = missing_rps - option.capacity_rps, spare - 1, room - 1
     return filled
 
@@ -113,18 +112,23 @@ def _remove_surplus(running: Sequence[Carrier], wanted: Mapping[Key, int]) -> li
             for index, carrier in enumerate(carriers)
             if carrier.gpu_type == gpu_type and any(seat.service == service for seat in carrier.seats)
         ]
-        emptiest_first = sorted(holders, key=lambda index: (_sm_percent(carriers[index]), -index))
-        for index in emptiest_first[: max(0, have[key] - wanted.get(key, 0))]:
-            carriers[index] = _without(carriers[index], service)
+        for index in removal_order(carriers, holders)[: max(0, have[key] - wanted.get(key, 0))]:
+            carriers[index] = without(carriers[index], service)
     return carriers
 
 
-def _without(carrier: Carrier, service: str) -> Carrier:
+def removal_order(carriers: Sequence[Carrier], holders: Sequence[int]) -> list[int]:
+    """Of the carriers that hold a replica, which gives it up first: the emptiest, of equals the last."""
+    return sorted(holders, key=lambda index: (_sm_percent(carriers[index]), -index))
+
+
+def without(carrier: Carrier, service: str) -> Carrier:
+    """The carrier less its replica of that service."""
     return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seat for seat in carrier.seats if seat.service != service))
 
 
-def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint) -> bool:
-    """Seat one replica; False when no running GPU holds it and no empty one is left."""
+def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int) -> int:
+    """Seat up to `count` replicas, on the running GPUs that hold one, then on empty ones; how many found a place."""
     service, gpu_type = key
     seat = Seat(service=service, row=row)
     fitting = [
@@ -135,16 +139,18 @@ def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoin
         and _sm_percent(carrier) + row.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
         and _obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
     ]
-    if fitting:
-        fullest = max(fitting, key=lambda index: (_sm_percent(carriers[index]), -index))
-        carriers[fullest] = Carrier(gpu_type=gpu_type, seats=(*carriers[fullest].seats, seat))
-        return True
-    carriers[:] = [carrier for carrier in carriers if carrier.seats]
-    stock = problem.gpu_type(gpu_type).count
-    if stock is not None and sum(carrier.gpu_type == gpu_type for carrier in carriers) >= stock:
-        return False
-    carriers.append(Carrier(gpu_type=gpu_type, seats=(seat,)))
-    return True
+    # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
+    fullest = sorted(fitting, key=lambda index: (-_sm_percent(carriers[index]), index))[:count]
+    for index in fullest:
+        carriers[index] = Carrier(gpu_type=gpu_type, seats=(*carriers[index].seats, seat))
+    fresh = count - len(fullest)
+    if fresh > 0:
+        carriers[:] = [carrier for carrier in carriers if carrier.seats]
+        stock = problem.gpu_type(gpu_type).count
+        if stock is not None:
+            fresh = min(fresh, max(0, stock - sum(carrier.gpu_type == gpu_type for carrier in carriers)))
+        carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * fresh)
+    return len(fullest) + fresh
 
 
 def _obeys(problem: Problem, carrier: Carrier) -> bool:

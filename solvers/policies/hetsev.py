@@ -14,10 +14,10 @@ without a cap); memory, SM and power totals are per GPU type; all services are s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
 from solvers.dispatch.fair_queues import WaitingReplica, fair_order
@@ -27,7 +27,7 @@ from solvers.placement.solve import solve as solve_placement
 from solvers.plan import Plan, UnservedReason, diff
 from solvers.policies.arrange import Key, arrange, running_carriers, top_up
 from solvers.policies.configure import Companies, Configuration, configure
-from solvers.policies.limits import MOST_REPLICAS
+from solvers.policies.counting import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
 from solvers.policies.routing import Carrier, Seat, route
 from solvers.predict.colocation import max_execution_ms
 from solvers.problem import OperatingPoint, Problem
@@ -37,11 +37,6 @@ from solvers.state import Json, Observed
 
 NAME = "hetsev"
 MEMORY_VERSION = 1
-
-LAUNCH_S = 20.0
-"""From the decision to the first served request, where nobody measured it."""
-LAUNCH_WEIGHT_PER_S = 0.005
-"""κ: a launch of 20 s costs as much as 10 % of the replica's hourly cost, so that small savings swap nothing."""
 
 CONSOLIDATION_GAIN = 0.10
 CONSOLIDATION_HOLD_S = 60.0
@@ -164,88 +159,23 @@ def _count(
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
+    taken = (
+        Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
+        for key, times in sorted(lost.items())
+        if key in configurations
+    )
     solution, report = solve_autoscale(
         AutoscaleProblem(
-            services=tuple(
-                ServiceTarget(
-                    name=service.name,
-                    arrival_rate_rps=service.arrival_rate_rps,
-                    priority=service.priority,
-                    min_replicas=min(MOST_REPLICAS, service.min_replicas),
-                    max_replicas=MOST_REPLICAS
-                    if service.max_replicas is None
-                    else min(MOST_REPLICAS, service.max_replicas),
-                )
-                for service in problem.services
-            ),
-            options=tuple(_option(one, running.get(key, 0)) for key, one in sorted(configurations.items())),
-            totals=_totals(problem, configurations, lost),
+            services=tuple(service_target(service) for service in problem.services),
+            options=tuple(option(one, running.get(key, 0)) for key, one in sorted(configurations.items())),
+            totals=type_totals(problem, taken),
             launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
         ),
         budget,
     )
     counts = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
     reasons = {entry.service: entry.reason for entry in solution.unserved}
-    return _cut(problem, counts, reasons), reasons, report
-
-
-def _cut(problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason]) -> dict[Key, int]:
-    """The counts up to MOST_REPLICAS in all, highest priority first; `reasons` learns who is cut short by that."""
-    room = MOST_REPLICAS
-    kept = {}
-    for key in sorted(counts, key=lambda key: (-problem.service(key[0]).priority, key)):
-        kept[key] = min(counts[key], room)
-        room -= kept[key]
-        if kept[key] < counts[key] or kept[key] == MOST_REPLICAS:
-            reasons[key[0]] = "budget"
-    return {key: count for key, count in kept.items() if count > 0}
-
-
-def _option(configuration: Configuration, running: int) -> Option:
-    row = configuration.row
-    return Option(
-        service=configuration.service,
-        gpu_type=configuration.gpu_type,
-        capacity_rps=configuration.capacity_rps,
-        cost_usd_per_hour=configuration.cost_usd_per_hour,
-        memory_mib=row.memory_mib,
-        sm_percent=row.sm_percent,
-        power_w=row.power_w,
-        running=running,
-        launch_s=LAUNCH_S,
-    )
-
-
-def _totals(
-    problem: Problem, configurations: Mapping[Key, Configuration], lost: Mapping[Key, int]
-) -> tuple[TypeTotals, ...]:
-    """What the GPUs of each type offer together, less what replicas that found no place would have taken."""
-    totals = []
-    for gpu_type in problem.gpu_types:
-        gone = [
-            (configurations[key].row, times)
-            for key, times in sorted(lost.items())
-            if key[1] == gpu_type.name and key in configurations
-        ]
-        count = gpu_type.count
-        totals.append(
-            TypeTotals(gpu_type=gpu_type.name)
-            if count is None
-            else TypeTotals(
-                gpu_type=gpu_type.name,
-                gpus=count,
-                memory_mib=_left(gpu_type.memory_mib * count, [row.memory_mib * times for row, times in gone]),
-                sm_percent=_left(100.0 * count, [row.sm_percent * times for row, times in gone]),
-                power_w=_left(
-                    (gpu_type.power_cap_w - gpu_type.idle_w) * count, [row.power_w * times for row, times in gone]
-                ),
-            )
-        )
-    return tuple(totals)
-
-
-def _left(total: float, taken: Sequence[float]) -> float:
-    return max(0.0, total - sum(taken))
+    return cut(problem, counts, reasons), reasons, report
 
 
 def _shrink(

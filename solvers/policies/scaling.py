@@ -16,7 +16,7 @@ _VERSION = 1
 _GUARD = 1e-9
 
 
-class Scaling(StrEnum):
+class ScalingStep(StrEnum):
     """What HetSev's trigger says."""
 
     OUT = "out"
@@ -69,24 +69,24 @@ class HpaDecision:
     """Before the scale-down window."""
 
 
-def decide_saturation(load: Load, rule: SaturationRule, *, now_s: float, memory: Json) -> tuple[Scaling, Json]:
+def decide_saturation(load: Load, rule: SaturationRule, *, now_s: float, memory: Json) -> tuple[ScalingStep, Json]:
     """OUT after `hold_s` above the threshold, IN after `cool_down_s` in which the rest would stay below it, else HOLD.
 
     With no replica and some rate there is nothing to measure, so it says OUT at once. After OUT and IN the timers
     start anew. Source: HetSev, section 4.1.
     """
     if load.capacity_rps <= 0:
-        return (Scaling.OUT if load.rate_rps > 0 else Scaling.HOLD), _timers()
+        return (ScalingStep.OUT if load.rate_rps > 0 else ScalingStep.HOLD), _timers()
     saturated_s = slack_s = None
     if load.rate_rps > rule.threshold * load.capacity_rps:
         saturated_s = _remembered(memory, "saturated_since_s", now_s)
         if now_s - saturated_s >= rule.hold_s:
-            return Scaling.OUT, _timers()
+            return ScalingStep.OUT, _timers()
     elif load.rate_rps <= rule.threshold * load.capacity_without_one_rps:
         slack_s = _remembered(memory, "slack_since_s", now_s)
         if now_s - slack_s >= rule.cool_down_s:
-            return Scaling.IN, _timers(slack_since_s=now_s)
-    return Scaling.HOLD, _timers(saturated_since_s=saturated_s, slack_since_s=slack_s)
+            return ScalingStep.IN, _timers(slack_since_s=now_s)
+    return ScalingStep.HOLD, _timers(saturated_since_s=saturated_s, slack_since_s=slack_s)
 
 
 def decide_hpa(
