@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BeforeValidator
 from starlette.responses import JSONResponse, Response
 
 from app.api.answers import PUBLIC, Responses
@@ -27,9 +28,17 @@ async def livez() -> HealthView:
     return HealthView(status="ok")
 
 
+def _is_said(given: object) -> object:
+    """`?verbose` alone says yes, as it does for Kubernetes' own endpoints."""
+    return True if given == "" else given
+
+
 @router.get("/readyz", response_model=HealthView, responses=PUBLIC | _UNREADY)
 async def readyz(
-    request: Request, verbose: Annotated[bool, Query(description="Name every part, also those that are well")] = False
+    request: Request,
+    verbose: Annotated[
+        bool, BeforeValidator(_is_said), Query(description="Name every part, also those that are well")
+    ] = False,
 ) -> JSONResponse:
     """Whether this process can do its work: database, schema, listener, and the control loop where it runs here."""
     return await _readiness(request, verbose)
