@@ -13,7 +13,8 @@ Limits do not wait for a trigger: missing replicas to the service's least number
 number go, at once. A replica that cannot meet its SLO where it is carries nothing and goes, too.
 
 New neighbours slow down what runs. A replica that this policy started has that priced in (`configure`); another
-policy's may become saturated by it, which its own trigger then finds.
+policy's may become saturated by it, which its own trigger then finds. Where GPUs are short, the more important service
+gets its capacity up to the threshold before a lesser one gets any; but nothing that runs is displaced.
 
 Source: HetSev (Future Internet 2023), section 4.1. Changed: the cool-down also is how long slack must last; counts are
 for all saturated services together, by falling priority, because they share the GPUs.
@@ -43,8 +44,6 @@ from solvers.state import Json, Observed
 NAME = "hetsev_greedy"
 MEMORY_VERSION = 1
 RULE = SaturationRule()
-
-Configurations = Mapping[Key, Configuration]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

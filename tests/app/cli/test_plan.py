@@ -97,6 +97,7 @@ def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None
         cli("plan", tmp_path / "none.json").err
         == f"Error: cannot read {tmp_path}/none.json: No such file or directory\n"
     )
-    assert "no policy is called 'magic'; there are hetsev, hetsev_greedy, k8s_hpa" in cli("plan", EXAMPLE, "--policy", "magic").err
+    refused = cli("plan", EXAMPLE, "--policy", "magic")
+    assert "no policy is called 'magic'; there are hetsev, hetsev_greedy, k8s_hpa" in refused.err
     result = cli("plan", EXAMPLE, "-o", tmp_path / "no" / "plan.json")
     assert (result.code, result.err.startswith("Error: cannot write ")) == (1, True)

@@ -79,7 +79,7 @@ def by_type(plan: Plan, service: str = "chat") -> dict[str, int]:
     return {key[1]: count for key, count in sorted(replica_counts(plan).items()) if key[0] == service}
 
 
-def unserved(plan: Plan) -> list[tuple[str, float, str, int]]:
+def unserved(plan: Plan) -> list[tuple[object, ...]]:
     return [(each.service, each.rate_rps, each.reason, each.replicas_missing) for each in plan.unserved]
 
 
@@ -179,6 +179,17 @@ def test_the_dearest_replica_that_can_be_spared_goes_first() -> None:
     ]
 
 
+def test_a_dear_replica_goes_first_even_where_it_carries_the_most() -> None:
+    # 100 rps on `dear`, 50 on each `cheap`: the rest of 100 carries 60 rps below the threshold.
+    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
+    problem = a_problem(a_service("chat", rate_rps=60.0), types=types, rows=HALF)
+    faster = tuple(
+        replace(each, rows=(a_row(50.0, 5.0),)) if each.gpu_type == "dear" else each for each in problem.points
+    )
+    problem = running(replace(problem, points=faster), gpu("dear", "chat"), gpu("cheap", "chat", count=2))
+    assert by_type(course(problem, [(0, 60), (60, 60)])[-1]) == {"cheap": 2}
+
+
 def test_while_all_hold_the_counts_stay_although_a_better_arrangement_exists() -> None:
     # Two services, each alone on a GPU, would fit on one.
     problem = a_problem(a_service("a", rate_rps=30.0), a_service("b", rate_rps=30.0), rows=HALF)
@@ -229,6 +240,10 @@ def test_of_too_many_replicas_those_on_the_dearest_type_go() -> None:
 
 def test_it_never_scales_in_below_the_least_number() -> None:
     assert sizes(course(chat(0.0, min_replicas=2), [(0, 90), (60, 0), (120, 0), (180, 0), (240, 0)])) == [3, 3, 2, 2, 2]
+    # A replica that went and came again would come on the cheap type.
+    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
+    problem = running(a_problem(a_service("chat", min_replicas=1), types=types), gpu("dear", "chat"))
+    assert by_type(course(problem, [(0, 0), (60, 0), (120, 0)])[-1]) == {"dear": 1}
 
 
 @pytest.mark.parametrize(
@@ -254,6 +269,14 @@ def test_when_gpus_are_short_the_important_services_are_served() -> None:
     assert unserved(plan) == [("a", pytest.approx(80.0), "stock", 0)]
 
 
+def test_what_runs_is_not_displaced_by_a_more_important_service() -> None:
+    services = (a_service("a", rate_rps=80.0), a_service("z", rate_rps=80.0, priority=5.0))
+    problem = a_problem(*services, types=(a_type(count=1),), rows=(a_row(60.0, 5.0),))
+    plan, _, _ = tick(running(problem, gpu("gpu", "a", sm_percent=60.0)))
+    assert [by_type(plan, name) for name in "az"] == [{"gpu": 1}, {}]
+    assert unserved(plan) == [("z", 80.0, "sm", 0)]
+
+
 def test_where_the_counted_replicas_find_no_place_other_types_make_up_for_them() -> None:
     # 100 rps want a capacity of 125. By its totals the cheap GPU holds one more half, but no second one of a service.
     types = (a_type("small", count=1), a_type("large", price_usd_per_hour=3.0))
@@ -268,6 +291,9 @@ def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     assert [entry[2] for entry in unserved(plan)] == ["budget"]
     huge = running(chat(10.0), gpu("gpu", "chat", count=10**12), gpu("gpu", "chat", count=10**12))
     assert sizes([tick(huge)[0]]) == [MOST_REPLICAS]
+    another = replace(huge, services=(*huge.services, a_service("late", rate_rps=100.0)))
+    nearly = running(another, gpu("gpu", "chat", count=MOST_REPLICAS - 1))
+    assert sizes([tick(nearly)[0]]) == [MOST_REPLICAS]
 
 
 def test_a_problem_without_services_or_without_gpus_has_an_empty_plan() -> None:
