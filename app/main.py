@@ -46,6 +46,9 @@ log = structlog.get_logger(__name__)
 CONTROLLER_CONNECTIONS = 4
 """Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
 
+CONTROLLER_NICENESS = 5
+"""A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
+
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
 
@@ -201,6 +204,7 @@ class ControllerBody:
     """The API's; the machine's monotonic clock behind it is the same in every process."""
 
     def __call__(self, pipe: Connection) -> None:
+        os.nice(CONTROLLER_NICENESS)
         configure_logs(self.settings)
         asyncio.run(_run_controller(make_plane(self.settings, self.url, self.clock), pipe))
 

@@ -198,14 +198,15 @@ def _full(entry: Observation) -> Observation:
 
 def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Figures:
     latency_ms = tally.latency_ms or [float("nan")]
-    workers = process.children(recursive=True)
+    controllers = [child for child in process.children() if "resource_tracker" not in " ".join(child.cmdline())]
+    workers = [worker for controller in controllers for worker in controller.children()]
     return {
         "offered_per_s": rate,
         "durable_per_s": len(tally.latency_ms) / seconds,
         "failed": tally.failed,
         "latency_ms_p50": float(np.percentile(latency_ms, 50)),
         "latency_ms_p99": float(np.percentile(latency_ms, 99)),
-        "api_and_controller_rss_mib": process.memory_info().rss / MIB,
+        "api_and_controller_rss_mib": sum(each.memory_info().rss for each in (process, *controllers)) / MIB,
         "solver_worker_rss_mib": sum(worker.memory_info().rss for worker in workers) / MIB,
     }
 

@@ -91,8 +91,8 @@ class Snapshot:
     """What the policy wrote down at the last tick."""
 
 
-WINDOWS_IN_SNAPSHOT = 120
-"""Newest windows per service in a snapshot: two minutes at the default length. Longer memory is the policy's own."""
+WINDOWS_IN_SNAPSHOT = 60
+"""Newest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

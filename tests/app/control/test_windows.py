@@ -59,9 +59,9 @@ def test_a_window_that_cannot_be_true_is_moved(start_s: float, placed_s: float) 
     assert placed_start_s(make_observation(start_s), RECEIVED_S) == placed_s
 
 
-def test_a_snapshot_holds_two_minutes_of_short_windows_with_the_open_one_last() -> None:
+def test_a_snapshot_holds_sixty_windows_with_the_open_one_last() -> None:
     numbers = snapshot_numbers(1001.0, 2.0)
-    assert (len(numbers), numbers[-1]) == (120, 500)
+    assert (len(numbers), numbers[-1]) == (60, 500)
 
 
 def test_readings_of_all_nodes_are_added_and_given_oldest_first() -> None:
