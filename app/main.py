@@ -169,7 +169,7 @@ def run_controller(settings: Settings) -> None:
 
 
 def serve(settings: Settings) -> None:
-    """API and controller in this process, until SIGTERM or SIGINT."""
+    """API and controller, until SIGTERM or SIGINT."""
     asyncio.run(serve_plane(make_plane(settings)))
 
 

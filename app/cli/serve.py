@@ -1,4 +1,4 @@
-"""`plimsoll serve`: the API and the control loop in this process."""
+"""`plimsoll serve`: the API here, the control loop in a process beside it."""
 
 import asyncio
 from typing import Annotated
