@@ -108,7 +108,8 @@ async def tick(loop: Loop) -> TickOutcome:
         reason=decision.reason,
     )
     plan_id = await loop.store.record_plan(record)
-    await loop.store.save_memory(snapshot.settings.policy, decision.memory)
+    if decision.memory != snapshot.memory:
+        await loop.store.save_memory(snapshot.settings.policy, decision.memory)
     watch.lap("record")
     # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)

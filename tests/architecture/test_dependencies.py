@@ -159,7 +159,7 @@ def tracked_texts() -> dict[str, str]:
 # Put together here, so that this file does not find itself.
 UNWANTED = {
     "a path of one machine": r"(?<![\w.])/(?:root|work|home/[a-z]+)/" + r"\w",
-    "a package registry": r"(?i)\b(?:pypi|npmjs|crates|pythonhosted)\." + r"(?:org|io|com)\b",
+    "a package registry": r"(?i)\b(?:py" + r"pi|npm" + r"js|crates|python" + r"hosted)\." + r"(?:org|io|com)\b",
     "an index address": r"(?i)--(?:extra-)?index-" + r"url\b",
     "somebody's key": r"-----BEGIN [A-Z ]*PRIVATE " + r"KEY",
 }
