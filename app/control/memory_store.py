@@ -102,7 +102,7 @@ class MemoryStore:
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick."""
         window_s = self.settings.window_s
-        wanted = snapshot_numbers(now.timestamp(), window_s)
+        wanted = snapshot_numbers(now.timestamp(), window_s, self._services.values())
         kept = {key: sums for key, sums in self._sums.get(window_s, {}).items() if key[1] >= wanted.start}
         self._sums = {window_s: kept}
         approved_id = max((key for key, record in self.plans.items() if record.state == "approved"), default=None)

@@ -82,7 +82,7 @@ class Snapshot:
     target: BoundPlan | None
     settings: PolicySettings
     windows: tuple[ServiceWindow, ...]
-    """Recent windows, oldest first; at most WINDOWS_IN_SNAPSHOT per service."""
+    """Recent windows, oldest first: as many as the longest delay of the services looks back, within limits."""
     statuses: tuple[NodeStatus, ...]
     approved: BoundPlan | None = None
     """A plan that a person approved and that is not yet the target."""
@@ -92,7 +92,7 @@ class Snapshot:
 
 
 WINDOWS_IN_SNAPSHOT = 60
-"""Newest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
+"""Fewest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,16 @@ from datetime import UTC, datetime
 
 from agents.protocol import Observation
 from app.control.store import WINDOWS_IN_SNAPSHOT, ServiceWindow
+from solvers.state import Service
 
 OLDEST_WINDOW_S = 7 * 86400.0
 """An agent that was cut off sends what it kept; a window that claims to be older comes from a wrong clock."""
 
 LATENESS = 0.5
 """Agents report at each multiple of their period, always a little late: by less than this share of the window."""
+
+MOST_WINDOWS = 600
+"""Ten minutes at the default length, Ray Serve's default downscale delay; a longer delay acts as this one."""
 
 WindowKey = tuple[str, int]
 """(service, number of the window: its start divided by its length)."""
@@ -98,10 +102,15 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
         )
 
 
-def snapshot_numbers(now_s: float, window_s: float) -> range:
-    """Numbers of the windows that a snapshot holds, the one that is open now among them."""
+def snapshot_numbers(now_s: float, window_s: float, services: Iterable[Service] = ()) -> range:
+    """Numbers of the windows that a snapshot holds, the one that is open now among them.
+
+    As many as the longest delay of the services needs, at least WINDOWS_IN_SNAPSHOT, at most MOST_WINDOWS.
+    """
+    delays_s = [max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s) for one in services]
+    wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
     newest = math.floor(now_s / window_s)
-    return range(newest - WINDOWS_IN_SNAPSHOT + 1, newest + 1)
+    return range(newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MOST_WINDOWS) + 1, newest + 1)
 
 
 def make_windows(sums: Mapping[WindowKey, Sums], window_s: float) -> tuple[ServiceWindow, ...]:

@@ -1,6 +1,6 @@
 """The Store on PostgreSQL."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 
@@ -17,7 +17,7 @@ from app.db.observation_rows import place
 from app.db.tables import cluster
 from solvers.plan import BoundPlan
 from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, Json
+from solvers.state import ClusterState, Json, Service
 
 
 class PostgresStore:
@@ -52,7 +52,7 @@ class PostgresStore:
                 points=await self._load_points(connection, revisions.profile_revision),
                 target=None if target is None else target[1],
                 settings=settings,
-                windows=await _load_windows(connection, now, settings.window_s),
+                windows=await _load_windows(connection, now, settings.window_s, state.services),
                 statuses=statuses,
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
@@ -121,8 +121,10 @@ class PostgresStore:
         return self._points
 
 
-async def _load_windows(connection: AsyncConnection, now: datetime, window_s: float) -> tuple[ServiceWindow, ...]:
-    wanted = snapshot_numbers(now.timestamp(), window_s)
+async def _load_windows(
+    connection: AsyncConnection, now: datetime, window_s: float, planned: Sequence[Service]
+) -> tuple[ServiceWindow, ...]:
+    wanted = snapshot_numbers(now.timestamp(), window_s, planned)
     found = await connection.execute(
         text(
             "SELECT service, window_start, arrivals, served, in_slo, rejected, latency_buckets FROM service_window "

@@ -16,6 +16,7 @@ from app.control.windows import (
     sums_of,
     window_number,
 )
+from tests.app.control.fleets import a_service
 
 RECEIVED_S = 1_000_000.0
 
@@ -62,6 +63,15 @@ def test_a_window_that_cannot_be_true_is_moved(start_s: float, placed_s: float) 
 def test_a_snapshot_holds_sixty_windows_with_the_open_one_last() -> None:
     numbers = snapshot_numbers(1001.0, 2.0)
     assert (len(numbers), numbers[-1]) == (60, 500)
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "count"),
+    [(0.0, 60), (100.0, 60), (300.0, 151), (86_400.0, 600)],  # 300 s / 2 s and the open one
+)
+def test_a_snapshot_looks_back_as_far_as_the_longest_delay_within_limits(delay_s: float, count: int) -> None:
+    services = [a_service("quick", downscale_delay_s=0.0), a_service("slow", downscale_delay_s=delay_s)]
+    assert len(snapshot_numbers(1001.0, 2.0, services)) == count
 
 
 def test_readings_of_all_nodes_are_added_and_given_oldest_first() -> None:
