@@ -78,12 +78,12 @@ def window_number(end_s: float, window_s: float) -> int:
 def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterator[tuple[WindowKey, Sums]]:
     """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
 
-    Of a longer stretch than a snapshot holds, the newest windows alone: nobody reads the older ones.
+    Of a longer stretch than any snapshot holds, the newest windows alone: nobody reads the older ones.
     """
     newest = window_number(end_s, window_s)
     covered = max(1, round(observation.window_s / window_s))
     for service, counts in sums_of(observation):
-        for part in range(min(covered, WINDOWS_IN_SNAPSHOT)):
+        for part in range(min(covered, MOST_WINDOWS)):
             yield (service, newest - part), counts if covered == 1 else counts.part(part, covered)
 
 

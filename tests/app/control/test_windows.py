@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from agents.protocol import Observation, ServiceReading
-from app.control.store import WINDOWS_IN_SNAPSHOT
 from app.control.windows import (
+    MOST_WINDOWS,
     Sums,
     add_all,
     make_windows,
@@ -119,5 +119,5 @@ def test_a_reading_of_about_one_window_stays_whole(window_s: float) -> None:
 
 def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> None:
     parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
-    assert [number for _, number in parts] == list(range(3599, 3599 - WINDOWS_IN_SNAPSHOT, -1))
+    assert [number for _, number in parts] == list(range(3599, 3599 - MOST_WINDOWS, -1))
     assert {counts.arrivals for counts in parts.values()} == {2}
