@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  { echo "Plimsoll needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@echo "installing Plimsoll into $(VENV) ..."
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[server,dev]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[server,ml,dev]'
 	@touch $@
 
 demo: install

@@ -1,0 +1,93 @@
+"""Fit: what one technique learned from samples, as data; and how wrong it is known to be.
+
+A technique is a module with two functions:
+
+    fit(samples) -> Coefficients                     from the samples of one group (network, GPU type), all alone
+    predict(coefficients, queries) -> (N,) values    for queries of that group; their `neighbours` are not looked at
+
+A *pooled* technique learns all groups at once, `fit_groups(samples) -> {group: Coefficients}`, and still leaves one
+self-contained Coefficients per group. A technique that cannot learn from what it is given raises `TooFewSamples`; the
+choice then passes it over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from solvers.predict.samples import Group, Queries, Reals, Samples
+
+Quantity = Literal["latency_ms", "interference", "power_w", "memory_mib"]
+"""`interference` is the factor >= 1 by which neighbours stretch the latency; of a GPU type (network "")."""
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+"""Levels at which a Quality knows the quantile of measured / predicted."""
+
+
+class TooFewSamples(ValueError):
+    """The samples do not determine the technique's coefficients; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Coefficients:
+    """Named arrays and names: all that a technique needs to predict. Nothing in it is code."""
+
+    arrays: Mapping[str, Reals]
+    """Of any shape; a single number is an array of shape ()."""
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names, e.g. which network stands in which row of an array."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How far predictions are from measurements; errors are |predicted − measured| / measured."""
+
+    training_error: float
+    """Mean over the samples that the fit was made from."""
+    cross_validated_error: float
+    """Mean over samples that were held out in turn; infinite where there were too few to hold any out."""
+    cross_validated_error_p90: float
+    sample_count: int
+    ratio_quantiles: tuple[float, ...]
+    """(len(LEVELS),) quantiles of measured / predicted over held-out samples, ascending: the fit's uncertainty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """One technique's coefficients for one quantity of one group, with their quality and origin."""
+
+    quantity: Quantity
+    group: Group
+    technique: str
+    coefficients: Coefficients
+    quality: Quality
+    source: str = ""
+    rejected: tuple[tuple[str, float], ...] = ()
+    """(technique, cross-validated error) of those that the choice passed over, best first."""
+
+
+class Technique(Protocol):
+    """A module that learns each group by itself."""
+
+    @staticmethod
+    def fit(samples: Samples) -> Coefficients:
+        """Coefficients from samples of one group; raises TooFewSamples."""
+        ...
+
+    @staticmethod
+    def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+        """(N,) values for queries of that group."""
+        ...
+
+
+class PooledTechnique(Protocol):
+    """A module that learns all groups together: what one network shows tells something about the others."""
+
+    @staticmethod
+    def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
+        """Coefficients of every group among the samples; raises TooFewSamples."""
+        ...
+
+    @staticmethod
+    def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+        """(N,) values for queries of one group."""
+        ...

@@ -1,0 +1,1 @@
+"""Techniques that predict the execution time of a batch, alone on the GPU. One file each, named by technique."""
