@@ -4,7 +4,7 @@ A *query* says under which conditions; a *sample* is a query with what was measu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -47,6 +47,8 @@ class Queries:
     """(N,) graphics clock; NaN = the GPU type's own highest, or not known."""
     time_quota_percent: Reals
     """(N,) share of time in which the replica may launch kernels; 100 = always."""
+    power_limit_w: Reals
+    """(N,) limit set on the board; NaN = its own highest, or not known."""
     neighbours: tuple[Company, ...]
 
     def __len__(self) -> int:
@@ -61,20 +63,13 @@ class Queries:
             sm_percent=self.sm_percent[rows],
             clock_mhz=self.clock_mhz[rows],
             time_quota_percent=self.time_quota_percent[rows],
+            power_limit_w=self.power_limit_w[rows],
             neighbours=tuple(self.neighbours[row] for row in rows),
         )
 
     def alone(self) -> Self:
         """The same queries without neighbours."""
-        return type(self)(
-            network=self.network,
-            gpu_type=self.gpu_type,
-            batch=self.batch,
-            sm_percent=self.sm_percent,
-            clock_mhz=self.clock_mhz,
-            time_quota_percent=self.time_quota_percent,
-            neighbours=((),) * len(self),
-        )
+        return replace(self, neighbours=((),) * len(self))
 
     def groups(self) -> Mapping[Group, Indices]:
         """Positions of the rows of every (network, GPU type), groups sorted by name."""
@@ -118,9 +113,10 @@ def make_queries(
     sm_percent: Sequence[float] | Reals,
     clock_mhz: Sequence[float] | Reals | None = None,
     time_quota_percent: Sequence[float] | Reals | None = None,
+    power_limit_w: Sequence[float] | Reals | None = None,
     neighbours: Sequence[Company] | None = None,
 ) -> Queries:
-    """Queries from columns; absent ones mean: clock not known, no time quota, alone."""
+    """Queries from columns; absent ones mean: clock not known, no quota, no limit, alone."""
     size = len(network)
     return Queries(
         network=tuple(network),
@@ -129,6 +125,7 @@ def make_queries(
         sm_percent=np.asarray(sm_percent, dtype=np.float64),
         clock_mhz=_column(clock_mhz, size, np.nan),
         time_quota_percent=_column(time_quota_percent, size, 100.0),
+        power_limit_w=_column(power_limit_w, size, np.nan),
         neighbours=((),) * size if neighbours is None else tuple(tuple(sorted(entry)) for entry in neighbours),
     )
 
