@@ -60,6 +60,10 @@ class Fields:
         """The path of field `name`."""
         return f"{self._path}.{name}" if self._path else name
 
+    def names(self) -> tuple[str, ...]:
+        """All fields of an object whose names are free, in their order."""
+        return tuple(self._document)
+
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
         self._asked.add(name)

@@ -1,0 +1,108 @@
+"""Cross-validation: what a technique says of samples that it has not seen, and the Quality that follows from it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from solvers.predict.fit import LEVELS, Coefficients, Quality
+from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.techniques import Learner
+
+Folds = npt.NDArray[np.intp]
+
+FOLDS = 5
+LEAVE_ONE_OUT_UP_TO = 16
+"""Conditions of one group up to which each is held out by itself."""
+UNKNOWN_SIGMA = 0.3
+"""Standard deviation of ln(measured / predicted) where nothing could be held out: the truth is within a factor 1.64
+with 90 %. About what a curve scaled from another GPU type is off in the shipped catalogue."""
+EMPIRICAL_FROM = 30
+"""Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
+
+
+def hold_out(learner: Learner, samples: Samples, *, seed: int) -> Reals:
+    """(N,) predictions, each by a fit that did not see its row; NaN where the others were too few.
+
+    A pooled technique learns all groups in every fold, another one each group by itself.
+    """
+    parts = [np.arange(len(samples))] if learner.is_pooled else list(samples.at.groups().values())
+    predictions = np.full(len(samples), np.nan)
+    for rows in parts:
+        part = samples.take(rows)
+        folds = make_folds(part.at, seed=seed, singly=not learner.is_pooled)
+        for fold in range(int(folds.max(initial=-1)) + 1):
+            learned = learner.fit_groups(part.take(np.flatnonzero(folds != fold)))
+            held = np.flatnonzero(folds == fold)
+            predictions[rows[held]] = predict_groups(learner, learned, part.at.take(held))
+    return predictions
+
+
+def predict_groups(learner: Learner, learned: Mapping[Group, Coefficients], queries: Queries) -> Reals:
+    """(N,) predictions for queries of any groups; NaN where a group was not learned."""
+    predictions = np.full(len(queries), np.nan)
+    for group, rows in queries.groups().items():
+        if group in learned:
+            predictions[rows] = learner.predict(learned[group], queries.take(rows))
+    return predictions
+
+
+def make_folds(queries: Queries, *, seed: int, singly: bool = False) -> Folds:
+    """(N,) the fold in which each row is held out; the rows' order does not matter.
+
+    Rows of equal conditions are held out together, for a replicate would give the answer away. Each group is spread
+    evenly over the folds. `singly`: few conditions are held out one by one.
+    """
+    folds = np.zeros(len(queries), dtype=np.intp)
+    for rows in queries.groups().values():
+        condition = _conditions(queries.take(rows))
+        distinct = int(condition.max()) + 1
+        count = distinct if singly and distinct <= LEAVE_ONE_OUT_UP_TO else FOLDS
+        folds[rows] = (np.random.default_rng(seed).permutation(distinct) % count)[condition]
+    return folds
+
+
+def _conditions(queries: Queries) -> Indices:
+    """(N,) number of each row's condition, counted in sorted order."""
+    _, company = np.unique(np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True)
+    numbers = (
+        queries.batch,
+        queries.sm_percent,
+        queries.clock_mhz,
+        queries.time_quota_percent,
+        queries.power_limit_w,
+        company.astype(np.float64),
+    )
+    _, condition = np.unique(np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True)
+    numbered: Indices = condition.reshape(-1).astype(np.intp)
+    return numbered
+
+
+def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
+    """The quality of a fit from (N,) measured, fitted and held-out values."""
+    errors = np.abs(held_out - measured) / measured
+    is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
+    log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
+    return Quality(
+        training_error=float(np.mean(np.abs(fitted - measured) / measured)),
+        cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
+        cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
+        sample_count=len(measured),
+        ratio_quantiles=tuple(np.exp(log_ratio_quantiles(log_ratios)).tolist()),
+    )
+
+
+def log_ratio_quantiles(log_ratios: Reals) -> Reals:
+    """(len(LEVELS),) quantiles of ln(measured / predicted) that the next measurement follows.
+
+    Read off from EMPIRICAL_FROM ratios on. Of fewer, by Student's distribution of the next normal value around 0 with
+    their root mean square; of less than three, an unknown fit's.
+    """
+    count = len(log_ratios)
+    if count >= EMPIRICAL_FROM:
+        return np.asarray(np.quantile(log_ratios, LEVELS))
+    if count < 3:
+        return UNKNOWN_SIGMA * np.asarray(stats.norm.ppf(LEVELS))
+    spread = float(np.sqrt(np.mean(log_ratios**2) * (1.0 + 1.0 / count)))
+    return spread * np.asarray(stats.t.ppf(LEVELS, count))

@@ -1,0 +1,68 @@
+"""The techniques that the automatic choice tries, in the order of preference between equals.
+
+Each is a module of its own; it is imported when it is first used.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from solvers.predict.fit import Coefficients, PooledTechnique, Quantity, Technique, TooFewSamples
+from solvers.predict.samples import Group, Queries, Reals, Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """One technique, called alike whether it learns each group by itself or all of them together."""
+
+    name: str
+    """Of the technique; its module is called so."""
+    package: str
+    is_pooled: bool = False
+
+    def fit_groups(self, samples: Samples) -> Mapping[Group, Coefficients]:
+        """Coefficients of every group that has enough samples."""
+        if self.is_pooled:
+            try:
+                return cast(PooledTechnique, self._module).fit_groups(samples)
+            except TooFewSamples:
+                return {}
+        learned = {}
+        for group, rows in samples.at.groups().items():
+            try:
+                learned[group] = cast(Technique, self._module).fit(samples.take(rows))
+            except TooFewSamples:
+                continue
+        return learned
+
+    def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
+        """(N,) values for queries of one group."""
+        return cast(Technique, self._module).predict(coefficients, queries)
+
+    @property
+    def _module(self) -> object:
+        return importlib.import_module(f"{self.package}.{self.name}")
+
+
+def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[Learner, ...]:
+    return tuple(Learner(name=name, package=package, is_pooled=name in pooled) for name in names)
+
+
+LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
+    "latency_ms": _learners(
+        "solvers.predict.latency",
+        "gaussian_process",
+        "linear_fractional",
+        "locally_weighted",
+        "piecewise_linear",
+    ),
+}
+
+
+def find_learner(quantity: Quantity, name: str) -> Learner:
+    """The technique of that name. Raises KeyError."""
+    for learner in LEARNERS[quantity]:
+        if learner.name == name:
+            return learner
+    raise KeyError(name)
