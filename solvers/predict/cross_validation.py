@@ -96,12 +96,12 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
 def log_ratio_quantiles(log_ratios: Reals) -> Reals:
     """(len(LEVELS),) quantiles of ln(measured / predicted) that the next measurement follows.
 
-    Read off from EMPIRICAL_FROM ratios on. Of fewer, by Student's distribution of the next normal value around 0 with
-    their root mean square; of less than three, an unknown fit's.
+    Read off from EMPIRICAL_FROM ratios on, where the k-th of n has level k/(n + 1). Of fewer, by Student's distribution
+    of the next normal value around 0 with their root mean square; of less than three, an unknown fit's.
     """
     count = len(log_ratios)
     if count >= EMPIRICAL_FROM:
-        return np.asarray(np.quantile(log_ratios, LEVELS))
+        return np.asarray(np.quantile(log_ratios, LEVELS, method="weibull"))
     if count < 3:
         return UNKNOWN_SIGMA * np.asarray(stats.norm.ppf(LEVELS))
     spread = float(np.sqrt(np.mean(log_ratios**2) * (1.0 + 1.0 / count)))
