@@ -1,0 +1,137 @@
+"""Triton Model Analyzer: `metrics-model-inference.csv`, and `metrics-model-gpu.csv` for power and memory.
+
+Times are in milliseconds rounded to 0.1, memory in megabytes of 10^6 bytes. The server's compute times are not among
+the columns by default: name them with `inference_output_fields`. Source: the tool's result_table_manager.py and record
+types; docs/predict/import.md gives the mapping.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from app.measurements.benchmarks import MIB, Conditions, Imported, Latency, Row, make_imported, refuse_latency
+from app.measurements.csv_files import BATCH
+from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, Table, read_table, refusal, require_columns
+
+_COMPUTE = tuple(f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output"))
+_CLIENT = "Avg Latency (ms)"
+_POWER, _MEMORY = "GPU Power Usage (W)", "GPU Memory Usage (MB)"
+_CONFIG, _CONCURRENCY = "Model Config Path", "Concurrency"
+_MAX_BATCH, _INSTANCES = "Max Batch Size", "Instance Group"
+_KEY = (_CONFIG, "Batch", _CONCURRENCY)
+_NEEDED = ("Model", *_KEY, _INSTANCES)
+_ONE_ON_GPU = re.compile(r"1[:/]GPU")
+_MEGABYTE = 1e6
+
+Key = tuple[str, ...]
+Flags = npt.NDArray[np.bool_]
+
+
+def read_model_analyzer(
+    source: Path, conditions: Conditions, *, latency: Latency = Latency.SERVER, gpu_metrics: Path | None = None
+) -> Imported:
+    """Samples from Model Analyzer's inference metrics, with the GPU's where given. Raises InvalidRequest."""
+    refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "Model Analyzer")
+    table = read_table(source, _check_inference_header)
+    networks, batches = table.names("Model"), table.numbers("Batch", BATCH)
+    latency_ms = _server_ms(table) if latency is Latency.SERVER else table.numbers(_client_column(table), POSITIVE)
+    figures = {} if gpu_metrics is None else _read_gpu_figures(gpu_metrics)
+    is_one = np.array([_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]])
+    is_known = _is_batch_known(table, batches, latency)
+    rows = []
+    for row in np.flatnonzero(is_one & is_known).tolist():
+        power_w, memory_mib = figures.get(_key(table, row), (np.nan, np.nan))
+        rows.append(
+            Row(
+                network=conditions.network or networks[row],
+                batch=conditions.batch or float(batches[row]),
+                latency_ms=float(latency_ms[row]),
+                power_w=power_w,
+                memory_mib=memory_mib,
+            )
+        )
+    notes = _notes(int(np.sum(~is_one)), int(np.sum(is_one & ~is_known)))
+    return make_imported(rows, conditions, file=table.file, notes=notes)
+
+
+def _notes(shared: int, queued: int) -> list[str]:
+    notes = []
+    if shared:
+        notes.append(
+            f"{shared} rows without exactly one instance on the GPU are left out: instances slow each other down"
+        )
+    if queued:
+        notes.append(
+            f"{queued} rows with waiting requests are left out: the server may have made larger batches of them"
+        )
+    return notes
+
+
+def _check_inference_header(place: str, names: Sequence[str]) -> None:
+    require_columns(place, names, _NEEDED, "Model Analyzer's metrics-model-inference.csv")
+
+
+def _check_gpu_header(place: str, names: Sequence[str]) -> None:
+    require_columns(place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv")
+
+
+def _server_ms(table: Table) -> Reals:
+    missing = [column for column in _COMPUTE if column not in table.cells]
+    if missing:
+        problem = (
+            "the server's compute times are missing; add perf_server_compute_input, perf_server_compute_infer and "
+            "perf_server_compute_output to Model Analyzer's inference_output_fields"
+        )
+        raise refusal(problem, file=table.file, column=missing[0])
+    total: Reals = np.sum([table.numbers(column, NOT_NEGATIVE) for column in _COMPUTE], axis=0)
+    if np.any(total <= 0.0):
+        problem = (
+            "the server computed for less than 0.05 ms, which Model Analyzer rounds to 0; import perf_analyzer's CSV"
+        )
+        raise table.refusal(problem, row=int(np.argmin(total)), column=_COMPUTE[1])
+    return total
+
+
+def _client_column(table: Table) -> str:
+    if _CLIENT not in table.cells:
+        problem = "this column is missing; add perf_latency_avg to Model Analyzer's inference_output_fields"
+        raise refusal(problem, file=table.file, column=_CLIENT)
+    return _CLIENT
+
+
+def _is_batch_known(table: Table, batches: Reals, latency: Latency) -> Flags:
+    """(N,) whether the server computed batches of the client's size: nothing waited, or nothing larger is allowed."""
+    is_single: Flags = np.array([cell == "1" for cell in table.cells[_CONCURRENCY]])
+    if latency is Latency.CLIENT or _MAX_BATCH not in table.cells:
+        return is_single
+    # 0 = the network takes no batches: each request is computed by itself.
+    return is_single | (table.numbers(_MAX_BATCH, NOT_NEGATIVE) <= batches)
+
+
+def _key(table: Table, row: int) -> Key:
+    return tuple(table.cells[column][row] for column in _KEY)
+
+
+def _read_gpu_figures(source: Path) -> Mapping[Key, tuple[float, float]]:
+    """Power in W and memory in MiB of every measurement. Raises InvalidRequest when it ran on several GPUs."""
+    table = read_table(source, _check_gpu_header)
+    power_w, memory_mb = (_figures(table, column) for column in (_POWER, _MEMORY))
+    found: dict[Key, tuple[float, float]] = {}
+    for row in range(len(table)):
+        key = _key(table, row)
+        if key in found:
+            problem = "a second GPU of the same measurement; profile on one GPU, or leave --gpu-metrics away"
+            raise table.refusal(problem, row=row, column="GPU UUID")
+        found[key] = float(power_w[row]), float(memory_mb[row] * _MEGABYTE / MIB)
+    return found
+
+
+def _figures(table: Table, column: str) -> Reals:
+    """(N,) NaN where the GPU told nothing, or 0."""
+    if column not in table.cells:
+        return np.full(len(table), np.nan)
+    values = table.numbers(column, NOT_NEGATIVE, or_empty=True)
+    return np.where(values > 0.0, values, np.nan)

@@ -1,0 +1,119 @@
+"""Triton perf_analyzer: the CSV that `perf_analyzer -f FILE` writes, a row per concurrency or request rate.
+
+Times are in whole microseconds, GPU memory in bytes, and GPU figures are `UUID:value;` per GPU (only with
+`--verbose-csv --collect-metrics`). Neither network nor batch (`-b`) are in the file. Source: the tool's
+report_writer.cc; docs/predict/import.md gives the mapping.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.measurements.benchmarks import (
+    MIB,
+    Conditions,
+    Imported,
+    Latency,
+    Row,
+    make_imported,
+    refuse_latency,
+    require_option,
+)
+from app.measurements.tables import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    Range,
+    Reals,
+    Table,
+    parse_number,
+    read_table,
+    refusal,
+    require_columns,
+)
+
+CONCURRENCY = "Concurrency"
+_RATE = "Request Rate"
+_COMPUTE = ("Server Compute Input", "Server Compute Infer", "Server Compute Output")
+_COMPUTE_BEFORE_2020 = ("Server Compute",)
+_CLIENT = ("Avg latency", "p50 latency")
+_POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
+US_PER_MS = 1000.0
+# Bytes are more than the largest number that Plimsoll counts in its own units.
+_BYTES_OR_W = Range(at_least=0.0, at_most=1e15)
+
+
+def read_perf_analyzer(source: Path, conditions: Conditions, *, latency: Latency = Latency.SERVER) -> Imported:
+    """Samples from perf_analyzer's CSV. Raises InvalidRequest."""
+    refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "perf_analyzer")
+    require_option(conditions.network, "--network", "perf_analyzer's file does not say which network was measured")
+    require_option(conditions.batch, "--batch", "perf_analyzer's file does not say the batch size (its -b)")
+    assert conditions.network is not None and conditions.batch is not None
+    table = read_table(source, _check_header)
+    latency_ms = (_server_us(table) if latency is Latency.SERVER else _client_us(table)) / US_PER_MS
+    kept = [row for row in range(len(table)) if latency is Latency.SERVER or _is_single(table, row)]
+    power_w, several = _per_gpu(table, _POWER)
+    memory_b, _ = _per_gpu(table, _MEMORY)
+    rows = [
+        Row(
+            network=conditions.network,
+            batch=conditions.batch,
+            latency_ms=float(latency_ms[row]),
+            power_w=float(power_w[row]),
+            memory_mib=float(memory_b[row] / MIB),
+        )
+        for row in kept
+    ]
+    notes = []
+    if queued := len(table) - len(kept):
+        notes.append(f"{queued} rows with more than one request under way are left out: clients queue there")
+    if several:
+        notes.append("power and memory are left out: they were measured on several GPUs")
+    return make_imported(rows, conditions, file=table.file, notes=notes)
+
+
+def _check_header(place: str, names: Sequence[str]) -> None:
+    if CONCURRENCY not in names and _RATE not in names:
+        require_columns(place, names, [CONCURRENCY], "perf_analyzer's CSV")
+    require_columns(place, names, ["Inferences/Second"], "perf_analyzer's CSV")
+
+
+def _server_us(table: Table) -> Reals:
+    parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_BEFORE_2020
+    if parts[0] not in table.cells:
+        problem = (
+            f"there is no column {_COMPUTE[1]}: the server kept no statistics; --latency client takes the client's"
+        )
+        raise refusal(problem, file=table.file, column=_COMPUTE[1])
+    total: Reals = np.sum([table.numbers(part, NOT_NEGATIVE) for part in parts], axis=0)
+    if np.any(total <= 0.0):
+        problem = "the server computed nothing here (0 µs); did all answers come from its cache?"
+        raise table.refusal(problem, row=int(np.argmin(total)), column=parts[-1 if len(parts) == 1 else 1])
+    return total
+
+
+def _client_us(table: Table) -> Reals:
+    column = next((name for name in _CLIENT if name in table.cells), None)
+    if column is None:
+        raise refusal(f"there is neither a column {_CLIENT[0]} nor {_CLIENT[1]}", file=table.file)
+    return table.numbers(column, POSITIVE)
+
+
+def _is_single(table: Table, row: int) -> bool:
+    """Whether one request was under way at a time; nobody knows with a request rate."""
+    return table.cells.get(CONCURRENCY, ("",) * len(table))[row] == "1"
+
+
+def _per_gpu(table: Table, column: str) -> tuple[Reals, bool]:
+    """(N,) the figure of the only GPU, NaN where there is none or it is 0; and whether several GPUs have one."""
+    values, several = np.full(len(table), np.nan), False
+    for row, cell in enumerate(table.cells.get(column, ())):
+        entries = [entry for entry in cell.split(";") if entry.strip()]
+        several |= len(entries) > 1
+        if len(entries) == 1:
+            try:
+                figure = parse_number(entries[0].rpartition(":")[2].strip(), _BYTES_OR_W)
+            except ValueError as error:
+                raise table.refusal(str(error), row=row, column=column) from error
+            values[row] = figure or np.nan
+    return (np.full(len(table), np.nan) if several else values), several
