@@ -61,6 +61,16 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("pause", "decisions:pause", "Stop the control loop from changing anything."),
         Entry("resume", "decisions:resume", "Let the control loop go on."),
     ),
+    "Prediction": (
+        Entry("fit", "fit:fit", "Learn latency, power and memory from measurements."),
+        Entry("predict", "predict:predict", "Predict latencies under the conditions of a file, row by row."),
+        Entry("samples", "samples:app", "Make the samples that `plimsoll fit` reads."),
+        Entry(
+            "capacity-law",
+            "capacity_law:capacity_law",
+            "Print the highest utilisation at which a percentile of the requests is in time.",
+        ),
+    ),
     "Reports": (
         Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type."),
         Entry("slo", "reports:slo", "Show how many requests met their SLO, by service."),

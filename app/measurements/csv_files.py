@@ -13,11 +13,12 @@ import numpy as np
 
 from app.errors import InvalidRequest
 from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table, refusal, require_columns
+from solvers.predict.check_samples import LARGEST_BATCH
 from solvers.predict.fits import Predictions
 from solvers.predict.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
 
 _PERCENT = Range(above=0.0, at_most=100.0)
-BATCH = Range(at_least=1.0)
+BATCH = Range(at_least=1.0, at_most=LARGEST_BATCH)
 
 CONDITIONS: Mapping[str, Range | None] = {
     "network": None,
@@ -57,6 +58,17 @@ class SampleFiles:
         raise IndexError(row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How far predictions are from measurements; errors are |predicted − measured| / measured."""
+
+    size: int
+    mean: float
+    p90: float
+    within: float
+    """Share of the measurements that lie in their interval."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QueryFile:
     """Queries, what their file wrote, and the latencies that it may hold as well."""
@@ -65,6 +77,21 @@ class QueryFile:
     table: Table
     measured_latency_ms: Reals
     """(N,) NaN where the file says nothing."""
+
+    def compare(self, predictions: Predictions) -> Comparison | None:
+        """The predictions against the latencies that the file holds; None when it holds none."""
+        measured = self.measured_latency_ms
+        rows = np.flatnonzero(~np.isnan(measured))
+        if not len(rows):
+            return None
+        errors = np.abs(predictions.latency_ms - measured)[rows] / measured[rows]
+        is_within = (predictions.latency_ms_low <= measured) & (measured <= predictions.latency_ms_high)
+        return Comparison(
+            size=len(rows),
+            mean=float(np.mean(errors)),
+            p90=float(np.quantile(errors, 0.9)),
+            within=float(np.mean(is_within[rows])),
+        )
 
 
 def read_samples(sources: Sequence[Path]) -> SampleFiles:

@@ -1,0 +1,110 @@
+"""`plimsoll fit`: measurements in, fits out; no database, no network."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from app.cli.files import STDIO, summary_stream, write_text
+from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, show_line, show_table
+from app.measurements.csv_files import SampleFiles, read_samples
+from app.measurements.tables import file_name
+from solvers.errors import InvalidInput
+from solvers.predict.fit import Fit
+from solvers.predict.fit_json import fits_to_json
+from solvers.predict.fits import Fits
+from solvers.predict.fitting import AUTO, make_fits
+
+_ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
+# Of a cross-validated error: what plans can rest on, and what they cannot.
+_GOOD_ERROR, _BAD_ERROR = 0.05, 0.15
+
+
+def fit(
+    samples: Annotated[list[Path], typer.Argument(metavar="SAMPLES", help="CSV files of measurements; - = stdin")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FIT", help="Where to write the fits; - = stdout")
+    ] = None,
+    technique: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the latency; auto = the one that foresees held-out samples best")
+    ] = AUTO,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="SVG", help="Draw fits against measurements, a panel per network")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same fits")] = 0,
+) -> None:
+    """Learn latency, power and memory from measurements.
+
+    Needs no database and no network. docs/predict/import.md describes the columns; `plimsoll samples convert` makes
+    such files from other tools' results. Errors are of samples that were held out in turn.
+    """
+    if output == plot == STDIO:
+        raise typer.BadParameter("only one of the fits and the plot can go to stdout")
+    measured = read_samples(samples)
+    fits = _fits(measured, technique, seed, ", ".join(file_name(path) for path in samples))
+    stream = summary_stream(output, plot)
+    show_fits(fits, stream)
+    if output is not None:
+        write_text(output, fits_to_json(fits), stream=stream)
+    if plot is not None:
+        from app.cli.plot_fit import plot_text
+
+        write_text(plot, plot_text(measured.samples, fits), stream=stream)
+
+
+def show_fits(fits: Fits, stream: TextIO) -> None:
+    """Tables of the latency fits and of the others, if any."""
+    latency = fits.of("latency_ms")
+    headings = [Heading("network"), Heading("GPU type"), *_QUALITY_HEADINGS]
+    show_table(
+        headings, [(entry.group.network, entry.group.gpu_type, *_quality(entry)) for entry in latency], stream=stream
+    )
+    others = [entry for entry in fits.fits if entry.quantity != "latency_ms"]
+    if others:
+        show_line(stream=stream)
+        headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS]
+        show_table(headings, [(entry.quantity, _subject(entry), *_quality(entry)) for entry in others], stream=stream)
+
+
+def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:
+    try:
+        return make_fits(measured.samples, technique=technique, seed=seed, source=source)
+    except InvalidInput as error:
+        if place := _ROW.fullmatch(error.field):
+            raise measured.refusal(error.problem, row=int(place[1]), column=place[2]) from error
+        raise
+
+
+_QUALITY_HEADINGS: Sequence[Heading] = (
+    Heading("samples", right=True),
+    Heading("technique"),
+    Heading("error", right=True),
+    Heading("p90", right=True),
+    Heading("next best"),
+)
+
+
+def _quality(entry: Fit) -> Cells:
+    quality = entry.quality
+    error = quality.cross_validated_error
+    style = GOOD if error <= _GOOD_ERROR else WARN if error <= _BAD_ERROR else BAD
+    return (
+        str(quality.sample_count),
+        entry.technique,
+        Cell(text=percent_text(error), style=style),
+        percent_text(quality.cross_validated_error_p90),
+        f"{entry.rejected[0][0]} {percent_text(entry.rejected[0][1])}" if entry.rejected else "-",
+    )
+
+
+def percent_text(share: float) -> str:
+    """`2.3 %`, or a dash where nothing could be held out."""
+    return f"{100.0 * share:.1f} %" if math.isfinite(share) else "-"
+
+
+def _subject(entry: Fit) -> str:
+    """`resnet50 on V100`; an interference fit is about a GPU type."""
+    return f"{entry.group.network} on {entry.group.gpu_type}" if entry.group.network else entry.group.gpu_type

@@ -1,0 +1,93 @@
+"""`plimsoll predict`: fits and queries in, latencies with intervals out; no database, no network."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.errors import CliError
+from app.cli.files import STDIO, write_csv
+from app.cli.output import count
+from app.measurements.csv_files import QueryFile, prediction_rows, read_queries
+from app.measurements.tables import Reals, file_name, read_bytes
+from solvers.errors import InvalidInput
+from solvers.predict.fit import Quantity
+from solvers.predict.fit_json import fits_from_json
+from solvers.predict.fits import Fits, Predictions
+from solvers.predict.predicting import predict_latency, predict_quantity
+
+_ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
+_EXTRA: dict[str, Quantity] = {"power": "power_w", "memory": "memory_mib"}
+_LATENCY = "latency"
+
+
+def predict(
+    fits: Annotated[Path, typer.Argument(metavar="FIT", help="What `plimsoll fit` wrote; - = stdin")],
+    queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="CSV file of conditions; - = stdin")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="Where to write the predictions; - = stdout")
+    ] = STDIO,
+    quantities: Annotated[
+        str, typer.Option(metavar="LIST", help="latency, and power or memory as well, joined by commas")
+    ] = _LATENCY,
+) -> None:
+    """Predict latencies under the conditions of a file, row by row.
+
+    Needs no database and no network. The output has the columns of the queries, then latency_ms, latency_ms_low,
+    latency_ms_high and technique; nine of ten true latencies lie between low and high. Measured columns may be there:
+    they are left out, and latency_ms is compared with what is predicted.
+    """
+    if fits == queries == STDIO:
+        raise typer.BadParameter("only one of FIT and QUERIES can come from stdin")
+    extra_quantities = _extra_quantities(quantities)
+    known = _read_fits(fits)
+    asked = read_queries(queries)
+    predictions = _predict(known, asked)
+    extra: dict[str, Reals] = {quantity: _quantity(known, quantity, asked) for quantity in extra_quantities}
+    write_csv(output, prediction_rows(asked, predictions, extra))
+    _show_error(asked, predictions)
+
+
+def _extra_quantities(text: str) -> list[Quantity]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name != _LATENCY and name not in _EXTRA]:
+        known = ", ".join((_LATENCY, *_EXTRA))
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--quantities'")
+    return [quantity for name, quantity in _EXTRA.items() if name in names]
+
+
+def _read_fits(path: Path) -> Fits:
+    try:
+        return fits_from_json(read_bytes(path))
+    except InvalidInput as error:
+        raise CliError(
+            f"{file_name(path)}: {error}", hint="make the file with `plimsoll fit SAMPLES -o FIT`"
+        ) from error
+
+
+def _predict(fits: Fits, asked: QueryFile) -> Predictions:
+    try:
+        return predict_latency(fits, asked.queries)
+    except InvalidInput as error:
+        if place := _ROW.fullmatch(error.field):
+            raise asked.table.refusal(error.problem, row=int(place[1]), column=place[2]) from error
+        raise
+
+
+def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
+    if not fits.of(quantity):
+        raise CliError(f"the fits hold nothing of {quantity}", hint=f"fit samples that have the column {quantity}")
+    return predict_quantity(fits, quantity, asked.queries)
+
+
+def _show_error(asked: QueryFile, predictions: Predictions) -> None:
+    """On stderr: how far the predictions are from the latencies that the file holds, if it does."""
+    comparison = asked.compare(predictions)
+    if comparison is not None:
+        sys.stderr.write(
+            f"Compared with {count(comparison.size, 'measured latency', 'measured latencies')}: "
+            f"mean error {100 * comparison.mean:.2f} %, p90 {100 * comparison.p90:.2f} %; "
+            f"{100 * comparison.within:.1f} % lie within the interval\n"
+        )
