@@ -1,0 +1,46 @@
+"""Posterior mode: least squares that few samples cannot lead astray.
+
+Every parameter has a normal prior, so that what the samples do not determine stays at a plausible value; large
+residuals count with their size and not with its square (pseudo-Huber), so that a wrong sample pulls no harder than a
+few right ones. The parameters of power techniques are logarithms or logits of what they mean, so all reals are allowed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from solvers.predict.samples import Reals
+
+OUTLIER_FROM = 3.0
+"""Standard deviations from which a residual counts with its size only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priors:
+    """Independent normal distributions of M parameters."""
+
+    mean: Reals
+    sigma: Reals
+
+
+def posterior_mode(residuals: Callable[[Reals], Reals], priors: Priors, *, starts: tuple[Reals, ...] = ()) -> Reals:
+    """(M,) the most probable parameters, the best of local searches from the priors' means and from `starts`.
+
+    `residuals` gives, for (M,) parameters, deviations in units of their standard deviation, of any number.
+    """
+
+    def deviations(parameters: Reals) -> Reals:
+        return np.concatenate((_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma))
+
+    searches = [optimize.least_squares(deviations, start) for start in (priors.mean, *starts)]
+    best: Reals = min(searches, key=lambda search: float(search.cost)).x
+    return best
+
+
+def _tamed(residuals: Reals) -> Reals:
+    """Residuals whose squares are the pseudo-Huber loss; nearly unchanged while small."""
+    squares = 2.0 * OUTLIER_FROM**2 * (np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2) - 1.0)
+    tamed: Reals = np.copysign(np.sqrt(squares), residuals)
+    return tamed
