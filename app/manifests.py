@@ -182,6 +182,9 @@ class NetworkSpec(Strict):
     parameter_bytes: int | None = Field(default=None, ge=1, le=10**15)
 
 
+Sigma = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
+"""At 3 a time may be off by a factor of 20; whoever knows so little should measure first."""
+
 Row = tuple[float, int, float, float, float, float, float, float, float]
 
 
@@ -192,6 +195,11 @@ class ProfileSpec(Strict):
     gpu_type: TypeName
     sensitivity: Amount = 0.0
     provenance: Literal["measured", "scaled", "estimated"] = "measured"
+    latency_sigma: Sigma | list[Sigma | None] | None = Field(
+        default=None,
+        description="Standard deviation of ln(true / stated time), of all rows or of each; planning takes the policy's "
+        "fit_quantile of it. Absent: by provenance (measured 0, scaled 0.15, estimated 0.25)",
+    )
     rows: list[Row] = Field(
         min_length=1,
         max_length=20_000,
@@ -216,6 +224,16 @@ class PolicySpec(Strict):
     solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
+    fit_quantile: float = Field(
+        default=0.9,
+        ge=0.5,
+        le=0.999,
+        allow_inf_nan=False,
+        description="Execution times are planned at this quantile of what they may be; 0.5: as stated and learned",
+    )
+    learning: bool = Field(
+        default=True, description="Whether served latencies correct the operating points that are planned with"
+    )
 
 
 class ProjectSpec(Strict):

@@ -26,7 +26,7 @@ from app.control.store import PolicySettings
 from app.db.gpu_types import GpuTypeRow
 from app.db.nodes import NodeRow
 from app.db.policies import PolicyRow
-from app.db.profiles import NetworkRow, ProfileRow
+from app.db.profiles import NetworkRow, Profile, ProfileRow
 from app.db.projects import ProjectRow
 from app.db.services import ServiceRow
 from app.errors import InvalidRequest
@@ -186,6 +186,22 @@ def to_points(manifest: manifests.Profile) -> OperatingPoints:
     )
 
 
+def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
+    """The uncertainty that a manifest states of each row. Raises InvalidRequest."""
+    stated, rows = manifest.spec.latency_sigma, manifest.spec.rows
+    if not isinstance(stated, list):
+        return (stated,) * len(rows)
+    if len(stated) != len(rows):
+        raise InvalidRequest(f"has {len(stated)} entries for {len(rows)} rows", field="spec.latency_sigma")
+    return tuple(stated)
+
+
+def _latency_sigma(profile: Profile) -> float | list[float | None] | None:
+    """One figure where all rows have the same."""
+    stated = profile.stated_sigma
+    return stated[0] if len(set(stated)) == 1 else list(stated)
+
+
 LARGEST_FIGURE = 1e9
 LARGEST_BATCH = 65_536
 
@@ -209,7 +225,7 @@ def profile_name(network: str, gpu_type: str) -> str:
     return f"{network}.{gpu_type}"[:63].rstrip(".-_")
 
 
-def profile_view(row: ProfileRow, points: OperatingPoints) -> ProfileView:
+def profile_view(row: ProfileRow, profile: Profile) -> ProfileView:
     """A stored profile as a manifest."""
     return ProfileView(
         metadata=manifests.TypeMetadata(
@@ -220,7 +236,8 @@ def profile_view(row: ProfileRow, points: OperatingPoints) -> ProfileView:
             gpu_type=row.gpu_type,
             sensitivity=row.sensitivity,
             provenance=row.provenance,
-            rows=list(points.rows),
+            latency_sigma=_latency_sigma(profile),
+            rows=list(profile.points.rows),
         ),
         status=ProfileStatus(id=row.id, version=row.version, is_current=row.is_current, source=row.source),
     )

@@ -1,12 +1,15 @@
 """The Store in dictionaries: for simulations, and as the reference that the PostgreSQL store is tested against."""
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from agents.protocol import Ack, NodeCommand, Observation
+from agents.protocol import Ack, NodeCommand, Observation, ReplicaReading
 from app.control.store import (
     Event,
+    Execution,
+    FitHealth,
     Ingested,
     NodeStatus,
     PlanRecord,
@@ -24,10 +27,14 @@ from app.control.windows import (
 )
 from app.errors import Conflict, NotFound
 from solvers.plan import BoundPlan
+from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
 from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+
+EXECUTIONS_KEPT_S = 120.0
+"""Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
 
 
 @dataclass(slots=True)
@@ -62,6 +69,10 @@ class MemoryStore:
     _received: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     _sums: dict[float, dict[WindowKey, Sums]] = field(default_factory=dict)
     _target: BoundPlan | None = None
+    _latency_sigma: dict[Group, tuple[float, ...]] = field(default_factory=dict)
+    _fit_health: dict[Group, FitHealth] = field(default_factory=dict)
+    _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
+    """(start of the window, GPU, reading)."""
 
     def put_gpu_types(self, gpu_types: Iterable[GpuType]) -> None:
         """Add or replace GPU types; how many there are is counted from the GPUs, so `count` is not kept."""
@@ -86,9 +97,13 @@ class MemoryStore:
             raise NotFound(f"no service is called {name!r}")
         self._revise()
 
-    def put_points(self, points: Iterable[OperatingPoints]) -> None:
-        """Add or replace operating points by (network, GPU type)."""
-        self._points |= {(entry.network, entry.gpu_type): entry for entry in points}
+    def put_points(self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0) -> None:
+        """Add or replace operating points by (network, GPU type), all with this uncertainty of their times."""
+        for entry in points:
+            group = Group(entry.network, entry.gpu_type)
+            self._points[group] = entry
+            self._latency_sigma[group] = (latency_sigma,) * len(entry.rows)
+            self._fit_health.pop(group, None)
         self._revise()
 
     def approve(self, plan_id: int) -> None:
@@ -120,6 +135,8 @@ class MemoryStore:
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
             memory=self._memory.get(self.settings.policy),
+            latency_sigma=dict(self._latency_sigma),
+            corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),
         )
 
     async def record_plan(self, record: PlanRecord) -> int:
@@ -182,6 +199,26 @@ class MemoryStore:
         """Append lines to the audit, all or none."""
         self.events.extend(lines)
 
+    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
+        """What every replica executed in windows that start in [since, until), by GPU and replica."""
+        first_s, last_s = since.timestamp(), until.timestamp()
+        readings: dict[tuple[str, str], list[ReplicaReading]] = {}
+        for start_s, gpu, reading in self._readings:
+            if first_s <= start_s < last_s:
+                readings.setdefault((gpu, reading.id), []).append(reading)
+        return tuple(make_execution(gpu, readings[gpu, replica]) for gpu, replica in sorted(readings))
+
+    async def load_fit_health(self) -> tuple[FitHealth, ...]:
+        """The health of the operating points in force, by network and GPU type; of those that were ever served."""
+        return tuple(self._fit_health[group] for group in sorted(self._fit_health))
+
+    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+        """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
+        if catalogue_revision != self._revision:
+            return False
+        self._fit_health |= {row.group: row for row in rows if row.group in self._points}
+        return True
+
     def _revise(self) -> None:
         self._revision += 1
         self.on_wake("plimsoll_wake")
@@ -219,6 +256,10 @@ class MemoryStore:
             self._sums.setdefault(window_s, {}).setdefault(key, Sums()).add(counts)
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
+        for each in observation.replicas:
+            self._readings.append((start_s, f"{observation.node}/gpu-{each.gpu_index}", each))
+        while self._readings and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S:
+            self._readings.popleft()
 
     def _note_health(self, observation: Observation) -> None:
         healthy = {reading.index: reading.healthy for reading in observation.gpus}
@@ -230,3 +271,21 @@ class MemoryStore:
         if changed:
             self._gpus |= changed
             self._revise()
+
+
+def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
+    """What one replica executed, from the readings of its windows; at least one."""
+    batches = sum(each.batches for each in readings)
+    busy_ms = sum(each.batches * each.execution_ms for each in readings)
+    sm_percents, sizes = {each.sm_percent for each in readings}, {each.batch for each in readings}
+    return Execution(
+        replica=readings[0].id,
+        gpu=gpu,
+        service=min(each.service for each in readings),
+        sm_percent=min(sm_percents),
+        batch=min(sizes),
+        is_steady=len(sm_percents) == len(sizes) == 1 and all(each.state == "ready" for each in readings),
+        batches=batches,
+        requests=sum(each.requests for each in readings),
+        execution_ms=busy_ms / batches if batches else 0.0,
+    )

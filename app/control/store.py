@@ -4,13 +4,17 @@ Every method is one transaction. No method calls a solver or the network inside 
 both implementations (`tests/integration/test_store.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
 from agents.protocol import NodeCommand, Observation
+from solvers.forecast.choose import Choice
 from solvers.outcome import PlanReport, Violation
 from solvers.plan import BoundPlan, Plan
+from solvers.predict.online import Health
+from solvers.predict.samples import Group
 from solvers.problem import Objective, OperatingPoints, Problem
 from solvers.state import ClusterState, Demand, Json, Mode
 
@@ -42,6 +46,10 @@ class PolicySettings:
     seed: int = 0
     window_s: float = 1.0
     """Readings of all nodes are summed over windows of this length; at least the agents' reporting period."""
+    fit_quantile: float = 0.9
+    """Execution times are planned at this quantile of what they may be; 0.5 = as stated and learned."""
+    learning: bool = True
+    """Whether served latencies correct the operating points that are planned with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,42 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What one replica executed over a stretch of time, by its node's windows that start in it."""
+
+    replica: str
+    gpu: str
+    service: str
+    sm_percent: float
+    batch: int
+    is_steady: bool
+    """Ready in every window, always with this SM percent and batch."""
+    batches: int
+    requests: int
+    execution_ms: float
+    """Mean over the batches; 0 without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What planning reckons with of the operating points of one network on one GPU type, beside what they state."""
+
+    group: Group
+    health: Health
+    at: datetime
+    """Since when."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitHealth:
+    """How the operating points in force of one network on one GPU type hold against what is served."""
+
+    group: Group
+    now: Health
+    planned: Correction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One consistent read of everything that a tick needs."""
 
@@ -89,6 +133,12 @@ class Snapshot:
     approved_id: int | None = None
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """How services are forecast, by name; the default technique where one is missing. Without scores."""
+    latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
+    """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""
+    corrections: tuple[Correction, ...] = ()
+    """What was learned of the times of `points`."""
 
 
 WINDOWS_IN_SNAPSHOT = 60
@@ -176,4 +226,16 @@ class Store(Protocol):
 
     async def add_events(self, *lines: Event) -> None:
         """Append lines to the audit, all or none."""
+        ...
+
+    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
+        """What every replica executed in windows that start in [since, until), by GPU and replica."""
+        ...
+
+    async def load_fit_health(self) -> tuple[FitHealth, ...]:
+        """The health of the operating points in force, by network and GPU type; of those that were ever served."""
+        ...
+
+    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+        """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         ...

@@ -1,6 +1,6 @@
 """The Store on PostgreSQL."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 
@@ -8,14 +8,24 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.protocol import NodeCommand, Observation
-from app.control.store import Event, Ingested, PlanRecord, ServiceWindow, Snapshot
+from app.control.store import (
+    Correction,
+    Event,
+    Execution,
+    FitHealth,
+    Ingested,
+    PlanRecord,
+    ServiceWindow,
+    Snapshot,
+)
 from app.control.windows import Sums, make_window, snapshot_numbers
-from app.db import events, gpu_types, nodes, plans, policies, profiles, services, targets
+from app.db import events, gpu_types, health, nodes, plans, policies, profiles, services, targets
 from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
 from app.db.tables import cluster
 from solvers.plan import BoundPlan
+from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
 from solvers.state import ClusterState, Json, Service
 
@@ -28,8 +38,10 @@ class PostgresStore:
         self._parts = PartCache()
         self._days: set[date] = set()
         self._points: tuple[OperatingPoints, ...] = ()
-        self._points_revision = 0
-        """Profile revision that `_points` were read at; 0 = never read."""
+        self._latency_sigma: Mapping[Group, tuple[float, ...]] = {}
+        self._corrections: tuple[Correction, ...] = ()
+        self._profile_revision = self._fit_revision = 0
+        """Revisions that those were read at; 0 = never read."""
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick, read in one repeatable-read transaction."""
@@ -46,10 +58,11 @@ class PostgresStore:
             )
             target = await plans.load_bound(connection, "target")
             approved = await plans.load_bound(connection, "approved")
+            await self._refresh(connection, revisions.profile_revision, revisions.fit_revision)
             return Snapshot(
                 at=now,
                 state=state,
-                points=await self._load_points(connection, revisions.profile_revision),
+                points=self._points,
                 target=None if target is None else target[1],
                 settings=settings,
                 windows=await _load_windows(connection, now, settings.window_s, state.services),
@@ -57,6 +70,8 @@ class PostgresStore:
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
                 memory=await policies.load_memory(connection, settings.policy),
+                latency_sigma=self._latency_sigma,
+                corrections=self._corrections,
             )
 
     async def record_plan(self, record: PlanRecord) -> int:
@@ -106,6 +121,21 @@ class PostgresStore:
             for event in lines:
                 await events.add(connection, event)
 
+    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
+        """What every replica executed in windows that start in [since, until), by GPU and replica."""
+        async with self._engine.connect() as connection:
+            return await health.load_executions(connection, since, until)
+
+    async def load_fit_health(self) -> tuple[FitHealth, ...]:
+        """The health of the operating points in force, by network and GPU type; of those that were ever served."""
+        async with self._engine.connect() as connection:
+            return await health.load_all(connection)
+
+    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+        """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
+        async with self._engine.begin() as connection:
+            return await health.save(connection, rows, catalogue_revision)
+
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
         async with self._engine.connect() as connection:
@@ -113,12 +143,16 @@ class PostgresStore:
             async with connection.begin():
                 yield connection
 
-    async def _load_points(self, connection: AsyncConnection, revision: int) -> tuple[OperatingPoints, ...]:
-        """Profiles change rarely and are long; they are read again only when their revision moved."""
-        if revision != self._points_revision:
-            self._points = await profiles.load_points(connection)
-            self._points_revision = revision
-        return self._points
+    async def _refresh(self, connection: AsyncConnection, profile_revision: int, fit_revision: int) -> None:
+        """Profiles and what corrects them change rarely and are long; they are read again when their revision moved."""
+        if (profile_revision, fit_revision) == (self._profile_revision, self._fit_revision):
+            return
+        if profile_revision != self._profile_revision:
+            loaded = await profiles.load_profiles(connection)
+            self._points = tuple(entry.points for entry in loaded)
+            self._latency_sigma = {entry.group: entry.performance.latency_sigma for entry in loaded}
+        self._corrections = tuple(row.planned for row in await health.load_all(connection))
+        self._profile_revision, self._fit_revision = profile_revision, fit_revision
 
 
 async def _load_windows(

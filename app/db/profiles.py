@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import Text, cast, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -14,9 +14,18 @@ from app.db.engine import driver_connection
 from app.db.tables import AnyRow, network, profile
 from app.db.upsert import upsert
 from app.errors import Conflict, NotFound
+from solvers.predict.performance import Performance
+from solvers.predict.samples import Group
 from solvers.problem import OperatingPoint, OperatingPoints
 
 Provenance = Literal["measured", "scaled", "estimated"]
+
+SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {"measured": 0.0, "scaled": 0.15, "estimated": 0.25}
+"""Standard deviation of ln(true / stated time) where a profile states none.
+
+0.15 is that of the shipped points that were scaled to the GPU type where this went worst (T4), against the simulated
+truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest on ratios that nobody measured.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,25 @@ class Profile:
     points: OperatingPoints
     provenance: Provenance
     source: str = ""
+    latency_sigma: tuple[float | None, ...] = ()
+    """Per row of `points`; None, and () for all of them: by provenance."""
+
+    @property
+    def group(self) -> Group:
+        """What it is about."""
+        return Group(network=self.points.network, gpu_type=self.points.gpu_type)
+
+    @property
+    def stated_sigma(self) -> tuple[float | None, ...]:
+        """(N,) what is stated of each row."""
+        return self.latency_sigma or (None,) * len(self.points.rows)
+
+    @property
+    def performance(self) -> Performance:
+        """The points with the uncertainty that planning reckons with."""
+        default = SIGMA_BY_PROVENANCE[self.provenance]
+        sigma = tuple(default if stated is None else stated for stated in self.stated_sigma)
+        return Performance(points=self.points, latency_sigma=sigma)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +153,22 @@ async def list_profiles(
     return tuple(_profile_row(row) for row in await connection.execute(statement))
 
 
-async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, OperatingPoints]:
+async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, Profile]:
     """One version with its points. Raises NotFound."""
     row = (await connection.execute(select(profile).where(profile.c.id == profile_id))).one_or_none()
     if row is None:
         raise NotFound(f"there is no profile {profile_id}")
-    return _profile_row(row), (await _load_points(connection, "p.id = %s", (profile_id,)))[0]
+    return _profile_row(row), (await _load(connection, "p.id = %s", (profile_id,)))[0]
 
 
 async def load_points(connection: AsyncConnection) -> tuple[OperatingPoints, ...]:
     """Current operating points of all networks on all GPU types, by network and GPU type."""
-    return await _load_points(connection, "p.is_current", ())
+    return tuple(profile.points for profile in await load_profiles(connection))
+
+
+async def load_profiles(connection: AsyncConnection) -> tuple[Profile, ...]:
+    """Current profiles of all networks on all GPU types, by network and GPU type."""
+    return await _load(connection, "p.is_current", ())
 
 
 async def save_profiles(connection: AsyncConnection, profiles: Sequence[Profile], *, at: datetime) -> int:
@@ -143,27 +176,33 @@ async def save_profiles(connection: AsyncConnection, profiles: Sequence[Profile]
 
     Networks and GPU types must exist (foreign keys).
     """
-    current = {(entry.network, entry.gpu_type): entry for entry in await load_points(connection)}
-    new = [entry for entry in profiles if not _same(current.get(_key(entry.points)), entry.points)]
+    current = {entry.group: entry for entry in await load_profiles(connection)}
+    new = [entry for entry in profiles if not _same(current.get(entry.group), entry)]
     ids: list[int] = []
     for entry in new:
         ids.append(await _new_version(connection, entry, at))
     driver = await driver_connection(connection)
-    async with driver.cursor() as cursor, cursor.copy("COPY profile_point FROM STDIN") as copy:
+    async with driver.cursor() as cursor, cursor.copy(_COPY_POINTS) as copy:
         for profile_id, entry in zip(ids, new, strict=True):
-            for point in entry.points.rows:
-                await copy.write_row((profile_id, *point))
+            for point, sigma in zip(entry.points.rows, entry.stated_sigma, strict=True):
+                await copy.write_row((profile_id, *point, sigma))
     return len(new)
 
 
-def _same(one: OperatingPoints | None, other: OperatingPoints) -> bool:
-    if one is None or one.sensitivity != other.sensitivity:
+_COPY_POINTS = (
+    "COPY profile_point (profile_id, sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, "
+    "power_w, pressure, latency_sigma) FROM STDIN"
+)
+
+
+def _same(one: Profile | None, other: Profile) -> bool:
+    if one is None or one.points.sensitivity != other.points.sensitivity:
         return False
-    return sorted(one.rows) == sorted(other.rows)
+    return _by_row(one) == _by_row(other)
 
 
-def _key(points: OperatingPoints) -> tuple[str, str]:
-    return points.network, points.gpu_type
+def _by_row(entry: Profile) -> dict[OperatingPoint, float | None]:
+    return dict(zip(entry.points.rows, entry.stated_sigma, strict=True))
 
 
 async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime) -> int:
@@ -186,27 +225,37 @@ async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime
     return int(inserted.scalar_one())
 
 
-async def _load_points(
+async def _load(
     connection: AsyncConnection, condition: Literal["p.id = %s", "p.is_current"], arguments: tuple[int, ...]
-) -> tuple[OperatingPoints, ...]:
+) -> tuple[Profile, ...]:
     """Through the driver in binary: profiles of a full catalogue are tens of thousands of rows."""
     driver = await driver_connection(connection)
     query = f"""
-        SELECT p.network, p.gpu_type, p.sensitivity, o.sm_percent, o.batch, o.clock_mhz, o.transfer_ms, o.launch_ms,
-               o.run_ms, o.memory_mib, o.power_w, o.pressure
+        SELECT p.network, p.gpu_type, p.sensitivity, p.provenance, p.source, o.latency_sigma, o.sm_percent, o.batch,
+               o.clock_mhz, o.transfer_ms, o.launch_ms, o.run_ms, o.memory_mib, o.power_w, o.pressure
         FROM profile p JOIN profile_point o ON o.profile_id = p.id WHERE {condition}
         ORDER BY p.network, p.gpu_type, o.sm_percent, o.batch, o.clock_mhz
     """
     async with driver.cursor(binary=True) as cursor:
         found = await (await cursor.execute(query.encode(), arguments)).fetchall()
-    rows: dict[tuple[str, str, float], list[OperatingPoint]] = defaultdict(list)
-    for network_name, gpu_type_name, sensitivity, *figures in found:
-        rows[(str(network_name), str(gpu_type_name), sensitivity)].append(  # type: ignore[index]
-            OperatingPoint._make(figures)
-        )
-    return tuple(
-        OperatingPoints(network=key[0], gpu_type=key[1], sensitivity=key[2], rows=tuple(points))
-        for key, points in rows.items()
+    rows: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)
+    for row in found:
+        rows[row[:5]].append(row[5:])
+    return tuple(_profile(key, figures) for key, figures in rows.items())
+
+
+def _profile(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> Profile:
+    network_name, gpu_type_name, sensitivity, provenance, source = key
+    return Profile(
+        points=OperatingPoints(
+            network=network_name,
+            gpu_type=gpu_type_name,
+            sensitivity=sensitivity,
+            rows=tuple(OperatingPoint._make(figures) for _, *figures in rows),
+        ),
+        provenance=provenance,
+        source=source,
+        latency_sigma=tuple(sigma for sigma, *_ in rows),
     )
 
 

@@ -25,6 +25,8 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
     "gpu_utilisation_hour": ("hour", "hour, gpu"),
     "plan_history": ("at", "plan_id"),
     "node_health": (None, "node"),
+    "fit_quality": (None, "network, gpu_type, quantity"),
+    "fit_health": (None, "network, gpu_type"),
 }
 
 

@@ -51,6 +51,7 @@ cluster = Table(
     _must("catalogue_revision", BigInteger),
     _must("profile_revision", BigInteger),
     _must("target_generation", BigInteger),
+    _must("fit_revision", BigInteger),
 )
 
 project = Table("project", metadata, _key("name"), _must("labels", JSON), _must("created_at", TIME))
@@ -181,6 +182,8 @@ policy = Table(
     _must("solve_work", Double),
     _must("seed", BigInteger),
     _must("window_s", Double),
+    _must("fit_quantile", Double),
+    _must("learning", Boolean),
     _must("created_at", TIME),
     _must("created_by", Text),
 )

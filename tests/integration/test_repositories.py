@@ -190,7 +190,27 @@ def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(database: str)
         assert await profiles.load_points(connection) == (wanted,)
         old, current = await profiles.list_profiles(connection, network_name="resnet50")
         assert [(row.version, row.is_current) for row in (old, current)] == [(1, False), (2, True)]
-        assert await profiles.get_profile(connection, old.id) == (old, points)
+        row, profile = await profiles.get_profile(connection, old.id)
+        assert (row, profile.points) == (old, points)
+
+    with_connection(database, work)
+
+
+def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(database: str) -> None:
+    async def work(connection: AsyncConnection) -> None:
+        (points,) = await profiles.load_points(connection)
+        for provenance, stated, sigma in (("measured", None, 0.0), ("estimated", None, 0.25), ("estimated", 0.1, 0.1)):
+            entry = profiles.Profile(
+                points=replace(points, sensitivity=sigma + 1.0),
+                provenance=provenance,
+                latency_sigma=(stated,),
+            )
+            await profiles.save_profiles(connection, [entry], at=LATER)
+            (kept,) = await profiles.load_profiles(connection)
+            assert (kept.latency_sigma, kept.performance.latency_sigma) == ((stated,), (sigma,))
+        again = replace(kept, latency_sigma=(0.2,))
+        assert await profiles.save_profiles(connection, [again, again], at=LATER) == 2
+        assert await profiles.save_profiles(connection, [again], at=LATER) == 0
 
     with_connection(database, work)
 

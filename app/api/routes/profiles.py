@@ -8,7 +8,7 @@ from app import manifests
 from app.api.answers import LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
-from app.api.conversions import check_known, profile_view, to_points
+from app.api.conversions import check_known, profile_view, to_latency_sigma, to_points
 from app.api.objects import Conditions, Kind, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
@@ -69,7 +69,12 @@ async def _save(context: Context, connection: Connection, manifest: manifests.Pr
     types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
     check_known([points.network], networks, what="network", field="spec.network")
     check_known([points.gpu_type], types, what="GPU type", field="spec.gpu_type")
-    profile = profiles.Profile(points=points, provenance=manifest.spec.provenance, source=context.actor)
+    profile = profiles.Profile(
+        points=points,
+        provenance=manifest.spec.provenance,
+        source=context.actor,
+        latency_sigma=to_latency_sigma(manifest),
+    )
     await profiles.save_profiles(connection, [profile], at=context.now())
 
 
