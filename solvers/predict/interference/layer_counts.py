@@ -1,0 +1,153 @@
+"""Interference from layer counts: the factor of neighbours that were never measured, from what they are made of.
+
+    ln factor = a + own[i] + Σ_j other[j] + u · x + v · ψ − w · ψ · ln share_i        v, w ≥ 0
+    ψ = ln(1 + layers of one kind, summed over all neighbours), for every kind, and the same of 10⁶ parameters
+    x = log2 batch_i and ln share_i, of either sign; log2 of the neighbours' summed batch and their summed share, ≥ 0
+
+a Bayesian ridge over standardised features with bounds; own[i] is an offset of the network that is slowed down,
+other[j] of a neighbour, both 0 for networks that were never sampled: what counts cannot explain of a sampled neighbour
+is its own and does not teach the counts.
+
+Source: Mudi, "predicting interference using underlying network architectures": layers, which and how many, cumulated
+over the neighbours, with batch and share, predict the slopes and the breakpoint of a two-segment latency curve. Here
+they predict the factor instead, at every share: the stretched curve is the solo curve times it, so that the breakpoint
+stays the solo curve's and both slopes are multiplied by the factor at their share (w lets it grow as the share
+shrinks). That needs no co-located curve over all shares per neighbour, which nobody has measured. More layers never
+make a neighbour milder: the bounds keep a few networks from teaching the opposite.
+
+Wins for neighbours without any sample, when at least three other networks were seen as neighbours. Limits: an order of
+magnitude between networks is all that counts can tell; a neighbour that was sampled is foretold better by `pressure`.
+A network without layer counts is taken as the mean of those that were sampled, and a neighbour with more or fewer
+layers of a kind than any that was sampled as if it had the most or the fewest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.interference.factor import clip_factors, known_rows, neighbour_counts
+from solvers.predict.interference.pairs import networks_in, pairs_of, positions
+from solvers.predict.layers import LayerCounts
+from solvers.predict.samples import Queries, Reals, Samples
+
+NO_LAYERS: Mapping[str, LayerCounts] = {}
+
+_LEAST_SAMPLES = 8
+_WEIGHT_SPREAD = 0.005
+"""Prior standard deviation of a weight, in log factor per standard deviation of its feature."""
+_OFFSET_SPREAD = 0.05
+"""Prior standard deviation of own[i] and other[j]."""
+_NOISE = 0.03
+"""Standard deviation of what layer counts cannot explain, in log factor."""
+_PARAMETERS = "parameters_millions"
+_FREE = 2
+"""The first features, own batch and share, may have either sign."""
+
+
+def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = NO_LAYERS) -> Coefficients:
+    """Coefficients, which hold the layer counts too; `layers` by network, also of such as were never sampled.
+
+    Raises TooFewSamples below _LEAST_SAMPLES samples, or where no neighbour among them has layer counts.
+    """
+    rows = known_rows(samples, alone_ms)
+    at = samples.at.take(rows)
+    seen = networks_in(pairs_of(at).network)
+    if len(rows) < _LEAST_SAMPLES or not any(network in layers for network in seen):
+        raise TooFewSamples(f"{len(rows)} samples with neighbours, {_LEAST_SAMPLES} with layer counts are needed")
+    table = _with_box(_layer_table(layers, seen), at)
+    features = _features(table, at)
+    centre, scale = features.mean(axis=0), features.std(axis=0)
+    scale = np.where(scale > 0.0, scale, np.inf)
+    targets = np.log(samples.latency_ms[rows] / alone_ms[rows])
+    own = networks_in(at.network)
+    offsets = np.hstack((_indicators(at, own), _neighbour_indicators(at, seen)))
+    weights, learned = _bounded_ridge((features - centre) / scale, offsets, targets - targets.mean())
+    weights = weights / scale
+    return Coefficients(
+        arrays={
+            **table.arrays,
+            "weights": weights,
+            "own_offset": learned[: len(own)],
+            "other_offset": learned[len(own) :],
+            "intercept": np.array(targets.mean() - weights @ centre),
+        },
+        labels={**table.labels, "own": own, "other": seen},
+    )
+
+
+def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  a ratio
+    """(N,) factors, the same for any latency alone."""
+    logs = coefficients.arrays["intercept"] + _features(coefficients, queries) @ coefficients.arrays["weights"]
+    logs += _indicators(queries, coefficients.labels["own"]) @ coefficients.arrays["own_offset"]
+    logs += _neighbour_indicators(queries, coefficients.labels["other"]) @ coefficients.arrays["other_offset"]
+    return clip_factors(queries, np.maximum(np.exp(logs), 1.0))
+
+
+def _indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
+    """(N, M) 1 where the row is of that network; nowhere for an unknown one."""
+    return np.eye(len(networks) + 1, len(networks))[positions(queries.network, networks)]
+
+
+def _neighbour_indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
+    """(N, M) how many of the row's neighbours are of that network."""
+    pairs = pairs_of(queries)
+    return pairs.sum_per_row(np.eye(len(networks) + 1, len(networks))[positions(pairs.network, networks)])
+
+
+def _layer_table(layers: Mapping[str, LayerCounts], seen: tuple[str, ...]) -> Coefficients:
+    """Counts (M + 1, C) of every network by kind; the last row is the mean of the networks that were sampled."""
+    networks = tuple(sorted(layers))
+    kinds = networks_in(*(layers[network].counts for network in networks))
+    counts = [
+        [float(layers[network].counts.get(kind, 0)) for kind in kinds] + [layers[network].parameters_millions]
+        for network in networks
+    ]
+    sampled = [row for network, row in zip(networks, counts, strict=True) if network in seen]
+    return Coefficients(
+        arrays={"counts": np.array([*counts, np.mean(sampled, axis=0)])},
+        labels={"networks": networks, "kinds": (*kinds, _PARAMETERS)},
+    )
+
+
+def _with_box(table: Coefficients, at: Queries) -> Coefficients:
+    """The table with (2, C) the least and the largest ψ of a single neighbour, averaged over each row's company."""
+    psi, log_count = _psi(table, at)
+    single = psi - log_count
+    return replace(table, arrays={**table.arrays, "box": np.stack((single.min(axis=0), single.max(axis=0)))})
+
+
+def _psi(table: Coefficients, queries: Queries) -> tuple[Reals, Reals]:
+    """(N, C) ψ as counted, and (N, 1) what it owes to the number of neighbours: its logarithm."""
+    pairs = pairs_of(queries)
+    counts = table.arrays["counts"][positions(pairs.network, table.labels["networks"])]
+    return np.log1p(pairs.sum_per_row(counts)), np.log(np.maximum(neighbour_counts(queries), 1))[:, None]
+
+
+def _features(table: Coefficients, queries: Queries) -> Reals:
+    """(N, 4 + 2C): own log batch and −log share, the neighbours' batch and share, ψ, and ψ times −log share."""
+    pairs = pairs_of(queries)
+    counted, log_count = _psi(table, queries)
+    psi = np.clip(counted - log_count, *table.arrays["box"]) + log_count
+    narrowness = -np.log(queries.sm_percent / 100.0)
+    plain = np.column_stack(
+        (
+            np.log2(queries.batch),
+            narrowness,
+            np.log2(1.0 + pairs.sum_per_row(pairs.batch)),
+            pairs.sum_per_row(pairs.sm_percent) / 100.0,
+        )
+    )
+    return np.hstack((plain, psi, psi * narrowness[:, None]))
+
+
+def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> tuple[Reals, Reals]:
+    """Weights of features (N, F) and of offsets (N, O) that explain targets (N,) and stay near 0."""
+    spread = np.concatenate((np.full(features.shape[1], _WEIGHT_SPREAD), np.full(offsets.shape[1], _OFFSET_SPREAD)))
+    design = np.vstack((np.hstack((features, offsets)) / _NOISE, np.diag(1.0 / spread)))
+    lowest = np.full(len(spread), -np.inf)
+    lowest[_FREE : features.shape[1]] = 0.0
+    solution = lsq_linear(design, np.concatenate((targets / _NOISE, np.zeros(len(spread)))), bounds=(lowest, np.inf))
+    return solution.x[: features.shape[1]], solution.x[features.shape[1] :]
