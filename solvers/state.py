@@ -117,6 +117,8 @@ class Demand:
 
     service: str
     arrival_rate_rps: float
+    method: str = "stated"
+    """Where it comes from: the technique of a forecast, `kept` from the present plan, or `stated`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

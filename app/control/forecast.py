@@ -1,23 +1,33 @@
 """Forecast: recent windows → the arrival rate that the next plan must serve, per service.
 
-The rate follows the load up after `upscale_delay_s` and down after `downscale_delay_s`, as Kubernetes' stabilisation
-windows do: it leaves the planned rate only when every forecast of the last delay agrees.
+Each service is forecast by the technique that was chosen for it (`app.control.forecasts`), at the planning horizon: the
+windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
+`downscale_delay_s`, as Kubernetes' stabilisation windows do: it leaves the planned rate only when every forecast of the
+last delay agrees.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
 from app.control.observe import age_s
-from app.control.store import ServiceWindow, Snapshot
-from solvers.forecast.arrival_rate import forecast_rate
+from app.control.store import PolicySettings, ServiceWindow, Snapshot
+from solvers.forecast.choose import Choice
+from solvers.forecast.forecast import PLANNING_LEVEL, Forecast, History, Series
+from solvers.forecast.techniques import forecast_by
 from solvers.plan import planned_rates_rps
 from solvers.state import Demand, Service
 
 MOST_FORECASTS = 12
 """Looks back over a delay; more would cost a large fleet's tick more than they tell."""
+
+KEPT = "kept"
+"""Method of a demand where nothing was heard."""
+
+_LEVELS = (PLANNING_LEVEL,)
+_DEFAULT = Choice()
 
 
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
@@ -30,33 +40,72 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
         windows[window.service].append(window)
     planned = planned_rates_rps(snapshot.target)
     return tuple(
-        Demand(
-            service=service.name,
-            arrival_rate_rps=_rate_rps(service, windows[service.name], snapshot, planned[service.name]),
-        )
+        _demand(service, windows[service.name], snapshot, planned[service.name])
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
     )
 
 
-def _rate_rps(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> float:
-    if not windows or age_s(windows[-1], snapshot.at) > snapshot.settings.stale_after_s:
-        return planned_rps
-    complete = [window for window in windows if age_s(window, snapshot.at) >= 0.0] or list(windows)
+def horizon_s(settings: PolicySettings) -> float:
+    """How far ahead a plan must look: until the next one is made."""
+    return max(settings.period_s, settings.window_s)
+
+
+def is_heard(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> bool:
+    """Whether anybody reported of a service lately; windows: its own, oldest first."""
+    return bool(windows) and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s
+
+
+def make_series(windows: Sequence[ServiceWindow]) -> Series:
+    """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
+    window_s = windows[0].window_s
+    start_s = windows[0].start.timestamp()
+    places = [round((window.start.timestamp() - start_s) / window_s) for window in windows]
+    arrivals = np.full(places[-1] + 1, np.nan)
+    arrivals[places] = [window.arrivals for window in windows]
+    return Series(start_s=start_s, window_s=window_s, arrivals=arrivals)
+
+
+def complete_windows(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> Sequence[ServiceWindow]:
+    """The windows that are over; all of them where none is."""
+    return [window for window in windows if age_s(window, snapshot.at) >= 0.0] or windows
+
+
+def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> Demand:
+    if not is_heard(windows, snapshot):
+        return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
+    series = make_series(complete_windows(windows, snapshot))
     scaling = service.scaling
-    low = min(_forecasts(complete, snapshot, scaling.upscale_delay_s), default=planned_rps)
-    high = max(_forecasts(complete, snapshot, scaling.downscale_delay_s), default=planned_rps)
-    return min(max(planned_rps, low), high)
-
-
-def _forecasts(windows: Sequence[ServiceWindow], snapshot: Snapshot, delay_s: float) -> list[float]:
-    """Forecasts as of now and of up to MOST_FORECASTS earlier moments within the delay, evenly spaced."""
-    ends = range(len(windows), 0, -1)
-    within = [count for count in ends if count == len(windows) or age_s(windows[count - 1], snapshot.at) <= delay_s]
-    stride = max(1, math.ceil(len(within) / MOST_FORECASTS))
-    arrivals = np.array([window.arrivals for window in windows], dtype=float)
-    seconds = np.array([window.window_s for window in windows])
-    made = (
-        forecast_rate(arrivals[:count], seconds[:count], headroom=snapshot.settings.headroom)
-        for count in within[::stride]
+    rising = _ends(series, snapshot.at.timestamp(), scaling.upscale_delay_s)
+    falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
+    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    low = min(made[end].rates_rps[0] for end in rising)
+    high = max(made[end].rates_rps[0] for end in falling)
+    headroom = snapshot.settings.headroom
+    return Demand(
+        service=service.name,
+        arrival_rate_rps=min(max(planned_rps, headroom * low), headroom * high),
+        method=made[rising[0]].technique,
     )
-    return [rate for rate in made if rate is not None]
+
+
+def _ends(series: Series, now_s: float, delay_s: float) -> Sequence[int]:
+    """Ends of the newest window, and of up to MOST_FORECASTS in all within the delay, evenly spaced; newest first.
+
+    An end is the number of windows before it, the last of them heard.
+    """
+    ends = (series.heard[::-1] + 1).tolist()
+    within = [end for end in ends if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s]
+    return within[:: max(1, math.ceil(len(within) / MOST_FORECASTS))]
+
+
+def _forecasts(service: str, series: Series, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:
+    """The forecast as of each end."""
+    choice = snapshot.choices.get(service, _DEFAULT)
+    ahead_s = horizon_s(snapshot.settings)
+    made: dict[int, Forecast] = {}
+    for end in ends:
+        history = History(recent=series.part(0, end), seasons=choice.seasons)
+        forecast = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=_LEVELS)
+        assert forecast is not None, "the last window of each end was heard"
+        made[end] = forecast
+    return made

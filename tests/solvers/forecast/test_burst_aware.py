@@ -4,23 +4,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from solvers.errors import InvalidInput
-from solvers.forecast.arrival_rate import forecast_rate
+from solvers.forecast import burst_aware
+from tests.solvers.forecast.histories import NAN, a_history, rate_of
 
 Reals = npt.NDArray[np.float64]
 WINDOW_S = 5.0
 
 
-def forecast(rates_rps: list[float] | Reals, *, window_s: float = WINDOW_S, **options: float) -> float:
-    """The forecast after windows that counted exactly these rates."""
-    rates = np.asarray(rates_rps, dtype=float)
-    rate = forecast_rate(rates * window_s, np.full(len(rates), window_s), **options)
-    assert rate is not None
-    return rate
-
-
-def test_no_history_says_nothing_which_is_not_zero() -> None:
-    assert forecast_rate(np.array([]), np.array([])) is None
+def forecast(rates_rps: list[float] | Reals, *, window_s: float = WINDOW_S, level: float = 0.95) -> float:
+    """The forecast of the next window after windows that counted exactly these rates."""
+    return rate_of(burst_aware.forecast, a_history(rates_rps, window_s=window_s), level=level)
 
 
 def test_windows_without_requests_forecast_zero() -> None:
@@ -32,9 +25,8 @@ def test_one_window_is_its_own_forecast_with_a_poisson_margin() -> None:
     assert forecast([20.0]) == pytest.approx(23.2897, abs=1e-4)
 
 
-def test_headroom_multiplies_and_median_adds_nothing() -> None:
-    assert forecast([20.0], percentile=0.5) == pytest.approx(20.0)
-    assert forecast([20.0], percentile=0.5, headroom=1.1) == pytest.approx(22.0)
+def test_the_median_adds_nothing() -> None:
+    assert forecast([20.0], level=0.5) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("rates_rps", ([20.0], [20.0, 25.0, 30.0, 20.0], [20.0, 20.0, 20.0, 200.0]))
@@ -48,10 +40,9 @@ def test_longer_windows_need_less_margin() -> None:
 
 def test_steady_poisson_traffic_stays_below_the_forecast_as_often_as_promised() -> None:
     draw = np.random.default_rng(11)
-    counts = draw.poisson(100.0 * WINDOW_S, size=(600, 31)).astype(float)
-    windows = np.full(30, WINDOW_S)
-    forecasts = np.array([forecast_rate(row[:30], windows) for row in counts])
-    covered = np.mean(counts[:, 30] / WINDOW_S <= forecasts)
+    rates = draw.poisson(100.0 * WINDOW_S, size=(600, 31)) / WINDOW_S
+    forecasts = np.array([forecast(row[:30]) for row in rates])
+    covered = np.mean(rates[:, 30] <= forecasts)
     assert 0.92 <= covered <= 0.98
     # The noise of one window is 4.5 rps: little is added beyond it.
     assert np.mean(forecasts) < 100 + 2.2 * 4.5
@@ -62,7 +53,7 @@ def test_steady_poisson_traffic_stays_below_the_forecast_as_often_as_promised() 
 def test_ramps_are_followed_to_the_next_window(step_rps: float) -> None:
     rates = 100.0 + step_rps * np.arange(20)
     following = rates[-1] + step_rps
-    assert forecast(rates, percentile=0.5) == pytest.approx(following, rel=0.05)
+    assert forecast(rates, level=0.5) == pytest.approx(following, rel=0.05)
     assert following <= forecast(rates) <= following * 1.25 + 10
 
 
@@ -95,36 +86,22 @@ def test_first_requests_after_silence_count_at_once() -> None:
     assert forecast([*[0.0] * 20, 10.0]) >= 10.0
 
 
-def test_windows_of_unequal_length_weigh_by_their_length() -> None:
-    # 1000 requests in 10 s and 1 in 0.1 s: a rate near 100, not near the 55 of the plain mean.
-    rate = forecast_rate(np.array([1000.0, 1.0]), np.array([10.0, 0.1]), percentile=0.5)
-    assert rate == pytest.approx(99.0, abs=1.5)
+@pytest.mark.parametrize("gap", (1, 5, 20))
+def test_a_gap_is_no_silence(gap: int) -> None:
+    assert forecast([*[100.0] * 20, *[NAN] * gap, 100.0]) == pytest.approx(forecast([100.0] * (21 + gap)), rel=0.01)
+    assert forecast([*[100.0] * 20, *[NAN] * gap]) > 100.0
+    assert forecast([*[100.0] * 20, *[0.0] * gap, 100.0]) != pytest.approx(forecast([100.0] * (21 + gap)), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "window_s", "options"),
-    [
-        ([1.0], [0.0], {}),
-        ([1.0], [float("nan")], {}),
-        ([-1.0], [1.0], {}),
-        ([float("inf")], [1.0], {}),
-        ([1.0, 2.0], [1.0], {}),
-        ([1.0], [1.0], {"headroom": 0.9}),
-        ([1.0], [1.0], {"percentile": 1.0}),
-        ([1.0], [1.0], {"smoothing_s": 0.0}),
-    ],
-)
-def test_bad_input_is_refused(arrivals: list[float], window_s: list[float], options: dict[str, float]) -> None:
-    with pytest.raises(InvalidInput):
-        forecast_rate(np.array(arrivals), np.array(window_s), **options)
+def test_a_ramp_is_followed_over_the_gap_and_to_the_horizon() -> None:
+    ramp = 100.0 + 5.0 * np.arange(20)
+    ramp[[3, 9, 10, 15]] = np.nan
+    far = rate_of(burst_aware.forecast, a_history(ramp, window_s=WINDOW_S), level=0.5, horizon_s=4 * WINDOW_S)
+    assert far == pytest.approx(100.0 + 5.0 * 23, rel=0.03)
 
 
 def test_one_odd_window_does_not_rule_the_margin() -> None:
     # 100 rps in windows of 5 s, but one of them, a minute ago, counted eight windows' requests.
-    arrivals = np.full(60, 500.0)
-    arrivals[-12] = 4000.0
-    calm = forecast_rate(np.full(60, 500.0), np.full(60, 5.0))
-    odd = forecast_rate(arrivals, np.full(60, 5.0))
-    assert calm is not None
-    assert odd is not None
-    assert odd < 1.7 * calm
+    odd = [100.0] * 60
+    odd[-12] = 800.0
+    assert forecast(odd) < 1.7 * forecast([100.0] * 60)

@@ -1,0 +1,120 @@
+"""How well each technique would have forecast what came: rolling origins over a service's own history.
+
+At each origin every technique sees the windows before it, as many as the loop would see, and is judged by the window
+that ends a horizon later (Tashman, *Out-of-sample tests of forecasting accuracy*, 2000). The measure is the pinball
+loss at the planning level τ (Koenker and Bassett 1978), which the true quantile makes least:
+
+    loss = τ · (observed − forecast) where more came, (1 − τ) · (forecast − observed) where less came.
+
+Windows of which nothing was heard are no origin's judge. Where a technique has nothing to say the default speaks in its
+place, as it does in the loop, so that all are judged by the same windows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.forecast.forecast import PLANNING_LEVEL, History, Numbers, Reals, Season, Series, windows_ahead
+from solvers.forecast.techniques import TECHNIQUES, forecast_by
+
+INTERVAL = (0.05, 0.95)
+"""Levels of the ends of the 90 % interval."""
+_SEASON_TIMES = 12
+"""Seasons are made anew so often over a back-test: that is the costly part."""
+
+SeasonsBefore = Callable[[float], tuple[Season, ...]]
+"""Seconds since 1970 → the seasons as they were known then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How a technique did, as means over its forecasts."""
+
+    forecasts: float
+    """How many; a fraction where older ones count less."""
+    pinball_rps: float
+    """At the planning level."""
+    coverage: float
+    """Share of the windows that stayed below the forecast of the planning level."""
+    interval_coverage: float
+    """Share within the 90 % interval."""
+    error_rps: float
+    """|observed − median|."""
+    observed_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked at every origin."""
+
+    horizon_s: float
+    level: float = PLANNING_LEVEL
+    lookback: int = 60
+    """Windows that a technique sees."""
+    most_origins: int = 120
+    """The cost is bounded by it; origins are spread evenly over the history."""
+
+
+def back_test(
+    series: Series, question: Question, seasons_before: SeasonsBefore = lambda _: (), *, since: int = 1
+) -> Mapping[str, Score]:
+    """A score of every technique; empty where no window can be judged.
+
+    since: first origin, as number of windows before it, ≥ 1. O(origins · techniques · lookback).
+    """
+    ahead = windows_ahead(series, question.horizon_s)
+    last = len(series.arrivals) - ahead
+    origins = np.arange(max(1, since), last + 1)
+    origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
+    if len(origins) > question.most_origins:
+        places = np.linspace(0, len(origins) - 1, question.most_origins).round().astype(int)
+        origins = origins[places]
+    made = [
+        _forecasts(series, int(origin), question, seasons)
+        for origin, seasons in _with_seasons(series, origins, seasons_before)
+    ]
+    known = [(number, rates) for number, rates in enumerate(made) if rates is not None]
+    if not known:
+        return {}
+    observed = series.rates_rps[origins[[number for number, _ in known]] + ahead - 1]
+    rates = np.array([entry for _, entry in known])
+    return {name: _score(rates[:, place, :], observed, question.level) for place, name in enumerate(TECHNIQUES)}
+
+
+def _with_seasons(
+    series: Series, origins: Numbers, seasons_before: SeasonsBefore
+) -> list[tuple[int, tuple[Season, ...]]]:
+    """Each origin with the seasons of the newest block of origins that began before it."""
+    block = max(1, -(-len(origins) // _SEASON_TIMES))
+    pairs: list[tuple[int, tuple[Season, ...]]] = []
+    for number, origin in enumerate(origins.tolist()):
+        if number % block == 0:
+            seasons = seasons_before(series.start_s + origin * series.window_s)
+        pairs.append((origin, seasons))
+    return pairs
+
+
+def _forecasts(
+    series: Series, origin: int, question: Question, seasons: tuple[Season, ...]
+) -> list[tuple[float, ...]] | None:
+    """(techniques, levels) rates: planning level, median, ends of the interval. None where nothing was heard."""
+    history = History(recent=series.part(origin - question.lookback, origin), seasons=seasons)
+    levels = (question.level, 0.5, *INTERVAL)
+    made = [forecast_by(name, history, horizon_s=question.horizon_s, levels=levels) for name in TECHNIQUES]
+    return None if any(one is None for one in made) else [one.rates_rps for one in made if one is not None]
+
+
+def _score(rates: Reals, observed: Reals, level: float) -> Score:
+    planned, median, low, high = rates.T
+    above = observed - planned
+    # A forecast that is exactly right is covered, also after rounding.
+    slack = 1e-9 * (1.0 + observed)
+    return Score(
+        forecasts=float(len(observed)),
+        pinball_rps=float(np.mean(np.maximum(level * above, (level - 1.0) * above))),
+        coverage=float(np.mean(observed <= planned + slack)),
+        interval_coverage=float(np.mean((observed >= low - slack) & (observed <= high + slack))),
+        error_rps=float(np.mean(np.abs(observed - median))),
+        observed_rps=float(np.mean(observed)),
+    )

@@ -1,0 +1,90 @@
+"""Level, trend, and a margin above both that remembers bursts: the technique that is used until another proves better.
+
+Discounted least squares (Brown, *Smoothing, Forecasting and Prediction of Discrete Time Series*, 1963, ch. 11), which
+is what double exponential smoothing computes, but in one step and with gaps: a line through the windows' rates,
+weighted by exp(−age / smoothing), read off in the middle of the window asked for.
+
+* The trend counts only as far as it stands out from Poisson noise (it is shrunk by the variance that noise alone gives
+  it), so that steady traffic makes a steady forecast.
+* The margin is the normal quantile times the spread of one window's rate: at least Poisson's √(rate / window), more
+  where the recent windows scattered more, so that bursts are remembered.
+* A newest window above the line by more than noise explains (three standard deviations) is a step or a spike, and the
+  line is lifted to it: too many replicas for a minute cost less than missed SLOs.
+
+It wins on traffic with steps and spikes at a horizon of seconds; it knows nothing of the time of day.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from solvers.forecast.forecast import Forecast, History, Reals, make_forecast, windows_ahead
+from solvers.forecast.spread import SURPRISE_DEVIATIONS, smoothing_of, spread_rps, weights_of
+
+NAME = "burst-aware"
+
+# exp(-8) = 0.0003: what is older has no say, and after that long a silence the forecast is exactly 0.
+_REMEMBERED_SMOOTHINGS = 8.0
+_FEWEST_FOR_TREND = 3
+
+
+def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+    """Quantiles of the rate from level, trend and surprise. See `forecast.Technique`."""
+    series = history.recent
+    ahead = windows_ahead(series, horizon_s)
+    window_s, smoothing_s = series.window_s, smoothing_of(series.window_s)
+    heard = series.heard
+    if len(heard) == 0:
+        return None
+    rates, ages_s = series.arrivals[heard] / window_s, series.ages_s(heard)
+    kept = ages_s <= max(_REMEMBERED_SMOOTHINGS * smoothing_s, ages_s[-1])
+    rates, ages_s = rates[kept], ages_s[kept]
+    if not rates.any():
+        return make_forecast(NAME, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels)
+    weights = weights_of(ages_s, smoothing_s)
+    line = _fit(rates, ages_s, weights, window_s)
+    expected = max(0.0, line.rate_rps((0.5 - ahead) * window_s))
+    if _is_surprise(rates, ages_s, weights, window_s):
+        expected = max(expected, float(rates[-1]))
+    spread = spread_rps(rates - line.rates_rps(ages_s), weights, expected_rps=expected, window_s=window_s)
+    return make_forecast(NAME, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+
+
+class _Line(NamedTuple):
+    """A rate that changes evenly with time; an age is seconds before now, negative in the future."""
+
+    level_rps: float
+    """At `centre_s`."""
+    slope_rps_per_s: float
+    centre_s: float
+
+    def rate_rps(self, age_s: float) -> float:
+        return self.level_rps + self.slope_rps_per_s * (self.centre_s - age_s)
+
+    def rates_rps(self, ages_s: Reals) -> Reals:
+        return self.level_rps + self.slope_rps_per_s * (self.centre_s - ages_s)
+
+
+def _fit(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -> _Line:
+    """The line through the windows, its slope shrunk by what Poisson noise alone would make of it."""
+    level, centre_s = float(weights @ rates), float(weights @ ages_s)
+    if len(rates) < _FEWEST_FOR_TREND:
+        return _Line(level, 0.0, centre_s)
+    distances = centre_s - ages_s
+    lever = weights * distances
+    spread = float(lever @ distances)
+    slope = float(lever @ rates) / spread
+    variance = float(lever @ lever) * level / window_s / spread**2
+    # The positive-part shrinkage of James and Stein; 0 where the slope is 0.
+    kept = max(0.0, 1.0 - variance / slope**2) if slope else 0.0
+    return _Line(level, kept * slope, centre_s)
+
+
+def _is_surprise(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -> bool:
+    """Whether the newest window counts more than the line through the others and Poisson noise explain."""
+    if len(rates) == 1:
+        return False
+    older = weights[:-1] / weights[:-1].sum()
+    line = _fit(rates[:-1], ages_s[:-1], older, window_s)
+    # Poisson's variance is the mean; at least one request, so that after a silence not every request is a surprise.
+    foreseen = max(0.0, line.rate_rps(float(ages_s[-1]))) * window_s
+    return bool(rates[-1] * window_s > foreseen + SURPRISE_DEVIATIONS * max(foreseen, 1.0) ** 0.5)

@@ -1,0 +1,82 @@
+"""The usual rate at that time of the day, or of the hour, times how much more or less is asked for now than usual.
+
+    forecast = factor · season(then) + rest;   factor = (Σ w · arrivals + κ) / (Σ w · season · window + κ)
+
+over the recent heard windows, w = exp(−age / smoothing). κ is the belief in the usual level (the posterior mean of a
+Gamma prior under Poisson counts): as many requests as the season's mean brings in one window, at least 4. So a night in
+which nothing is expected says little about the morning. The rest is what the factor leaves unexplained, as a rate.
+Silence in which many requests were expected is a quiet service: the forecast is 0.
+
+It wins where rates jump at known times (working hours, batch runs at the full hour) or the horizon is minutes; it
+needs two days (or two hours) of history, and on a day that is like no other it only has its factor.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from solvers.forecast.forecast import Forecast, History, Reals, Season, Technique, make_forecast, windows_ahead
+from solvers.forecast.seasons import DAY_S, HOUR_S
+from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
+
+DAILY_NAME = "seasonal-daily"
+HOURLY_NAME = "seasonal-hourly"
+
+FEWEST_PRIOR_REQUESTS = 4.0
+QUIET_REQUESTS = 10.0
+"""With so many expected, chance leaves none in one of 20,000 cases (exp(−10))."""
+_RATE_FLOOR = 1e-9
+_SMOOTHINGS = 5.0
+"""The factor changes slower than the level of a technique that knows no season."""
+
+
+def _forecast(
+    history: History, *, horizon_s: float, levels: Sequence[float], technique: str, period_s: float
+) -> Forecast | None:
+    season = next((entry for entry in history.seasons if entry.period_s == period_s), None)
+    series = history.recent
+    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
+    heard = series.heard
+    if season is None or len(heard) == 0:
+        return None
+    arrivals = series.arrivals[heard]
+    usual = rates_at(season, series.starts_s(heard), window_s)
+    then = float(rates_at(season, series.starts_s(np.array([len(series.arrivals) + ahead - 1])), window_s)[0])
+    if not arrivals.any() and (usual.sum() * window_s >= QUIET_REQUESTS or then <= _RATE_FLOOR):
+        return make_forecast(technique, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels)
+    ages_s = series.ages_s(heard)
+    weights = weights_of(ages_s, _SMOOTHINGS * smoothing_of(window_s))
+    counted = weights / weights[-1]
+    prior = max(FEWEST_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps))
+    factor = float((counted @ arrivals + prior) / (counted @ usual * window_s + prior))
+    residuals = arrivals / window_s - factor * usual
+    rest = float(weights @ residuals)
+    expected = max(0.0, factor * then + rest)
+    newest = weights_of(ages_s, smoothing_of(window_s))
+    spread = spread_rps(residuals - rest, newest, expected_rps=expected, window_s=window_s)
+    return make_forecast(technique, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+
+
+daily: Technique = partial(_forecast, technique=DAILY_NAME, period_s=DAY_S)
+"""By the time of the day (UTC). See `forecast.Technique`."""
+hourly: Technique = partial(_forecast, technique=HOURLY_NAME, period_s=HOUR_S)
+"""By the minutes past the hour. See `forecast.Technique`."""
+
+
+def rates_at(season: Season, starts_s: Reals, window_s: float) -> Reals:
+    """(T,) the season's mean rate in rps over each window. starts_s: (T,) seconds since 1970; exact for any length."""
+    part_s = season.period_s / len(season.rates_rps)
+    sums = np.concatenate([[0.0], np.cumsum(season.rates_rps)]) * part_s
+    edges = np.arange(len(sums)) * part_s
+
+    def until(times_s: Reals) -> Reals:
+        """Requests from the beginning of the period in which 1970 began, up to each time."""
+        whole, rest = np.divmod(times_s, season.period_s)
+        rated: Reals = whole * sums[-1] + np.interp(rest, edges, sums)
+        return rated
+
+    # Counted from the first window's period: the counts since 1970 would eat up the digits.
+    base_s = np.floor(starts_s[:1] / season.period_s) * season.period_s
+    means: Reals = (until(starts_s + window_s - base_s) - until(starts_s - base_s)) / window_s
+    return means

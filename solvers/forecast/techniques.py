@@ -1,0 +1,32 @@
+"""The techniques by name, the one that is used until another proves better first."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from solvers.forecast import burst_aware, holt, last_value, seasonal
+from solvers.forecast.forecast import Forecast, History, Technique
+
+DEFAULT = burst_aware.NAME
+
+TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
+    {
+        DEFAULT: burst_aware.forecast,
+        last_value.NAME: last_value.forecast,
+        holt.EWMA_NAME: holt.ewma,
+        holt.FAST_EWMA_NAME: holt.fast_ewma,
+        holt.HOLT_NAME: holt.holt,
+        holt.FAST_HOLT_NAME: holt.fast_holt,
+        seasonal.DAILY_NAME: seasonal.daily,
+        seasonal.HOURLY_NAME: seasonal.hourly,
+    }
+)
+
+
+def forecast_by(technique: str, history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+    """The technique's forecast, else the default's: where it is not known (any more) or has nothing to say.
+
+    None where nothing was heard.
+    """
+    chosen = TECHNIQUES.get(technique, TECHNIQUES[DEFAULT])
+    made = chosen(history, horizon_s=horizon_s, levels=levels)
+    return made or TECHNIQUES[DEFAULT](history, horizon_s=horizon_s, levels=levels)
