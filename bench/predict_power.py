@@ -2,11 +2,11 @@
 
     python -m bench.predict_power [--shared ../shared]
 
-igniter_v100: inference by batch and SM share; leave one row out, four random parts, every other row, and a whole
-network of which only latencies are known. zeus_power: average watts of training by power limit and batch, four random
-parts, with the data set as part of the network's name and without. miso_mig: memory of training by batch, leave one row
-out, with the share of rows above the upper estimate (other sets have fewer than three batches of a network). Error =
-|predicted − measured| / measured.
+igniter_v100: inference by batch and SM share; one row left out, four random parts, random halves, and a whole network
+of which only latencies are known. zeus_power: average watts of training and time per epoch by power limit and batch,
+four random parts and halves, with the data set as part of the network's name and without. miso_mig: memory of training
+by batch, one row left out, with the share of rows above the upper estimate (the other sets have fewer than three
+batches of a network). Error = |predicted − measured| / measured.
 """
 
 import argparse
@@ -27,6 +27,7 @@ PARTS = 4
 
 ROOFLINE = Learner(name="roofline", package="solvers.predict.power", is_pooled=True)
 DUTY_CYCLE = Learner(name="duty_cycle", package="solvers.predict.power")
+THROTTLING = Learner(name="throttling", package="solvers.predict.latency")
 MEMORY = Learner(name="memory", package="solvers.predict")
 
 Hide = Callable[[Samples, Indices], Samples]
@@ -53,10 +54,15 @@ def held_out_errors(
     for rows in parts:
         kept = hide(samples, rows)
         fits = learner.fit_groups(kept)
-        asked = samples.take(rows)
-        held.append(np.abs(predict_groups(learner, fits, asked.at) / asked.power_w - 1.0))
-        learned.append(np.abs(predict_groups(learner, fits, kept.at) / kept.power_w - 1.0))
+        held.append(
+            np.abs(predict_groups(learner, fits, samples.at.take(rows)) / _measured(learner, samples)[rows] - 1.0)
+        )
+        learned.append(np.abs(predict_groups(learner, fits, kept.at) / _measured(learner, kept) - 1.0))
     return np.concatenate(held), np.concatenate(learned)
+
+
+def _measured(learner: Learner, samples: Samples) -> Reals:
+    return samples.latency_ms if learner is THROTTLING else samples.power_w
 
 
 def power_rows(name: str, learner: Learner, samples: Samples) -> list[Figures]:
@@ -84,6 +90,7 @@ def zeus_rows(shared: Path) -> list[Figures]:
         *power_rows("zeus_power", DUTY_CYCLE, by_dataset),
         *power_rows("zeus_power, data sets mixed", DUTY_CYCLE, load_zeus(shared, by_dataset=False)),
         *power_rows("zeus_power", ROOFLINE, by_dataset),
+        *power_rows("zeus_power, time per epoch", THROTTLING, by_dataset),
     ]
 
 

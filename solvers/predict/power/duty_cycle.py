@@ -17,9 +17,9 @@ cannot keep a limit below what its lowest clock draws (+20 % at 100 W on an A40)
 import numpy as np
 
 from solvers.predict.fit import Coefficients, TooFewSamples
-from solvers.predict.power.posterior_mode import Priors, posterior_mode
-from solvers.predict.power.soft_minimum import soft_minimum
+from solvers.predict.posterior_mode import Priors, posterior_mode
 from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.soft_minimum import soft_minimum
 
 LEAST_SAMPLES = 4
 POWER_SIGMA = 0.02

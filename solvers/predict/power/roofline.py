@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.predict.fit import Coefficients, TooFewSamples
-from solvers.predict.power.posterior_mode import Priors, posterior_mode
-from solvers.predict.power.soft_minimum import soft_minimum
+from solvers.predict.posterior_mode import Priors, posterior_mode
 from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.soft_minimum import soft_minimum
 
 LEAST_CONDITIONS = 4
 """Different conditions with measured watts of which a GPU type needs to be learned."""

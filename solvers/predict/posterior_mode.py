@@ -2,7 +2,7 @@
 
 Every parameter has a normal prior, so that what the samples do not determine stays at a plausible value; large
 residuals count with their size and not with its square (pseudo-Huber), so that a wrong sample pulls no harder than a
-few right ones. The parameters of power techniques are logarithms or logits of what they mean, so all reals are allowed.
+few right ones. Parameters are to be logarithms or logits of what must be positive or a share: all reals are allowed.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from solvers.predict.samples import Reals
 
 OUTLIER_FROM = 3.0
 """Standard deviations from which a residual counts with its size only."""
+MOST_STEPS = 100
+"""Of one local search; three times what measured samples need, so that absurd ones cannot hold it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +36,7 @@ def posterior_mode(residuals: Callable[[Reals], Reals], priors: Priors, *, start
     def deviations(parameters: Reals) -> Reals:
         return np.concatenate((_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma))
 
-    searches = [optimize.least_squares(deviations, start) for start in (priors.mean, *starts)]
+    searches = [optimize.least_squares(deviations, start, max_nfev=MOST_STEPS) for start in (priors.mean, *starts)]
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best
 

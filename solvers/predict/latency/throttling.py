@@ -1,0 +1,90 @@
+"""Throttling: execution time under a power limit = time at free clocks × (waiting part + computing part, slowed down).
+
+    latency_ms(b, limit) = T(b) · ( 1 − u(b) + u(b) · slowdown^(1/γ) )
+    slowdown(b, limit) = softmax_8( 1, (D(b) − idle) / (limit − idle) )
+
+b requests (of training: examples) per batch; ln T(b) is a cubic in ln b; ln D(b) of the watts that the network would
+draw, and the logit of u(b), the share of time in which it computes, are straight in ln b. Below D a board lowers its
+clock until its dynamic watts fit, and these grow with clock^γ. Rises, or stays, as the limit falls. A row without a
+limit has the highest limit among the samples. The watts need not be measured.
+
+Source: the shape of Zeus (You et al., NSDI 2023); the formula is ours, with the power law of roofline.py. Wins on time
+per iteration or epoch of training under power limits. Limits: one SM share and clock (or unlocked clocks) per group;
+these are not looked at; far beyond the batches of the samples a cubic means nothing; a limit near what the lowest clock
+draws (100 W on an A40) slows down more than it says.
+"""
+
+import numpy as np
+
+from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.posterior_mode import Priors, posterior_mode
+from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.soft_minimum import soft_minimum
+
+LEAST_SAMPLES = 6
+LATENCY_SIGMA = 0.03
+"""Of ln latency: what an epoch's time and the form itself are off."""
+SHARPNESS = 8.0
+
+# Normal priors (mean, standard deviation), in the order of the parameters; the first mean is the samples' own.
+_LOG_TIME = ((0.0, 2.0), (0.0, 1.0), (0.0, 0.2), (0.0, 0.03))
+_LOG_DEMAND_OF_HIGHEST_LIMIT = ((float(np.log(0.9)), 0.4), (0.0, 0.1))
+_BUSY_LOGIT = ((1.0, 1.5), (0.0, 0.5))
+_IDLE_OF_LEAST_LIMIT_LOGIT = (0.85, 0.7)
+_LOG_CLOCK_EXPONENT = (float(np.log(2.0)), 0.4)
+_LEAST_DYNAMIC_W = 1e-3
+
+
+def fit(samples: Samples) -> Coefficients:
+    """Coefficients from the samples of one group that name a power limit, at two limits or more."""
+    timed = samples.take(np.flatnonzero(np.isfinite(samples.at.power_limit_w)))
+    limits = timed.at.power_limit_w
+    distinct = len(set(limits.tolist()))
+    if len(timed) < LEAST_SAMPLES or distinct < 2:
+        raise TooFewSamples(
+            f"throttling needs {LEAST_SAMPLES} samples with power_limit_w at two limits or more; "
+            f"{len(timed)} of {len(samples)} have one, at {distinct}"
+        )
+    known = {
+        "mean_log_batch": np.array(np.log(timed.at.batch).mean()),
+        "least_limit_w": np.array(limits.min()),
+        "highest_limit_w": np.array(limits.max()),
+    }
+    log_latency = np.log(timed.latency_ms)
+
+    def residuals(parameters: Reals) -> Reals:
+        coefficients = Coefficients(arrays={"parameters": parameters, **known})
+        return (_log_latency(coefficients, timed.at) - log_latency) / LATENCY_SIGMA
+
+    mean, sigma = np.array(
+        (*_LOG_TIME, *_LOG_DEMAND_OF_HIGHEST_LIMIT, *_BUSY_LOGIT, _IDLE_OF_LEAST_LIMIT_LOGIT, _LOG_CLOCK_EXPONENT)
+    ).T
+    mean[0] = log_latency.mean()
+    return Coefficients(arrays={"parameters": posterior_mode(residuals, Priors(mean=mean, sigma=sigma)), **known})
+
+
+def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+    """(N,) execution times in ms; limits at or below the idle watts count as just above them."""
+    latency: Reals = np.exp(_log_latency(coefficients, queries))
+    return latency
+
+
+def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
+    arrays = coefficients.arrays
+    parameters = arrays["parameters"]
+    log_batch = np.log(queries.batch) - arrays["mean_log_batch"]
+    powers = log_batch[:, np.newaxis] ** np.arange(4)
+    log_time = powers @ parameters[:4]
+    demand = arrays["highest_limit_w"] * np.exp(powers[:, :2] @ parameters[4:6])
+    busy = _share(powers[:, :2] @ parameters[6:8])
+    idle = arrays["least_limit_w"] * _share(parameters[8])
+    limit = np.where(np.isnan(queries.power_limit_w), arrays["highest_limit_w"], queries.power_limit_w)
+    allowed = np.maximum(limit - idle, _LEAST_DYNAMIC_W) / np.maximum(demand - idle, _LEAST_DYNAMIC_W)
+    slowdown = soft_minimum(1.0, allowed, sharpness=SHARPNESS) ** -np.exp(-parameters[9])
+    log_latency: Reals = log_time + np.log(1.0 - busy + busy * slowdown)
+    return log_latency
+
+
+def _share(logit: Reals) -> Reals:
+    share: Reals = 1.0 / (1.0 + np.exp(-logit))
+    return share
