@@ -22,8 +22,7 @@ MAX_FACTOR = 10.0
 class InterferenceTechnique(Protocol):
     """A module that learns factors of one GPU type."""
 
-    @staticmethod
-    def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
+    def fit(self, samples: Samples, alone_ms: Reals) -> Coefficients:
         """Coefficients from samples of one GPU type; raises TooFewSamples.
 
         `alone_ms` (N,): the latency of each row without its neighbours, from a solo fit or measured; NaN = not known.
@@ -31,8 +30,7 @@ class InterferenceTechnique(Protocol):
         """
         ...
 
-    @staticmethod
-    def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:
+    def predict(self, coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:
         """(N,) factors for queries of that GPU type, given their latencies alone (N,) > 0; 1 without neighbours."""
         ...
 

@@ -36,12 +36,14 @@ from solvers.predict.samples import Queries, Reals, Samples
 NO_LAYERS: Mapping[str, LayerCounts] = {}
 
 _LEAST_SAMPLES = 8
-_WEIGHT_SPREAD = 0.005
-"""Prior standard deviation of a weight, in log factor per standard deviation of its feature."""
+_EXPLAINED_SPREAD = 0.05
+"""Prior standard deviation, in log factor, of what all features together explain: as much as own or other may."""
 _OFFSET_SPREAD = 0.05
 """Prior standard deviation of own[i] and other[j]."""
 _NOISE = 0.03
 """Standard deviation of what layer counts cannot explain, in log factor."""
+_SAME = 1e-9
+"""A feature that varies less is constant but for rounding and gets no weight."""
 _PARAMETERS = "parameters_millions"
 _FREE = 2
 """The first features, own batch and share, may have either sign."""
@@ -60,7 +62,7 @@ def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = N
     table = _with_box(_layer_table(layers, seen), at)
     features = _features(table, at)
     centre, scale = features.mean(axis=0), features.std(axis=0)
-    scale = np.where(scale > 0.0, scale, np.inf)
+    scale = np.where(scale > _SAME, scale, np.inf)
     targets = np.log(samples.latency_ms[rows] / alone_ms[rows])
     own = networks_in(at.network)
     offsets = np.hstack((_indicators(at, own), _neighbour_indicators(at, seen)))
@@ -145,7 +147,8 @@ def _features(table: Coefficients, queries: Queries) -> Reals:
 
 def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> tuple[Reals, Reals]:
     """Weights of features (N, F) and of offsets (N, O) that explain targets (N,) and stay near 0."""
-    spread = np.concatenate((np.full(features.shape[1], _WEIGHT_SPREAD), np.full(offsets.shape[1], _OFFSET_SPREAD)))
+    weight_spread = _EXPLAINED_SPREAD / np.sqrt(features.shape[1])
+    spread = np.concatenate((np.full(features.shape[1], weight_spread), np.full(offsets.shape[1], _OFFSET_SPREAD)))
     design = np.vstack((np.hstack((features, offsets)) / _NOISE, np.diag(1.0 / spread)))
     lowest = np.full(len(spread), -np.inf)
     lowest[_FREE : features.shape[1]] = 0.0

@@ -1,0 +1,77 @@
+"""Transfer, launch and run: by hand, and where the facts are missing or too large."""
+
+import numpy as np
+import pytest
+
+from solvers.predict.latency.decomposition import (
+    LEAST_RUN_FRACTION,
+    TYPICAL_NETWORK,
+    LinkFacts,
+    NetworkFacts,
+    decompose,
+    facts_from_layers,
+    relative_launch_delay,
+)
+from solvers.predict.layers import LayerCounts
+from solvers.predict.samples import Queries, make_queries
+
+LINK = LinkFacts(pcie_bytes_per_ms=1e6, launch_ms_per_kernel=0.01)
+FACTS = {"a": NetworkFacts(kernels=50.0, input_bytes=90_000.0, output_bytes=10_000.0)}
+
+
+def queries(*networks: str, batch: float = 8.0) -> Queries:
+    size = len(networks)
+    return make_queries(networks, ["T4"] * size, batch=np.full(size, batch), sm_percent=np.full(size, 50.0))
+
+
+def test_the_parts_by_hand() -> None:
+    times = decompose(queries("a"), np.array([10.0]), FACTS, LINK)
+    # 8 · 100,000 bytes / 1e6 bytes per ms = 0.8 ms; 50 · 0.01 = 0.5 ms; 10 − 1.3 = 8.7 ms.
+    assert (times.transfer_ms[0], times.launch_ms[0], times.run_ms[0]) == pytest.approx((0.8, 0.5, 8.7))
+
+
+def test_the_parts_sum_to_the_latency_and_none_is_negative() -> None:
+    alone_ms = np.array([0.001, 0.5, 1.3, 2.0, 1e4])
+    times = decompose(queries("a", "a", "b", "b", "a"), alone_ms, FACTS, LINK)
+    assert times.transfer_ms + times.launch_ms + times.run_ms == pytest.approx(alone_ms, rel=1e-12)
+    assert min(times.transfer_ms.min(), times.launch_ms.min()) > 0.0
+    assert np.all(times.run_ms >= LEAST_RUN_FRACTION * alone_ms * (1.0 - 1e-12))
+
+
+def test_facts_that_exceed_the_latency_keep_their_proportion() -> None:
+    times = decompose(queries("a"), np.array([1.0]), FACTS, LINK)
+    # 0.8 + 0.5 of 1.0 ms: scaled to 0.9.
+    assert times.transfer_ms[0] == pytest.approx(0.9 * 0.8 / 1.3)
+    assert times.run_ms[0] == pytest.approx(0.1)
+
+
+def test_a_network_without_facts_is_a_typical_one() -> None:
+    known = decompose(queries("b"), np.array([10.0]), {"b": TYPICAL_NETWORK})
+    unknown = decompose(queries("b"), np.array([10.0]))
+    assert (unknown.transfer_ms[0], unknown.launch_ms[0]) == (known.transfer_ms[0], known.launch_ms[0])
+
+
+@pytest.mark.parametrize("alone_ms", [0.0, -1.0, np.nan, np.inf])
+def test_a_latency_that_is_none_is_refused(alone_ms: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        decompose(queries("a"), np.array([alone_ms]), FACTS, LINK)
+
+
+def test_an_additive_launch_delay_becomes_a_relative_one() -> None:
+    # InSS: kernels · (0.01 + 0.002 n + 0.001) = kernels · 0.01 · (1 + 0.2 n + 0.1).
+    assert relative_launch_delay(alpha_ms=0.002, beta_ms=0.001, link=LINK) == pytest.approx((0.2, 0.1))
+
+
+def test_a_negative_offset_becomes_a_line_through_the_origin_that_is_right_at_three_replicas() -> None:
+    # 3 · 0.005 − 0.009 = 0.006 ms at three; 0.002 n through the origin; none is left where that is negative.
+    assert relative_launch_delay(alpha_ms=0.005, beta_ms=-0.009, link=LINK) == pytest.approx((0.2, 0.0))
+    assert relative_launch_delay(alpha_ms=0.001, beta_ms=-0.009, link=LINK) == (0.0, 0.0)
+
+
+def test_kernels_are_the_layers_that_are_not_fused() -> None:
+    layers = LayerCounts(
+        network="a",
+        counts={"convolution": 53, "normalisation": 53, "activation": 49, "linear": 1},
+        parameters_millions=25.6,
+    )
+    assert facts_from_layers(layers, input_bytes=1.0, output_bytes=2.0).kernels == 54.0
