@@ -22,13 +22,16 @@ from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.api.parts import Check, Parts
 from app.clock import Clock, WallClock
-from app.control.controller import Controller
+from app.control.controller import Controller, SlowJob
+from app.control.forecasts import CHOOSE_PERIOD_S, choose_forecasts
 from app.control.ingest import IngestQueue
+from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome
 from app.control.worker import SolverWorker
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
 from app.db.engine import make_engine
+from app.db.forecasts import PostgresForecasts
 from app.db.ingest import WAKE_CHANNEL
 from app.db.leader import Leader
 from app.db.listen import Listener
@@ -140,17 +143,30 @@ async def running_controller(
 
     async def maintained() -> None:
         with translated():
-            keep = Retention(observations_days=plane.settings.retention_days)
+            keep = Retention(observations_days=plane.settings.retention_days, rates_days=plane.settings.rates_days)
             await maintain(engine, plane.clock.now(), keep)
 
-    solver = SolverWorker()
+    forecasts = PostgresForecasts(engine)
+
+    async def forecasts_chosen() -> None:
+        with translated():
+            await choose_forecasts(forecasts, plane.clock.now())
+
+    async def learned() -> None:
+        with translated():
+            await learn_once(learner)
+
+    solver, store = SolverWorker(), PostgresStore(engine)
+    learner = Learner(store=store, clock=plane.clock)
     controller = Controller(
-        Loop(store=PostgresStore(engine), solver=solver, clock=plane.clock),
+        Loop(store=store, solver=solver, clock=plane.clock),
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
         maintain=maintained,
+        learn=learned,
         on_tick=ticked,
+        slow_jobs=(SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=forecasts_chosen),),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
     try:

@@ -10,8 +10,8 @@ from app.db.profiles import Profile, Provenance
 from app.db.transaction import Engine, transaction
 
 SHIPPED_SIGMA = 0.0
-"""The shipped times lean to the slow side already (lowest ratios, running maxima): at 0.5 % of a V100's points and 0.4 %
-of a T4's the simulated truth takes more than 5 % longer (`python -m bench.catalogue_error`)."""
+"""The shipped times lean to the slow side already (lowest ratios, running maxima): only at 0.5 % of a V100's points and
+0.4 % of a T4's the simulated truth takes more than 5 % longer (`python -m bench.catalogue_error`)."""
 
 SOURCE = "shipped catalogue, see app/catalogue/SOURCES.md"
 

@@ -5,13 +5,16 @@ Wake-ups that come while a tick runs are answered by one more tick, however many
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from app.clock import Clock
+from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.loop import Loop, TickOutcome, tick
 from app.control.worker import SolverUnavailable
 
@@ -42,6 +45,15 @@ class Lead(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowJob:
+    """Work beside the tick that only the leader does; a failed run is logged, and tried again at its next time."""
+
+    name: str
+    period_s: float
+    run: Callable[[], Awaitable[object]]
+
+
 class Wakeups(Protocol):
     """Somebody else's changes, as they happen."""
 
@@ -52,6 +64,10 @@ class Wakeups(Protocol):
 
 def _ignore(outcome: TickOutcome) -> None:
     """Nobody watches."""
+
+
+async def _nothing() -> None:
+    """A job that is not there."""
 
 
 class Controller:
@@ -65,7 +81,9 @@ class Controller:
         *,
         period_s: Callable[[], Awaitable[float]],
         maintain: Callable[[], Awaitable[None]],
+        learn: Callable[[], Awaitable[None]] = _nothing,
         on_tick: Callable[[TickOutcome], None] = _ignore,
+        slow_jobs: Sequence[SlowJob] = (),
     ) -> None:
         self._loop = loop
         self._clock: Clock = loop.clock
@@ -73,6 +91,8 @@ class Controller:
         self._wakeups = wakeups
         self._period_s = period_s
         self._maintain = maintain
+        self._slow_jobs = tuple(slow_jobs)
+        self._learn = learn
         self._wake = asyncio.Event()
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
@@ -90,6 +110,10 @@ class Controller:
         period_s = FIRST_PERIOD_S
         scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
         scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
+        scheduler.add_job(self._safely_learn, "interval", seconds=self._wall(LEARNING_PERIOD_S), id="learn")
+        for job in self._slow_jobs:
+            run = partial(self._safely_run, job)
+            scheduler.add_job(run, "interval", seconds=self._wall(job.period_s), id=job.name)
         listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")
         scheduler.start()
         self.wake()
@@ -155,6 +179,23 @@ class Controller:
             await self._maintain()
         except Exception as error:
             log.error("maintenance failed; it runs again within the hour", error=str(error))
+
+    async def _safely_learn(self) -> None:
+        """Broad by intent: what is not learned now is learned in the next period; plans go on as they are."""
+        if not self.leads:
+            return
+        try:
+            await self._learn()
+        except Exception as error:
+            log.error("learning failed; the next period tries again", error=str(error), kind=type(error).__name__)
+
+    async def _safely_run(self, job: SlowJob) -> None:
+        if not self.leads:
+            return
+        try:
+            await job.run()
+        except Exception as error:
+            log.error("slow job failed; it runs again at its next time", job=job.name, error=str(error))
 
     def _wall(self, seconds: float) -> float:
         return seconds / self._clock.speed

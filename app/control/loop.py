@@ -17,7 +17,7 @@ from app.control.forecast import make_demands
 from app.control.modes import effective_mode
 from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
-from app.control.predict import cordoned_gpus, make_problem
+from app.control.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
 from app.control.telemetry import Telemetry
@@ -43,6 +43,7 @@ class Loop:
     held_for: str = ""
     silent: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
+    planned_points: PlannedPoints = field(default_factory=PlannedPoints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +120,12 @@ async def _decide(
     loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> tuple[Problem, Decision]:
     """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""
+    points = loop.planned_points.of(snapshot)
     for without_cordoned in (False, True):
         problem = await asyncio.to_thread(
             make_problem,
             state,
-            snapshot.points,
+            points,
             demands,
             snapshot.settings,
             target=snapshot.target,

@@ -1,14 +1,99 @@
-"""Predict: state + demand → Problem. The operating points are the current profiles; the capacity law is computed."""
+"""Predict: state + demand → Problem. The operating points are the current profiles, with their times at the quantile
+that the policy asks for of what they may be; the capacity law is computed."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import NamedTuple
 
-from app.control.store import PolicySettings
+import numpy as np
+
+from app.control.store import PolicySettings, Snapshot
 from solvers.plan import BoundPlan, anonymous
 from solvers.predict.capacity_law import make_capacity_law
+from solvers.predict.online import Health, RowKey, log_factors, new_health
+from solvers.predict.samples import Group, Reals
 from solvers.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.state import ClusterState, Demand, GpuType, Mode, Scaling, Service
+
+Sigma = tuple[float, ...]
+
+
+class MadeFrom(NamedTuple):
+    """What the planned times of one network on one GPU type follow from."""
+
+    points: OperatingPoints
+    sigma: Sigma | None
+    """Stated uncertainty of every row; None = exact."""
+    health: Health | None
+    """What was learned; None = nothing."""
+    z: float
+    """Normal deviate of the quantile."""
+
+    def is_same(self, other: "MadeFrom") -> bool:
+        """Whether the planned times are the same, seen by identity alone."""
+        parts = zip(self[:3], other[:3], strict=True)
+        return self.z == other.z and all(one is another for one, another in parts)
+
+
+@dataclass(slots=True)
+class PlannedPoints:
+    """Operating points as they were last planned with; the same ones are given again while nothing changed.
+
+    Whoever stores problems knows shared parts by identity, and a tick should not compute what the last one did.
+    """
+
+    _kept: dict[Group, tuple[MadeFrom, OperatingPoints]] = field(default_factory=dict)
+
+    def of(self, snapshot: Snapshot, networks: Collection[str] | None = None) -> tuple[OperatingPoints, ...]:
+        """The snapshot's points, with planned times for these networks: None = those that some service runs."""
+        wanted = {service.network for service in snapshot.state.services} if networks is None else networks
+        learned = snapshot.corrections if snapshot.settings.learning else ()
+        healths = {correction.group: correction.health for correction in learned}
+        z = normal_deviate(snapshot.settings)
+
+        def planned(points: OperatingPoints) -> OperatingPoints:
+            group = Group(points.network, points.gpu_type)
+            return self._planned(MadeFrom(points, snapshot.latency_sigma.get(group), healths.get(group), z))
+
+        return tuple(planned(entry) if entry.network in wanted else entry for entry in snapshot.points)
+
+    def _planned(self, made_from: MadeFrom) -> OperatingPoints:
+        group = Group(made_from.points.network, made_from.points.gpu_type)
+        kept = self._kept.get(group)
+        if kept is None or not kept[0].is_same(made_from):
+            kept = self._kept[group] = (made_from, planned_points(made_from))
+        return kept[1]
+
+
+def planned_points(made_from: MadeFrom) -> OperatingPoints:
+    """The points with times at the quantile that is asked for; the points themselves where nothing changes."""
+    points, sigma, health, z = made_from
+    if health is None and not (sigma and any(sigma)):
+        return points
+    stated: Reals = np.array(sigma or (0.0,) * len(points.rows))
+    factors = np.exp(log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z))
+    rows = tuple(
+        row._replace(transfer_ms=factor * row.transfer_ms, launch_ms=factor * row.launch_ms, run_ms=factor * row.run_ms)
+        for row, factor in zip(points.rows, factors.tolist(), strict=True)
+    )
+    return replace(points, rows=rows)
+
+
+def sigma_of(snapshot: Snapshot, points: OperatingPoints) -> Sigma:
+    """The stated uncertainty of every row."""
+    return snapshot.latency_sigma.get(Group(points.network, points.gpu_type)) or (0.0,) * len(points.rows)
+
+
+def row_keys(points: OperatingPoints) -> list[RowKey]:
+    """What its rows are known by."""
+    return [RowKey(row.sm_percent, row.batch, row.clock_mhz) for row in points.rows]
+
+
+def normal_deviate(settings: PolicySettings) -> float:
+    """How many standard deviations above the median times are planned."""
+    return NormalDist().inv_cdf(settings.fit_quantile)
 
 
 def make_problem(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from app.control.forecast import make_demands
 from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide
-from app.control.predict import make_problem
+from app.control.predict import PlannedPoints, make_problem
 from app.control.store import Snapshot
 from app.control.worker import Solver
 from solvers.cost import cost_usd_per_hour
@@ -50,7 +50,7 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Previ
     changed = _changed(snapshot, changes)
     state = without_silent_nodes(changed.state, silent_nodes(changed))
     demands = _demands(changed, changes)
-    problem = make_problem(state, changed.points, demands, changed.settings, target=None)
+    problem = make_problem(state, PlannedPoints().of(changed), demands, changed.settings, target=None)
     decision = await decide(
         solver,
         problem,
@@ -97,7 +97,8 @@ def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
     if snapshot.target is None:
         return None
     everyone = replace(state, services=snapshot.state.services)
-    problem = make_problem(everyone, snapshot.points, make_demands(snapshot), snapshot.settings, target=None)
+    points = PlannedPoints().of(snapshot)
+    problem = make_problem(everyone, points, make_demands(snapshot), snapshot.settings, target=None)
     try:
         return cost_usd_per_hour(problem, anonymous(snapshot.target))
     except InvalidInput:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from app.control.feasible import infeasibility
 from app.control.observe import observe
+from app.control.predict import PlannedPoints
 from app.control.store import Snapshot
 from solvers.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.state import Reading, Service
@@ -95,7 +96,8 @@ def _feasible(snapshot: Snapshot, service: Service) -> Condition:
         return Condition(type="Feasible", status=status, reason=reason, message=message)
 
     present = {gpu.gpu_type for gpu in snapshot.state.gpus}
-    impossible = infeasibility(service, snapshot.state.gpu_types, snapshot.points, present=present)
+    points = PlannedPoints().of(snapshot, [service.network])
+    impossible = infeasibility(service, snapshot.state.gpu_types, points, present=present)
     if impossible is not None:
         return say("False", "SloOutOfReach", impossible)
     if snapshot.target is None:

@@ -16,6 +16,8 @@ from agents.sim.pace import World
 from agents.sim.spec import NodeSpec
 from agents.transport import DirectTransport
 from app.clock import Clock
+from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
+from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome, tick
 from app.control.memory_store import MemoryStore
 from app.control.store import PolicySettings
@@ -55,6 +57,8 @@ class ClosedLoop:
         self.store = make_store(plan, clock)
         self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
         self.loop = Loop(store=self.store, solver=solver, clock=clock, promises_may_break=promises_may_break)
+        self.learner = Learner(store=self.store, clock=clock)
+        self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
     async def step(self) -> None:
@@ -63,7 +67,10 @@ class ClosedLoop:
             await agent.step()
 
     async def tick(self) -> TickOutcome:
-        """One round of the control loop."""
+        """One round of the control loop, after one of learning where that is due."""
+        if self.clock.now_s() - self._learned_at_s >= LEARNING_PERIOD_S:
+            self._learned_at_s = self.clock.now_s()
+            await learn_once(self.learner)
         return await tick(self.loop)
 
     async def _sync(self, observation: Observation, wait_s: float) -> SyncReply:  # noqa: ARG002  answers at once

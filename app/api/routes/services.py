@@ -15,6 +15,7 @@ from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page, ServiceView
 from app.control.feasible import infeasibility
+from app.control.predict import PlannedPoints
 from app.control.status import service_statuses
 from app.db import gpu_types, profiles, projects, services
 from app.db.transaction import Connection
@@ -104,7 +105,8 @@ async def _check_feasible(context: Context, service: Service) -> None:
     state = snapshot.state
     present = {gpu.gpu_type for gpu in state.gpus}
     # Up to a few milliseconds of root finding per batch size that was never asked for.
-    reason = await asyncio.to_thread(infeasibility, service, state.gpu_types, snapshot.points, present=present)
+    points = PlannedPoints().of(snapshot, [service.network])
+    reason = await asyncio.to_thread(infeasibility, service, state.gpu_types, points, present=present)
     if reason is not None:
         raise InvalidRequest(f"{reason}; `?force=true` accepts it all the same", field="spec.slo")
 
