@@ -53,19 +53,19 @@ def read_model_analyzer(
                 memory_mib=memory_mib,
             )
         )
-    notes = _notes(int(np.sum(~is_one)), int(np.sum(is_one & ~is_known)))
+    notes = _notes(len(table), shared=int(np.sum(~is_one)), queued=int(np.sum(is_one & ~is_known)))
     return make_imported(rows, conditions, file=table.file, notes=notes)
 
 
-def _notes(shared: int, queued: int) -> list[str]:
+def _notes(size: int, *, shared: int, queued: int) -> list[str]:
     notes = []
     if shared:
         notes.append(
-            f"{shared} rows without exactly one instance on the GPU are left out: instances slow each other down"
+            f"left out {shared} of {size} rows, without exactly one instance on the GPU: several slow each other down"
         )
     if queued:
         notes.append(
-            f"{queued} rows with waiting requests are left out: the server may have made larger batches of them"
+            f"left out {queued} of {size} rows, with waiting requests: the server may have made larger batches of them"
         )
     return notes
 

@@ -66,9 +66,11 @@ def read_perf_analyzer(source: Path, conditions: Conditions, *, latency: Latency
     ]
     notes = []
     if queued := len(table) - len(kept):
-        notes.append(f"{queued} rows with more than one request under way are left out: clients queue there")
+        notes.append(
+            f"left out {queued} of {len(table)} rows, with more than one request under way: clients queue there"
+        )
     if several:
-        notes.append("power and memory are left out: they were measured on several GPUs")
+        notes.append("left out power and memory: they were measured on several GPUs")
     return make_imported(rows, conditions, file=table.file, notes=notes)
 
 
