@@ -22,16 +22,19 @@ EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 
 
-def hold_out(learner: Learner, samples: Samples, *, seed: int) -> Reals:
+def hold_out(learner: Learner, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
     """(N,) predictions, each by a fit that did not see its row; NaN where the others were too few.
 
-    A pooled technique learns all groups in every fold, another one each group by itself.
+    A pooled technique learns all groups in every fold, another one each group by itself. Only the `judged` rows are
+    held out (None = all); the others serve every fit.
     """
+    is_judged = np.isin(np.arange(len(samples)), judged) if judged is not None else np.ones(len(samples), dtype=bool)
     parts = [np.arange(len(samples))] if learner.is_pooled else list(samples.at.groups().values())
     predictions = np.full(len(samples), np.nan)
     for rows in parts:
-        part = samples.take(rows)
-        folds = make_folds(part.at, seed=seed, singly=not learner.is_pooled)
+        part, judged_rows = samples.take(rows), np.flatnonzero(is_judged[rows])
+        folds = np.full(len(rows), -1, dtype=np.intp)
+        folds[judged_rows] = make_folds(part.at.take(judged_rows), seed=seed, singly=not learner.is_pooled)
         for fold in range(int(folds.max(initial=-1)) + 1):
             learned = learner.fit_groups(part.take(np.flatnonzero(folds != fold)))
             held = np.flatnonzero(folds == fold)
@@ -85,7 +88,7 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
     is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
     log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
     return Quality(
-        training_error=float(np.mean(np.abs(fitted - measured) / measured)),
+        training_error=float(np.mean(np.abs(fitted - measured) / measured)) if len(measured) else float("inf"),
         cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
         cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
         sample_count=len(measured),

@@ -16,8 +16,9 @@ from typing import Literal, Protocol
 
 from solvers.predict.samples import Group, Queries, Reals, Samples
 
-Quantity = Literal["latency_ms", "interference", "power_w", "memory_mib"]
-"""`interference` is the factor >= 1 by which neighbours stretch the latency; of a GPU type (network "")."""
+Quantity = Literal["latency_ms", "interference", "stranger_interference", "power_w", "memory_mib"]
+"""`interference` is the factor by which neighbours stretch the latency, `stranger_interference` the same where one of
+them was never sampled; both are of a GPU type (network "")."""
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Levels at which a Quality knows the quantile of measured / predicted."""

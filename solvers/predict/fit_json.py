@@ -49,7 +49,7 @@ def fit_to_document(fit: Fit) -> dict[str, Json]:
         "technique": fit.technique,
         "source": fit.source,
         "quality": {
-            "training_error": quality.training_error,
+            "training_error": _or_null(quality.training_error),
             "cross_validated_error": _or_null(quality.cross_validated_error),
             "cross_validated_error_p90": _or_null(quality.cross_validated_error_p90),
             "sample_count": quality.sample_count,
@@ -82,7 +82,7 @@ def fit_from_document(document: object, path: str = "fit") -> Fit:
 def _quality(document: object, path: str) -> Quality:
     fields = Fields(document, path)
     quality = Quality(
-        training_error=fields.number("training_error"),
+        training_error=_number_or_infinite(fields, "training_error"),
         cross_validated_error=_number_or_infinite(fields, "cross_validated_error"),
         cross_validated_error_p90=_number_or_infinite(fields, "cross_validated_error_p90"),
         sample_count=fields.whole("sample_count"),

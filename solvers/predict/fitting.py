@@ -1,72 +1,115 @@
 """Fit: samples → fits. Every technique is tried on every group; the one that foresees held-out samples best is kept."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solvers.errors import InvalidInput
 from solvers.predict.check_samples import check_samples
+from solvers.predict.choose import choose
 from solvers.predict.cross_validation import hold_out, judge, predict_groups
 from solvers.predict.fit import Fit, Quantity
+from solvers.predict.fit_interference import Colocated, fit_interference, lend_alone
 from solvers.predict.fits import Fits
-from solvers.predict.samples import Group, Reals, Samples
+from solvers.predict.interference.factor import neighbour_counts
+from solvers.predict.interference.layer_counts import NO_LAYERS
+from solvers.predict.layers import LayerCounts
+from solvers.predict.predicting import predict_quantity
+from solvers.predict.samples import Group, Indices, Reals, Samples
 from solvers.predict.techniques import LEARNERS, Learner, find_learner
 
 AUTO = "auto"
 
 
-def make_fits(samples: Samples, *, technique: str = AUTO, seed: int = 0, source: str = "") -> Fits:
+def make_fits(
+    samples: Samples,
+    *,
+    technique: str = AUTO,
+    layers: Mapping[str, LayerCounts] = NO_LAYERS,
+    seed: int = 0,
+    source: str = "",
+) -> Fits:
     """The best fit of every quantity and group that the samples tell of.
 
-    `technique`: `auto`, or the one latency technique to use. The rows' order does not matter. Raises InvalidInput for
-    rows that no measurement can be, for an unknown technique, and where a network cannot be learned from its rows.
+    `technique`: `auto`, or the one latency technique to use. `layers` by network, for neighbours that were never
+    sampled. The rows' order does not matter. Raises InvalidInput for rows that no measurement can be and for an
+    unknown technique.
     """
     check_samples(samples)
-    learners = _latency_learners(technique)
-    is_alone = np.array([not company for company in samples.at.neighbours], dtype=bool)
-    alone = samples.take(np.flatnonzero(is_alone))
-    latency = fit_quantity("latency_ms", alone, alone.latency_ms, learners=learners, seed=seed, source=source)
-    return Fits(fits=latency)
+    maker = _Maker(learners=_latency_learners(technique), layers=layers, seed=seed, source=source)
+    alone = samples.take(np.flatnonzero(neighbour_counts(samples.at) == 0))
+    fits = [*maker.fit_latency(alone), *maker.fit_others(alone)]
+    for rows in _colocated_types(samples):
+        fits += maker.fit_company(samples.take(rows), Fits(fits=tuple(fits)))
+    return Fits(fits=tuple(sorted(fits, key=lambda fit: (fit.quantity, fit.group))))
 
 
-def fit_quantity(
-    quantity: Quantity,
-    samples: Samples,
-    measured: Reals,
-    *,
-    learners: tuple[Learner, ...],
-    seed: int,
-    source: str,
-) -> tuple[Fit, ...]:
-    """The chosen fit of one quantity for every group among the samples that some technique can learn, by group."""
-    candidates: dict[Group, list[Fit]] = {}
-    for learner in learners:
-        for fit in _fits_of(quantity, learner, samples, measured, seed=seed):
-            candidates.setdefault(fit.group, []).append(replace(fit, source=source))
-    return tuple(choose(candidates[group]) for group in sorted(candidates))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """What all fits of one run have in common."""
+
+    learners: tuple[Learner, ...]
+    layers: Mapping[str, LayerCounts]
+    seed: int
+    source: str
+
+    def fit_latency(self, alone: Samples) -> tuple[Fit, ...]:
+        return self._fit("latency_ms", self.learners, alone, alone.latency_ms)
+
+    def fit_others(self, alone: Samples) -> Iterator[Fit]:
+        """Power and memory, where measured."""
+        yield from self._fit("power_w", LEARNERS["power_w"], alone, alone.power_w)
+        yield from self._fit("memory_mib", LEARNERS["memory_mib"], alone, alone.memory_mib)
+
+    def fit_company(self, samples: Samples, known: Fits) -> Iterator[Fit]:
+        """Interference on one GPU type, and the latency alone of networks that were only measured in company."""
+        lent = lend_alone(samples, _alone_ms(known, samples))
+        added = self.fit_latency(lent)
+        yield from added
+        alone_ms = _alone_ms(Fits(fits=(*known.fits, *added)), samples)
+        colocated = Colocated(samples=samples, alone_ms=alone_ms, layers=self.layers)
+        yield from fit_interference(colocated, seed=self.seed, source=self.source)
+
+    def _fit(
+        self, quantity: Quantity, learners: tuple[Learner, ...], samples: Samples, measured: Reals
+    ) -> tuple[Fit, ...]:
+        """The chosen fit of one quantity for every group that some technique can learn, by group."""
+        candidates: dict[Group, list[Fit]] = {}
+        if np.isfinite(measured).any():
+            for learner in learners:
+                for fit in _fits_of(quantity, learner, samples, measured, seed=self.seed):
+                    candidates.setdefault(fit.group, []).append(replace(fit, source=self.source))
+        return tuple(choose(candidates[group]) for group in sorted(candidates))
 
 
-def choose(candidates: list[Fit]) -> Fit:
-    """The candidate with the least cross-validated error, the earlier of equals; it names the others."""
-    ranked = sorted(candidates, key=lambda fit: fit.quality.cross_validated_error)
-    rejected = tuple((fit.technique, fit.quality.cross_validated_error) for fit in ranked[1:])
-    return replace(ranked[0], rejected=rejected)
+def _colocated_types(samples: Samples) -> Iterator[Indices]:
+    """The rows of every GPU type on which something was measured in company."""
+    gpu_type, has_company = np.array(samples.at.gpu_type), neighbour_counts(samples.at) > 0
+    for name in sorted(set(gpu_type[has_company].tolist())):
+        yield np.flatnonzero(gpu_type == name)
+
+
+def _alone_ms(fits: Fits, samples: Samples) -> Reals:
+    """(N,) latency that each row would have alone; NaN where its network is not known."""
+    return predict_quantity(fits, "latency_ms", samples.at.alone())
 
 
 def _fits_of(quantity: Quantity, learner: Learner, samples: Samples, measured: Reals, *, seed: int) -> Iterator[Fit]:
-    """One technique's fit of every group that it can learn."""
+    """One technique's fit of every group that it can learn, judged on the rows that were measured."""
+    judged = np.flatnonzero(np.isfinite(measured))
     learned = learner.fit_groups(samples)
     fitted = predict_groups(learner, learned, samples.at)
-    held_out = hold_out(learner, samples, seed=seed)
+    held_out = hold_out(learner, samples, seed=seed, judged=judged)
     for group, rows in samples.at.groups().items():
         if group in learned:
+            seen = np.intersect1d(rows, judged)
             yield Fit(
                 quantity=quantity,
                 group=group,
                 technique=learner.name,
                 coefficients=learned[group],
-                quality=judge(measured[rows], fitted[rows], held_out[rows]),
+                quality=judge(measured[seen], fitted[seen], held_out[seen]),
             )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from solvers.predict.fit import Coefficients, PooledTechnique, Quantity, Technique, TooFewSamples
+from solvers.predict.interference.factor import InterferenceTechnique
 from solvers.predict.samples import Group, Queries, Reals, Samples
 
 
@@ -52,12 +53,24 @@ def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[
 LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
     "latency_ms": _learners(
         "solvers.predict.latency",
-        "gaussian_process",
         "linear_fractional",
         "locally_weighted",
         "piecewise_linear",
+        "throttling",
     ),
+    "power_w": _learners("solvers.predict.power", "roofline", "duty_cycle", pooled=("roofline",)),
+    "memory_mib": _learners("solvers.predict", "memory"),
 }
+
+INTERFERENCE = ("response_surface", "pressure", "constant")
+"""For neighbours that were sampled."""
+STRANGERS = ("layer_counts", "pressure", "constant")
+"""For a neighbour of which there is no sample."""
+
+
+def find_interference(name: str) -> InterferenceTechnique:
+    """The interference technique of that name."""
+    return cast(InterferenceTechnique, importlib.import_module(f"solvers.predict.interference.{name}"))
 
 
 def find_learner(quantity: Quantity, name: str) -> Learner:

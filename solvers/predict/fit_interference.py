@@ -1,0 +1,131 @@
+"""Fit interference: co-located samples and solo fits → the interference fits of every GPU type."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.predict.choose import choose
+from solvers.predict.cross_validation import judge, make_folds
+from solvers.predict.fit import Coefficients, Fit, Quantity, TooFewSamples
+from solvers.predict.fits import interference_group
+from solvers.predict.interference import layer_counts, pressure
+from solvers.predict.interference.deflate import alone_samples
+from solvers.predict.interference.factor import neighbour_counts
+from solvers.predict.layers import LayerCounts
+from solvers.predict.samples import Indices, Reals, Samples
+from solvers.predict.techniques import INTERFERENCE, STRANGERS, find_interference
+
+Split = tuple[Indices, Indices]
+"""Rows that are held out, and rows that are learned from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Colocated:
+    """Samples of one GPU type, alone and co-located, with what each row's latency would be alone."""
+
+    samples: Samples
+    alone_ms: Reals
+    """(N,) of the solo fits; NaN = not known."""
+    layers: Mapping[str, LayerCounts]
+
+    def take(self, rows: Indices) -> "Colocated":
+        """The rows at these positions."""
+        return Colocated(samples=self.samples.take(rows), alone_ms=self.alone_ms[rows], layers=self.layers)
+
+
+def fit_interference(colocated: Colocated, *, seed: int, source: str) -> tuple[Fit, ...]:
+    """The chosen fits for known and for unknown neighbours; none where no row has neighbours and a known alone latency.
+
+    The error is that of the latency next to the neighbours, from the solo fit times the factor. Unknown neighbours
+    are judged by leaving all samples next to one network out at a time.
+    """
+    known = np.flatnonzero((neighbour_counts(colocated.samples.at) > 0) & np.isfinite(colocated.alone_ms))
+    if not len(known):
+        return ()
+    at_random = _splits_at_random(colocated.samples, known, seed=seed)
+    by_neighbour = _splits_by_neighbour(colocated.samples, known)
+    tried: tuple[tuple[Quantity, tuple[str, ...], list[Split]], ...] = (
+        ("interference", INTERFERENCE, at_random),
+        ("stranger_interference", STRANGERS, by_neighbour),
+    )
+    return tuple(
+        choose(candidates)
+        for quantity, names, splits in tried
+        if (candidates := list(_candidates(quantity, names, colocated, known, splits, source)))
+    )
+
+
+def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
+    """As if alone, the samples of networks that were only measured next to others, by the pressure law; maybe none.
+
+    `samples` of one GPU type; `alone_ms` (N,) as in `Colocated`.
+    """
+    try:
+        coefficients = pressure.fit(samples, alone_ms)
+    except TooFewSamples:
+        return samples.take(np.zeros(0, dtype=np.intp))
+    lent = alone_samples(samples, pressure, coefficients)
+    is_alone = neighbour_counts(samples.at) == 0
+    unmeasured = {group for group, rows in samples.at.groups().items() if not is_alone[rows].any()}
+    kept = [rows for group, rows in lent.at.groups().items() if group in unmeasured]
+    return lent.take(np.concatenate([np.zeros(0, dtype=np.intp), *kept]))
+
+
+def _splits_at_random(samples: Samples, known: Indices, *, seed: int) -> list[Split]:
+    folds = np.full(len(samples), -1, dtype=np.intp)
+    folds[known] = make_folds(samples.at.take(known), seed=seed, singly=True)
+    return [(np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)) for fold in range(int(folds.max()) + 1)]
+
+
+def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
+    """For each network, the rows next to it against all others."""
+    companies = [{neighbour.network for neighbour in company} for company in samples.at.neighbours]
+    splits = []
+    for network in sorted(set().union(*companies)):
+        beside = np.array([network in company for company in companies], dtype=bool)
+        splits.append((np.intersect1d(np.flatnonzero(beside), known), np.flatnonzero(~beside)))
+    return splits
+
+
+def _candidates(
+    quantity: Quantity, names: tuple[str, ...], colocated: Colocated, known: Indices, splits: list[Split], source: str
+) -> Iterator[Fit]:
+    measured = colocated.samples.latency_ms[known]
+    for name in names:
+        try:
+            coefficients = _fit(name, colocated)
+        except TooFewSamples:
+            continue
+        held_out = _hold_out(name, colocated, splits)
+        yield Fit(
+            quantity=quantity,
+            group=interference_group(colocated.samples.at.gpu_type[0]),
+            technique=name,
+            coefficients=coefficients,
+            quality=judge(measured, _latency_ms(name, coefficients, colocated.take(known)), held_out[known]),
+            source=source,
+        )
+
+
+def _hold_out(name: str, colocated: Colocated, splits: list[Split]) -> Reals:
+    """(N,) latencies next to the neighbours, each by a fit that did not see its row; NaN where there is none."""
+    predictions = np.full(len(colocated.samples), np.nan)
+    for held, kept in splits:
+        try:
+            coefficients = _fit(name, colocated.take(kept))
+        except TooFewSamples:
+            continue
+        predictions[held] = _latency_ms(name, coefficients, colocated.take(held))
+    return predictions
+
+
+def _fit(name: str, colocated: Colocated) -> Coefficients:
+    if name == "layer_counts":
+        return layer_counts.fit(colocated.samples, colocated.alone_ms, colocated.layers)
+    return find_interference(name).fit(colocated.samples, colocated.alone_ms)
+
+
+def _latency_ms(name: str, coefficients: Coefficients, colocated: Colocated) -> Reals:
+    at, alone_ms = colocated.samples.at, colocated.alone_ms
+    return alone_ms * find_interference(name).predict(coefficients, at, alone_ms)
