@@ -39,6 +39,14 @@ class Settings(BaseSettings):
         description="Days that observations are kept; hourly figures are kept for ever",
     )
 
+    rates_days: int = Field(
+        default=28,
+        ge=2,
+        le=366,
+        description="Days that arrival rates are kept in steps of five minutes, to forecast by the time of the day; "
+        "the newest 28 are used",
+    )
+
     def printable(self) -> dict[str, str]:
         """Every setting with its value, secrets masked."""
         return {name: str(getattr(self, name)) for name in type(self).model_fields}

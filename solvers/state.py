@@ -117,8 +117,8 @@ class Demand:
 
     service: str
     arrival_rate_rps: float
-    method: str = "stated"
-    """Where it comes from: the technique of a forecast, `kept` from the present plan, or `stated`."""
+    method: str = "forecast"
+    """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

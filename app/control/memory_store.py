@@ -26,6 +26,7 @@ from app.control.windows import (
     snapshot_numbers,
 )
 from app.errors import Conflict, NotFound
+from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
@@ -56,6 +57,8 @@ class MemoryStore:
     pushed: list[tuple[datetime, BoundPlan]] = field(default_factory=list)
     """Every target with the time from which it was in force."""
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    """How services are forecast."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
     _revision: int = 1
@@ -136,6 +139,7 @@ class MemoryStore:
             approved_id=approved_id,
             memory=self._memory.get(self.settings.policy),
             latency_sigma=dict(self._latency_sigma),
+            choices=dict(self.choices),
             corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),
         )
 

@@ -310,7 +310,7 @@ _WAKE_WHEN_NOTABLE = """
 SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
     SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)
     JOIN service ON service.name = w.service AND service.deleted_at IS NULL
-    LEFT JOIN LATERAL (SELECT arrival_rate_rps FROM demand WHERE demand.service = w.service AND method = 'forecast'
+    LEFT JOIN LATERAL (SELECT arrival_rate_rps FROM demand WHERE demand.service = w.service AND method <> 'stated'
                        ORDER BY at DESC LIMIT 1) AS planned ON true
     CROSS JOIN LATERAL (SELECT coalesce(planned.arrival_rate_rps, 0) * :window_s AS expected) AS e
     WHERE w.arrivals > e.expected + :deviations * sqrt(greatest(e.expected, 1)))

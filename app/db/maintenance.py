@@ -7,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.ingest import ensure_days
+from app.db.rates import roll_up_rates
 
 DAYS_AHEAD = 2
 
@@ -25,6 +26,8 @@ class Retention:
     """Ticks that changed nothing; at a period of five seconds there are 17,000 a day."""
     idempotency_days: int = 1
     windows_hours: int = 6
+    rates_days: int = 28
+    """Arrivals in steps of five minutes, which seasons are made from, and choices of a forecast that nobody renews."""
 
 
 async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = None) -> None:
@@ -33,6 +36,8 @@ async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = 
     async with engine.begin() as connection:
         await ensure_days(connection, {(now + timedelta(days=ahead)).date() for ahead in range(DAYS_AHEAD + 1)})
     await roll_up(engine, now)
+    async with engine.begin() as connection:
+        await roll_up_rates(connection, now)
     await forget(engine, now, keep)
 
 
@@ -60,6 +65,8 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         await connection.execute(text("SELECT drop_observation_days(:before)"), {"before": oldest_day})
     rules = (
         ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
+        ("DELETE FROM service_rate WHERE start < :before", timedelta(days=keep.rates_days)),
+        ("DELETE FROM forecast_choice WHERE at < :before", timedelta(days=keep.rates_days)),
         ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
         ("DELETE FROM plan WHERE at < :before AND state = 'kept'", timedelta(hours=keep.kept_hours)),

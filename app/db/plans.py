@@ -230,7 +230,7 @@ async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanR
                 "service": entry.service,
                 "at": noun.at,
                 "arrival_rate_rps": entry.arrival_rate_rps,
-                "method": "forecast",
+                "method": entry.method,
                 "plan_id": plan_id,
             }
             for entry in noun.demands
@@ -265,7 +265,7 @@ async def _violations(connection: AsyncConnection, plan_id: int) -> tuple[Violat
 async def _demands(connection: AsyncConnection, plan_id: int) -> tuple[Demand, ...]:
     statement = select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
     return tuple(
-        Demand(service=row.service, arrival_rate_rps=row.arrival_rate_rps)
+        Demand(service=row.service, arrival_rate_rps=row.arrival_rate_rps, method=row.method)
         for row in await connection.execute(statement)
     )
 

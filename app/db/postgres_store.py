@@ -19,11 +19,12 @@ from app.control.store import (
     Snapshot,
 )
 from app.control.windows import Sums, make_window, snapshot_numbers
-from app.db import events, gpu_types, health, nodes, plans, policies, profiles, services, targets
+from app.db import events, forecasts, gpu_types, health, nodes, plans, policies, profiles, services, targets
 from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
 from app.db.tables import cluster
+from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
@@ -42,6 +43,8 @@ class PostgresStore:
         self._corrections: tuple[Correction, ...] = ()
         self._profile_revision = self._fit_revision = 0
         """Revisions that those were read at; 0 = never read."""
+        self._choices: Mapping[str, Choice] = {}
+        self._choices_revision: forecasts.Revision | None = None
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick, read in one repeatable-read transaction."""
@@ -72,6 +75,7 @@ class PostgresStore:
                 memory=await policies.load_memory(connection, settings.policy),
                 latency_sigma=self._latency_sigma,
                 corrections=self._corrections,
+                choices=await self._load_choices(connection),
             )
 
     async def record_plan(self, record: PlanRecord) -> int:
@@ -142,6 +146,14 @@ class PostgresStore:
             await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             async with connection.begin():
                 yield connection
+
+    async def _load_choices(self, connection: AsyncConnection) -> Mapping[str, Choice]:
+        """How services are forecast; read again only when a choice changed."""
+        revision = await forecasts.load_revision(connection)
+        if revision != self._choices_revision:
+            self._choices = await forecasts.load_special(connection)
+            self._choices_revision = revision
+        return self._choices
 
     async def _refresh(self, connection: AsyncConnection, profile_revision: int, fit_revision: int) -> None:
         """Profiles and what corrects them change rarely and are long; they are read again when their revision moved."""

@@ -290,6 +290,16 @@ demand = Table(
     Column("plan_id", BigInteger),
 )
 
+forecast_choice = Table(
+    "forecast_choice",
+    metadata,
+    _key("service"),
+    _must("technique", Text),
+    _must("seasons", JSON),
+    _must("scores", JSON),
+    _must("at", TIME),
+)
+
 target = Table(
     "target",
     metadata,

@@ -10,8 +10,9 @@ windows of any length and windows after a gap count as they should (Wright 1986)
 mean. Over a gap the level goes on along the trend. The reach is 20 s, in the fast variants 4 s: which of them suits a
 service is found by the back-test, that needs fewer assumptions than an estimate from a minute of windows.
 
-h windows ahead the variance of one error grows to 1 + Σⱼ₌₁..ₕ₋₁ cⱼ², with cⱼ = α · (1 + β · Σᵢ₌₁..ⱼ dampingⁱ) (ibid.,
-§6.2).
+The spread is the root mean square of what the recent forecasts of the same horizon missed. (The formula that makes it
+from the errors of one window ahead, ibid., §6.2, holds for a level that drifts; real ones jump, and it promised too
+little.)
 
 EWMA wins on steady traffic, where a trend is only noise; Holt on ramps of minutes. Both answer a burst late.
 """
@@ -22,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from solvers.forecast.forecast import Forecast, History, Technique, make_forecast, windows_ahead
+from solvers.forecast.forecast import Forecast, History, Reals, Technique, make_forecast, windows_ahead
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 
 EWMA_NAME, FAST_EWMA_NAME = "ewma", "ewma-fast"
@@ -51,14 +52,16 @@ def _forecast(
     series = history.recent
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     decay = window_s / (reach_share * max(REACH_S, _REACH_WINDOWS * window_s))
-    level, trend, numbers, errors = _smoothed(series.rates_rps.tolist(), decay, trend_share)
-    if math.isnan(level):
+    rates = series.rates_rps
+    expected = _expected(rates.tolist(), decay, trend_share, DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING))
+    if len(expected) == 0 or math.isnan(expected[-1]):
         return None
-    expected = max(0.0, level + trend * _damped(ahead))
-    weights = weights_of(series.ages_s(np.array(numbers, dtype=np.intp)), smoothing_of(window_s))
-    spread = spread_rps(np.array(errors), weights, expected_rps=expected, window_s=window_s)
-    spread *= _growth(ahead, 1.0 - math.exp(-decay), trend_share)
-    return make_forecast(technique, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+    errors = rates[ahead:] - expected[:-ahead]
+    judged = np.flatnonzero(~np.isnan(errors))
+    weights = weights_of(series.ages_s(judged + ahead), smoothing_of(window_s))
+    newest = float(expected[-1])
+    spread = spread_rps(errors[judged], weights, expected_rps=newest, window_s=window_s)
+    return make_forecast(technique, expected_rps=newest, spread_rps=spread, horizon_s=horizon_s, levels=levels)
 
 
 ewma: Technique = partial(_forecast, technique=EWMA_NAME)
@@ -71,41 +74,26 @@ fast_holt: Technique = partial(_forecast, technique=FAST_HOLT_NAME, trend_share=
 """Level and damped trend of the last seconds."""
 
 
-def _smoothed(rates: Sequence[float], decay: float, trend_share: float) -> tuple[float, float, list[int], list[float]]:
-    """Level and trend after the last window, and the error of every heard window but the first, with its number.
+def _expected(rates: Sequence[float], decay: float, trend_share: float, trend_windows: float) -> Reals:
+    """(T,) after each window, the rate that is expected at the horizon; NaN before the first heard window.
 
-    decay: length of a window over the reach. Level NaN: nothing was heard.
+    rates: (T,), NaN where nothing was heard. decay: length of a window over the reach. trend_windows: Σ dampingⁱ.
     """
     level, trend, gap, heard = math.nan, 0.0, 0, 0
-    numbers: list[int] = []
-    errors: list[float] = []
-    for number, rate in enumerate(rates):
+    expected: list[float] = []
+    for rate in rates:
         if heard:
             trend *= DAMPING
             level = max(0.0, level + trend)
         gap += 1
-        if math.isnan(rate):
-            continue
-        if not heard:
-            level = rate
-        else:
-            error = rate - level
-            alpha = max(1.0 - math.exp(-gap * decay), 1.0 / (heard + 1))
-            level += alpha * error
-            trend += alpha * trend_share * error
-            numbers.append(number)
-            errors.append(error)
-        heard, gap = heard + 1, 0
-    return level, trend, numbers, errors
-
-
-def _damped(ahead: int) -> float:
-    """Σ damping^i, i = 1 .. ahead."""
-    return DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING)
-
-
-def _growth(ahead: int, alpha: float, trend_share: float) -> float:
-    """Standard deviation of the error `ahead` windows away over that of the next window."""
-    steps = np.arange(1, ahead)
-    parts = alpha * (1.0 + trend_share * DAMPING * (1.0 - DAMPING**steps) / (1.0 - DAMPING))
-    return float((1.0 + parts @ parts) ** 0.5)
+        if not math.isnan(rate):
+            if heard:
+                error = rate - level
+                alpha = max(1.0 - math.exp(-gap * decay), 1.0 / (heard + 1))
+                level += alpha * error
+                trend += alpha * trend_share * error
+            else:
+                level = rate
+            heard, gap = heard + 1, 0
+        expected.append(max(0.0, level + trend * trend_windows) if heard else math.nan)
+    return np.array(expected)

@@ -22,6 +22,8 @@ from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 
 DAILY_NAME = "seasonal-daily"
 HOURLY_NAME = "seasonal-hourly"
+PERIODS_S = {DAILY_NAME: DAY_S, HOURLY_NAME: HOUR_S}
+"""Period of the season that each of them needs."""
 
 FEWEST_PRIOR_REQUESTS = 4.0
 QUIET_REQUESTS = 10.0

@@ -1,0 +1,205 @@
+"""Arrival rates over weeks and the choice of a technique, in PostgreSQL."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.control.forecasts import choose_forecasts, view_forecast
+from app.db import demands, forecasts, plans, rates, services
+from app.db.forecasts import PostgresForecasts
+from app.db.maintenance import Retention, maintain
+from app.db.postgres_store import PostgresStore
+from solvers.forecast.back_test import Score
+from solvers.forecast.choose import Choice
+from solvers.forecast.forecast import Season, Series
+from solvers.forecast.seasons import COARSE_S, DAY_S
+from solvers.state import Demand
+from tests.integration.fleet import START, make_observation, make_record, make_service_reading, with_fleet
+
+pytestmark = pytest.mark.integration
+STEP = timedelta(seconds=COARSE_S)
+SCORE = Score(forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0)
+DAILY = Choice(
+    technique="seasonal-daily",
+    seasons=(Season(period_s=DAY_S, rates_rps=(1.0, 2.0, 3.0, 2.0)),),
+    scores={"seasonal-daily": SCORE, "burst-aware": replace(SCORE, pinball_rps=2.0)},
+    judged_until_s=START.timestamp(),
+)
+
+
+async def observe(store: PostgresStore, counts: Sequence[int | None], *, start: datetime = START) -> None:
+    """Windows of a second with these arrivals of `chat`, none where None stands; reported after they are over."""
+    heard = [
+        make_observation(
+            number + 1,
+            start + timedelta(seconds=number + 1),
+            boot=f"b{start.timestamp():.0f}",
+            window_s=1.0,
+            services=[make_service_reading(arrivals=count)],
+        )
+        for number, count in enumerate(counts)
+        if count is not None
+    ]
+    await store.ingest(tuple(heard), start + timedelta(seconds=len(counts)))
+
+
+async def load(engine: AsyncEngine, *, since: datetime = START, until: datetime) -> Series | None:
+    async with engine.begin() as connection:
+        return (await rates.load_rates(connection, ["chat"], since=since, until=until)).get("chat")
+
+
+async def roll_up(engine: AsyncEngine, now: datetime) -> None:
+    async with engine.begin() as connection:
+        await rates.roll_up_rates(connection, now)
+
+
+def test_rates_are_sums_of_the_windows_and_know_silence_from_quiet(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        # Five minutes of 2 a second; five quiet ones; five of which nobody told; two thirds heard at 3 a second.
+        await observe(store, [*[2] * 300, *[0] * 300, *[None] * 300, *[None, 3, 3] * 100])
+        await roll_up(engine, START + 4 * STEP + timedelta(seconds=10))
+        series = await load(engine, until=START + 5 * STEP)
+        assert series is not None
+        assert (series.start_s, series.window_s) == (START.timestamp(), 300.0)
+        np.testing.assert_allclose(series.arrivals, [600.0, 0.0, np.nan, 900.0, np.nan])
+
+    with_fleet(database, work)
+
+
+def test_summing_again_changes_nothing_and_adds_what_came_late(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await observe(store, [2] * 299)
+        for _ in range(2):
+            await roll_up(engine, START + STEP)
+        await observe(store, [8], start=START + timedelta(seconds=299))
+        await roll_up(engine, START + 3 * STEP)
+        series = await load(engine, until=START + STEP)
+        assert series is not None
+        assert series.arrivals.tolist() == [606.0]
+
+    with_fleet(database, work)
+
+
+def test_five_minutes_that_are_not_over_are_not_there(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await observe(store, [2] * 280)
+        await roll_up(engine, START + timedelta(seconds=280))
+        assert await load(engine, until=START + 2 * STEP) is None
+
+    with_fleet(database, work)
+
+
+def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
+    trace = Series(start_s=START.timestamp(), window_s=COARSE_S, arrivals=np.array([10.0, np.nan, 30.5, 40.0]))
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await observe(store, [1] * 300)
+        await roll_up(engine, START + STEP)
+        async with engine.begin() as connection:
+            assert await rates.add_trace(connection, "chat", trace) == 2
+            assert await rates.add_trace(connection, "chat", trace) == 0
+        series = await load(engine, until=START + 4 * STEP)
+        assert series is not None
+        np.testing.assert_allclose(series.arrivals, [300.0, np.nan, 30.5, 40.0])
+
+    with_fleet(database, work)
+
+
+def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_after_weeks(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await observe(store, [2] * 300)
+        # Nobody led for ten hours: the windows are older than they are kept.
+        late = START + timedelta(hours=10)
+        await maintain(engine, late)
+        assert await load(engine, until=START + STEP) is not None
+        async with engine.begin() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM service_window"))).scalar_one() == 0
+            await forecasts.save(connection, {"chat": DAILY})
+        await maintain(engine, START + timedelta(days=5), Retention(rates_days=4))
+        assert await load(engine, until=START + STEP) is None
+        async with engine.begin() as connection:
+            assert await forecasts.get(connection, "chat") == Choice()
+
+    with_fleet(database, work)
+
+
+def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        assert (await store.load_snapshot(START)).choices == {}
+        async with engine.begin() as connection:
+            assert await forecasts.get(connection, "chat") == Choice()
+            await forecasts.save(connection, {"chat": DAILY})
+            assert await forecasts.get(connection, "chat") == DAILY
+        snapshot = await store.load_snapshot(START)
+        assert snapshot.choices == {"chat": replace(DAILY, scores={})}
+        back = Choice(judged_until_s=START.timestamp() + 300.0)
+        async with engine.begin() as connection:
+            await forecasts.save(connection, {"chat": back})
+        assert (await store.load_snapshot(START)).choices == {}
+
+    with_fleet(database, work)
+
+
+def test_every_service_is_judged_in_turn_those_first_that_waited_longest(database: str) -> None:
+    async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
+        history = PostgresForecasts(engine)
+        names = ["chat", "photo", "search"]
+        assert [case.service for case in await history.load_cases(START, 2)] == names[:2]
+        await history.save_choices({"chat": replace(DAILY, judged_until_s=START.timestamp())})
+        await history.save_choices({"photo": replace(DAILY, judged_until_s=START.timestamp() - 50.0)})
+        assert [case.service for case in await history.load_cases(START, 9)] == ["search"]
+        later = START + timedelta(seconds=600)
+        assert [case.service for case in await history.load_cases(later, 9)] == ["search", "photo", "chat"]
+        async with engine.begin() as connection:
+            await services.remove(connection, "search", at=START)
+        assert [case.service for case in await history.load_cases(later, 9)] == ["photo", "chat"]
+
+    with_fleet(database, work, {"default": ["chat", "photo", "search"]})
+
+
+def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) -> None:
+    draw = np.random.default_rng(3)
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        now = START
+        for _ in range(2):
+            # A random walk: the newest rates say all.
+            means = 200.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=300)))
+            await observe(store, [int(count) for count in draw.poisson(means)], start=now)
+            now += STEP
+            chosen = await choose_forecasts(PostgresForecasts(engine), now)
+        assert chosen["chat"].technique != "ewma"
+        scores = chosen["chat"].scores
+        assert scores["last-value"].forecasts > 200.0
+        assert scores["ewma-fast"].pinball_rps < scores["ewma"].pinball_rps
+        async with engine.begin() as connection:
+            choice = await forecasts.get(connection, "chat")
+        assert choice == chosen["chat"]
+        view = view_forecast(await store.load_snapshot(now), "chat", choice)
+        assert view.telemetry == "heard"
+        assert list(view.rates_rps) == sorted(view.rates_rps)
+        gone = view_forecast(await store.load_snapshot(now + timedelta(seconds=40)), "chat", choice)
+        assert (gone.telemetry, gone.rates_rps) == ("stopped", ())
+
+    with_fleet(database, work)
+
+
+def test_demands_are_written_down_with_their_technique(database: str) -> None:
+    asked = (
+        Demand(service="chat", arrival_rate_rps=10.0, method="seasonal-daily"),
+        Demand(service="photo", arrival_rate_rps=20.0, method="kept"),
+    )
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        plan_id = await store.record_plan(replace(make_record(START, None, 1), demands=asked))
+        async with engine.begin() as connection:
+            found = {row.service: row.method for row in await demands.list_newest(connection)}
+            assert (await plans.get(connection, plan_id)).demands == asked
+        assert found == {"chat": "seasonal-daily", "photo": "kept"}
+
+    with_fleet(database, work)
