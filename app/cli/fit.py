@@ -2,14 +2,16 @@
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 
+from app.cli.errors import CliError
 from app.cli.files import STDIO, summary_stream, write_text
-from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, show_line, show_table
+from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, count, show_line, show_table
 from app.measurements.csv_files import SampleFiles, read_samples
 from app.measurements.tables import file_name
 from solvers.errors import InvalidInput
@@ -46,6 +48,7 @@ def fit(
     measured = read_samples(samples)
     fits = _fits(measured, technique, seed, ", ".join(file_name(path) for path in samples))
     stream = summary_stream(output, plot)
+    _tell_unlearned(measured, fits)
     show_fits(fits, stream)
     if output is not None:
         write_text(output, fits_to_json(fits), stream=stream)
@@ -65,8 +68,23 @@ def show_fits(fits: Fits, stream: TextIO) -> None:
     others = [entry for entry in fits.fits if entry.quantity != "latency_ms"]
     if others:
         show_line(stream=stream)
-        headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS]
-        show_table(headings, [(entry.quantity, _subject(entry), *_quality(entry)) for entry in others], stream=stream)
+        headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS[:-1]]
+        show_table(
+            headings, [(entry.quantity, _subject(entry), *_quality(entry)[:-1]) for entry in others], stream=stream
+        )
+
+
+def _tell_unlearned(measured: SampleFiles, fits: Fits) -> None:
+    """Names, on stderr, the networks of which no technique could learn. Raises CliError when there is no other."""
+    groups = measured.samples.at.groups()
+    unlearned = [group for group in groups if fits.find("latency_ms", group) is None]
+    names = ", ".join(
+        f"{group.network} on {group.gpu_type} ({count(len(groups[group]), 'sample')})" for group in unlearned
+    )
+    if len(unlearned) == len(groups):
+        raise CliError(f"no technique can learn from so little: {names}", hint="measure more batches and SM percents")
+    if unlearned:
+        sys.stderr.write(f"Left out, since no technique can learn from so little: {names}\n")
 
 
 def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:
@@ -96,7 +114,7 @@ def _quality(entry: Fit) -> Cells:
         entry.technique,
         Cell(text=percent_text(error), style=style),
         percent_text(quality.cross_validated_error_p90),
-        f"{entry.rejected[0][0]} {percent_text(entry.rejected[0][1])}" if entry.rejected else "-",
+        entry.rejected[0][0] if entry.rejected else "-",
     )
 
 

@@ -76,12 +76,12 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """1, 2 and 5 times powers of ten; all whole multiples where these are fewer than three."""
+        """1, 2 and 5 times powers of ten; finer steps where these are fewer than four."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for steps in ((1, 10), (1, 2, 5), tuple(range(1, 10)), tuple(step / 10 for step in range(10, 100))):
             found = sorted({step * 10.0**decade for decade in decades for step in steps})
             inside = [value for value in found if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
-            if len(inside) >= 3:
+            if len(inside) >= 4:
                 return inside[:: math.ceil(len(inside) / 8)]
         return [self.low, self.high]
 

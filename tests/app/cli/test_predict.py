@@ -1,0 +1,104 @@
+"""`plimsoll predict`: from fits and queries to latencies, offline."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.app.cli.runner import Result, cli
+
+SAMPLES = Path(__file__).parents[2] / "data" / "measurements" / "samples.csv"
+PREDICTED = ["latency_ms", "latency_ms_low", "latency_ms_high", "technique"]
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `plimsoll fit` makes of the samples that stand alone."""
+    path = tmp_path_factory.mktemp("fits") / "fit.json"
+    lines = [line for line in SAMPLES.read_text().splitlines() if line.count(":") == 0]
+    result = cli("fit", "-", "-o", path, "--technique", "linear_fractional", stdin="\n".join(lines))
+    assert result.code == 0
+    return path
+
+
+def ask(fits: Path, rows: Sequence[str], *arguments: str, header: str = "network,gpu_type,batch,sm_percent") -> Result:
+    return cli("predict", fits, "-", *arguments, stdin="\n".join([header, *rows]))
+
+
+def test_a_row_per_query_in_order_with_an_interval_around_the_latency(fits: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.csv"
+    queries.write_text(
+        "sm_percent,network,batch,gpu_type\n40,resnet50,4,V100\n100.0,alexnet,16,V100\n40,resnet50,8,V100\n"
+    )
+    result = cli("predict", fits, queries, "-o", tmp_path / "out.csv")
+    assert (result.code, result.out, result.err) == (0, f"Wrote {tmp_path / 'out.csv'}\n", "")
+    header, *rows = csv.reader((tmp_path / "out.csv").read_text().splitlines())
+    assert header == ["sm_percent", "network", "batch", "gpu_type", *PREDICTED]
+    assert [row[:4] for row in rows] == [line.split(",") for line in queries.read_text().splitlines()[1:]]
+    for row, expected in zip(rows, (5.3 / 0.4 + 1.3, 4.6 + 0.4, 9.7 / 0.4 + 1.3), strict=True):
+        latency, low, high = map(float, row[4:7])
+        assert latency == pytest.approx(expected, rel=0.03)
+        assert low < latency < high
+        assert row[7] == "linear_fractional"
+
+
+def test_measured_columns_are_left_out_and_compared(fits: Path) -> None:
+    result = cli("predict", fits, "-", stdin=SAMPLES.read_text().split("alexnet,V100,4,40,", maxsplit=2)[0])
+    header = next(csv.reader(io.StringIO(result.out)))
+    assert header == ["network", "gpu_type", "batch", "sm_percent", "clock_mhz", "neighbours", *PREDICTED]
+    assert result.err.startswith("Compared with 14 measured latencies: mean error ")
+    assert float(result.err.split("mean error ")[1].split()[0]) < 3.0
+
+
+def test_power_and_memory_are_added_on_request(fits: Path) -> None:
+    plain = ask(fits, ["alexnet,V100,1,50"], "--quantities", "latency")
+    assert plain.out == ask(fits, ["alexnet,V100,1,50"]).out
+    refused = ask(fits, ["alexnet,V100,1,50"], "--quantities", "latency,memory")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("Error: the fits hold nothing of memory_mib\nHint: ")
+    assert ask(fits, ["alexnet,V100,1,50"], "--quantities", "latency,colour").code == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["alexnet,V100,1,50", "", "resnet18,T4,1,50"], "Error: stdin:4: column network: "),
+        (["alexnet,V100,0,50"], "Error: stdin:2: column batch: must be at least 1"),
+        ([], "Error: stdin: there are no rows below the header"),
+    ],
+)
+def test_queries_that_cannot_be_answered_are_refused_with_their_line(fits: Path, rows: list[str], words: str) -> None:
+    result = ask(fits, rows)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(words)
+
+
+def test_an_unknown_network_is_answered_with_the_known_ones(fits: Path) -> None:
+    assert "alexnet on V100, resnet50 on V100" in ask(fits, ["vgg19,V100,1,50"]).err
+
+
+def test_an_unknown_column_is_refused_with_the_known_ones(fits: Path) -> None:
+    result = ask(fits, ["alexnet,V100,1,50,x"], header="network,gpu_type,batch,sm_percent,colour")
+    assert result.err.startswith("Error: stdin:1: column colour: unknown column; the columns are network, gpu_type,")
+
+
+def test_a_file_without_fits_is_named(tmp_path: Path) -> None:
+    result = cli("predict", SAMPLES, SAMPLES)
+    assert result.err.startswith(f"Error: {SAMPLES}: not JSON: ")
+    assert "Hint: make the file with `plimsoll fit" in result.err
+    assert cli("predict", tmp_path / "none.json", SAMPLES).err.startswith("Error: cannot read ")
+    assert cli("predict", "-", "-").code == 2
+
+
+def test_an_existing_file_is_replaced_and_kept_when_the_command_fails(fits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    out.write_text("older\n")
+    assert ask(fits, ["vgg19,V100,1,50"], "-o", str(out)).code == 1
+    assert out.read_text() == "older\n"
+    assert ask(fits, ["alexnet,V100,1,50"], "-o", str(out)).code == 0
+    assert out.read_text().startswith("network,")
+    assert ask(fits, ["alexnet,V100,1,50"], "-o", str(tmp_path / "no" / "out.csv")).err.startswith(
+        "Error: cannot write"
+    )
