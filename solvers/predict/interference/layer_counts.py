@@ -15,10 +15,10 @@ stays the solo curve's and both slopes are multiplied by the factor at their sha
 shrinks). That needs no co-located curve over all shares per neighbour, which nobody has measured. More layers never
 make a neighbour milder: the bounds keep a few networks from teaching the opposite.
 
-Wins for neighbours without any sample, when at least three other networks were seen as neighbours. Limits: an order of
-magnitude between networks is all that counts can tell; a neighbour that was sampled is foretold better by `pressure`.
-A network without layer counts is taken as the mean of those that were sampled, and a neighbour with more or fewer
-layers of a kind than any that was sampled as if it had the most or the fewest.
+Wins for neighbours without any sample, once several unlike networks were sampled as neighbours. Limits: three networks
+teach it little, and on measured sets it is then no better than the pooled mean of `pressure`; it does not convert to
+the contract's rows. A network without layer counts is taken as the mean of those that were sampled, and a neighbour
+with more or fewer layers of a kind than any that was sampled as if it had the most or the fewest.
 """
 
 from collections.abc import Mapping
