@@ -69,13 +69,11 @@ class Fit:
 class Technique(Protocol):
     """A module that learns each group by itself."""
 
-    @staticmethod
-    def fit(samples: Samples) -> Coefficients:
+    def fit(self, samples: Samples) -> Coefficients:
         """Coefficients from samples of one group; raises TooFewSamples."""
         ...
 
-    @staticmethod
-    def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+    def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
         """(N,) values for queries of that group."""
         ...
 
@@ -83,12 +81,10 @@ class Technique(Protocol):
 class PooledTechnique(Protocol):
     """A module that learns all groups together: what one network shows tells something about the others."""
 
-    @staticmethod
-    def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
+    def fit_groups(self, samples: Samples) -> Mapping[Group, Coefficients]:
         """Coefficients of every group among the samples; raises TooFewSamples."""
         ...
 
-    @staticmethod
-    def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+    def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
         """(N,) values for queries of one group."""
         ...
