@@ -36,11 +36,10 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.samples import Indices, Queries, Reals, Samples
 
-_SHARPNESS = (
-    6.0  # Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is 1.7 times the other.
-)
+_SHARPNESS = 6.0
+"""Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""
 _OFFSETS = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 """First guesses, in SM percent."""
 _MOST_QUOTAS = 10
@@ -56,7 +55,6 @@ _HOST_START = 0.9  # Of the least measured latency at a quota.
 _LEAST_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
 _LEAST_MS = 1e-9  # Keeps logarithms finite where a part is 0.
 _MOST_STEPS = 60
-
 
 _WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST, _OFFSET, _CLOCK_EXPONENT, _QUOTA_EXPONENT = range(7)
 _LINEAR = [_WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST]
@@ -116,8 +114,8 @@ def _refuse_too_few(logs: Reals, measured: MeasuredRange) -> None:
 
 
 def _thin(log_quotas: Reals) -> Reals:
-    chosen = np.linspace(0, len(log_quotas) - 1, min(len(log_quotas), _MOST_QUOTAS))
-    return log_quotas[np.round(chosen).astype(int)]
+    chosen: Indices = np.linspace(0, len(log_quotas) - 1, min(len(log_quotas), _MOST_QUOTAS)).round().astype(np.intp)
+    return log_quotas[chosen]
 
 
 def _make_terms(logs: Reals) -> _Terms:

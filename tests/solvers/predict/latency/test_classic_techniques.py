@@ -1,0 +1,84 @@
+"""What every technique that learns a group by itself must do alike."""
+
+from typing import cast
+
+import numpy as np
+import pytest
+
+from solvers.predict.fit import Technique, TooFewSamples
+from solvers.predict.latency import linear_fractional, locally_weighted, piecewise_linear
+from solvers.predict.samples import Queries, make_queries, make_samples
+from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
+
+TECHNIQUES = [
+    pytest.param(cast(Technique, technique), id=technique.__name__.rpartition(".")[2])
+    for technique in (linear_fractional, locally_weighted, piecewise_linear)
+]
+
+
+def far_and_wide(size: int = 500) -> Queries:
+    random = np.random.default_rng(7)
+    return make_queries(
+        ["a"] * size,
+        ["V100-16GB"] * size,
+        batch=10.0 ** random.uniform(0.0, 4.5, size),
+        sm_percent=10.0 ** random.uniform(-2.0, 2.0, size),
+        clock_mhz=np.where(random.random(size) < 0.3, np.nan, random.uniform(1.0, 4000.0, size)),
+        time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, size),
+    )
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_the_order_of_samples_changes_nothing(technique: Technique) -> None:
+    samples = grid_samples(noise=0.05)
+    shuffled = samples.take(np.random.default_rng(1).permutation(len(samples)))
+    first, second = technique.fit(samples), technique.fit(shuffled)
+    assert first.arrays.keys() == second.arrays.keys()
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, second.arrays[name])
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_milliseconds_in_are_milliseconds_out(technique: Technique) -> None:
+    samples = grid_samples(noise=0.02)
+    thousandfold = make_samples(samples.at, 1000.0 * samples.latency_ms)
+    small, large = (technique.predict(technique.fit(given), samples.at) for given in (samples, thousandfold))
+    np.testing.assert_allclose(large, 1000.0 * small, rtol=1e-3)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_every_condition_has_a_positive_finite_latency(technique: Technique) -> None:
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        size = 12 + 4 * seed
+        wild = samples_at(
+            random.choice([1.0, 2.0, 4.0], size).tolist(),
+            random.choice([10.0, 20.0, 50.0, 100.0], size).tolist(),
+            (10.0 ** random.uniform(-6.0, 6.0, size)).tolist(),
+        )
+        found = technique.predict(technique.fit(wild), far_and_wide())
+        assert np.all(np.isfinite(found) & (found > 0.0)), f"seed {seed}"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_one_sample_is_too_few_however_often_it_was_taken(technique: Technique) -> None:
+    for times in (1, 20):
+        with pytest.raises(TooFewSamples):
+            technique.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_repeated_noisy_samples_are_averaged(technique: Technique) -> None:
+    repeated = grid_samples(["a"] * 10, noise=0.05, seed=3)
+    found = technique.predict(technique.fit(repeated), grid_samples().at)
+    # Two lines follow 1/p no closer than this; of the noise a third is left after ten repetitions.
+    assert np.abs(found / grid_samples().latency_ms - 1.0).mean() < 0.06
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_coefficients_are_plain_finite_numbers(technique: Technique) -> None:
+    coefficients = technique.fit(grid_samples(noise=0.05))
+    assert not coefficients.labels
+    for name, array in coefficients.arrays.items():
+        assert array.dtype == np.float64, name
+        assert np.isfinite(array).all(), name
