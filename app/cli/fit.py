@@ -1,7 +1,6 @@
 """`plimsoll fit`: measurements in, fits out; no database, no network."""
 
 import math
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from app.cli.errors import CliError
 from app.cli.files import STDIO, summary_stream, write_text
 from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, count, show_line, show_table
-from app.measurements.csv_files import SampleFiles, read_samples
+from app.measurements.csv_files import SampleFiles, find_row, read_samples
 from app.measurements.tables import file_name
 from solvers.errors import InvalidInput
 from solvers.predict.fit import Fit
@@ -20,7 +19,6 @@ from solvers.predict.fit_json import fits_to_json
 from solvers.predict.fits import Fits
 from solvers.predict.fitting import AUTO, make_fits
 
-_ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
 # Of a cross-validated error: what plans can rest on, and what they cannot.
 _GOOD_ERROR, _BAD_ERROR = 0.05, 0.15
 
@@ -91,8 +89,8 @@ def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits
     try:
         return make_fits(measured.samples, technique=technique, seed=seed, source=source)
     except InvalidInput as error:
-        if place := _ROW.fullmatch(error.field):
-            raise measured.refusal(error.problem, row=int(place[1]), column=place[2]) from error
+        if place := find_row(error):
+            raise measured.refusal(error.problem, row=place[0], column=place[1]) from error
         raise
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, TextIO
 import typer
 
 from app.cli.errors import CliError
+from app.cli.files import STDIO, summary_stream, write_text
 from app.cli.output import BAD, GOOD, WARN, Cell, Heading, amount, count, plain, show_line, show_table, usd
 from app.control.worker import PlanRequest, run_policy
 from solvers.check import report_violations, violations
@@ -20,8 +21,6 @@ from solvers.policies.warm_up import warm_up
 from solvers.problem import Problem
 from solvers.problem_json import problem_from_json
 from solvers.state import Observed
-
-STDIO = Path("-")
 
 
 def plan(
@@ -48,13 +47,13 @@ def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | Non
     """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any."""
     broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
-    stream = sys.stderr if output == STDIO else sys.stdout
+    stream = summary_stream(output)
     _show_summary(problem, plan, report, stream)
     if broken:
         _show_violations(broken, stream)
         raise CliError(f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written")
     if output is not None:
-        _write(output, plan_to_json(plan, report))
+        write_text(output, plan_to_json(plan, report) + "\n", stream=stream)
 
 
 def _read(path: Path) -> Problem:
@@ -81,17 +80,6 @@ def _solve(problem: Problem, policy: str, time_limit_s: float, seed: int) -> tup
     )
     answer = run_policy(request)
     return answer.plan, answer.report
-
-
-def _write(path: Path, text: str) -> None:
-    if path == STDIO:
-        sys.stdout.write(text + "\n")
-        return
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from error
-    sys.stdout.write(f"Wrote {path}\n")
 
 
 def _show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: TextIO) -> None:

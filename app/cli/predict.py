@@ -1,6 +1,5 @@
 """`plimsoll predict`: fits and queries in, latencies with intervals out; no database, no network."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import typer
 from app.cli.errors import CliError
 from app.cli.files import STDIO, write_csv
 from app.cli.output import count
-from app.measurements.csv_files import QueryFile, prediction_rows, read_queries
+from app.measurements.csv_files import QueryFile, find_row, prediction_rows, read_queries
 from app.measurements.tables import Reals, file_name, read_bytes
 from solvers.errors import InvalidInput
 from solvers.predict.fit import Quantity
@@ -18,7 +17,6 @@ from solvers.predict.fit_json import fits_from_json
 from solvers.predict.fits import Fits, Predictions
 from solvers.predict.predicting import predict_latency, predict_quantity
 
-_ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
 _EXTRA: dict[str, Quantity] = {"power": "power_w", "memory": "memory_mib"}
 _LATENCY = "latency"
 
@@ -71,8 +69,8 @@ def _predict(fits: Fits, asked: QueryFile) -> Predictions:
     try:
         return predict_latency(fits, asked.queries)
     except InvalidInput as error:
-        if place := _ROW.fullmatch(error.field):
-            raise asked.table.refusal(error.problem, row=int(place[1]), column=place[2]) from error
+        if place := find_row(error):
+            raise asked.table.refusal(error.problem, row=place[0], column=place[1]) from error
         raise
 
 

@@ -3,6 +3,7 @@
 A query file has the conditions' columns; a samples file has the measured ones, too.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ import numpy as np
 
 from app.errors import InvalidRequest
 from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table, refusal, require_columns
+from solvers.errors import InvalidInput
 from solvers.predict.check_samples import LARGEST_BATCH
 from solvers.predict.fits import Predictions
 from solvers.predict.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
@@ -37,6 +39,7 @@ MEASURED: Mapping[str, Range] = {
     "l2_util_percent": Range(at_least=0.0, at_most=100.0),
 }
 PREDICTED = ("latency_ms", "latency_ms_low", "latency_ms_high", "technique")
+_ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
 _NEEDED = ("network", "gpu_type", "batch", "sm_percent")
 _ALIASES = {"time_quota_pct": "time_quota_percent"}
 _FOREIGN_WORDS = {"model": "network", "gpu": "gpu_type", "batch_size": "batch", "sm_pct": "sm_percent"}
@@ -107,6 +110,12 @@ def read_queries(source: Path) -> QueryFile:
     table = read_table(source, _check_queries_header)
     measured = _numbers(table, "latency_ms", POSITIVE)
     return QueryFile(queries=_queries([table]), table=table, measured_latency_ms=measured)
+
+
+def find_row(error: InvalidInput) -> tuple[int, str] | None:
+    """Row and column of an error about `rows[i].column`, as the predictors raise it; None for other errors."""
+    place = _ROW.fullmatch(error.field)
+    return None if place is None else (int(place[1]), place[2])
 
 
 def sample_rows(samples: Samples) -> Iterator[Sequence[str]]:

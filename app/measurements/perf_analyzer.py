@@ -35,7 +35,7 @@ from app.measurements.tables import (
 CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"
 _COMPUTE = ("Server Compute Input", "Server Compute Infer", "Server Compute Output")
-_COMPUTE_BEFORE_2020 = ("Server Compute",)
+_COMPUTE_ONCE = ("Server Compute",)
 _CLIENT = ("Avg latency", "p50 latency")
 _POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
 US_PER_MS = 1000.0
@@ -81,7 +81,7 @@ def _check_header(place: str, names: Sequence[str]) -> None:
 
 
 def _server_us(table: Table) -> Reals:
-    parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_BEFORE_2020
+    parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_ONCE
     if parts[0] not in table.cells:
         problem = (
             f"there is no column {_COMPUTE[1]}: the server kept no statistics; --latency client takes the client's"

@@ -40,7 +40,7 @@ def test_the_client_s_latency_is_taken_where_one_request_is_under_way() -> None:
     assert imported.notes == ("left out 2 of 3 rows, with more than one request under way: clients queue there",)
 
 
-def test_files_before_2020_have_one_compute_column(tmp_path: Path) -> None:
+def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
     path = write(tmp_path, f"{OLD},p50 latency\n1,160.8,68,1291,38,4801,7,6212\n")
     assert read_perf_analyzer(path, RESNET).samples.latency_ms.tolist() == [4.801]
     assert read_perf_analyzer(path, RESNET, latency=Latency.CLIENT).samples.latency_ms.tolist() == [6.212]

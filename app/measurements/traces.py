@@ -1,0 +1,151 @@
+"""Traces: a service's arrivals over time, from a CSV file with a time column and a column of rates or counts.
+
+Time: `second` or `t_s`, `t_min` (from the beginning of the trace), or `timestamp` (ISO 8601, UTC where it has no zone, or
+seconds since 1970). A column whose name ends in `_rps` holds rates, any other one the requests of each step. Rows rise
+in time by multiples of one step; a step that is missing, or whose cell is empty, was not measured.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import InvalidRequest
+from app.measurements.tables import NOT_NEGATIVE, Range, Reals, Table, read_table, refusal
+from solvers.forecast.forecast import Series
+from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
+
+SECONDS_PER = {"second": 1.0, "t_s": 1.0, "t_min": 60.0, "timestamp": 1.0}
+VALUES = ("rate_rps", "arrivals", "requests")
+RATE_SUFFIX = "_rps"
+
+MOST_STEPS = 5_000_000
+"""Two months of seconds; a slip in a time column must not fill the memory."""
+
+_WEEK_S = 7 * DAY_S
+_TOLERANCE = 0.01
+"""A step may be off by so much of itself."""
+_ANY_TIME = Range(at_least=-1e11, at_most=1e11)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Arrivals in even steps."""
+
+    series: Series
+    """From 0 on where the file has no dates."""
+    is_dated: bool
+
+
+def read_trace(source: Path, column: str | None = None) -> Trace:
+    """The trace of a file (`-` = stdin). column: the one to read, needed where it is not named in VALUES.
+
+    Raises InvalidRequest, which names file, line and column.
+    """
+    header: list[str] = []
+
+    def check(place: str, names: Sequence[str]) -> None:
+        header.extend((_time_column(place, names), _value_column(place, names, column)))
+
+    table = read_table(source, check)
+    time_column, value_column = header
+    times_s = _times_s(table, time_column)
+    places, step_s = _places(table, time_column, times_s)
+    values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
+    arrivals = np.full(places[-1] + 1, np.nan)
+    arrivals[places] = values * step_s if value_column.endswith(RATE_SUFFIX) else values
+    series = Series(start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals)
+    return Trace(series=series, is_dated=time_column == "timestamp")
+
+
+def make_history(trace: Trace, *, now_s: float, start_s: float | None = None) -> Series:
+    """The trace as if it had ended lately, in steps of five minutes.
+
+    start_s: when it began, seconds since 1970; else a dated trace is moved by whole weeks, so that hours and weekdays
+    stay, and one without dates begins at midnight UTC. What would lie in the future is left out. Raises InvalidRequest.
+    """
+    series = _fine(trace.series)
+    period_s = _WEEK_S if trace.is_dated else DAY_S
+    begin_s = series.start_s if trace.is_dated else 0.0
+    if start_s is None:
+        start_s = begin_s + math.floor((now_s - begin_s - (series.end_s - series.start_s)) / period_s) * period_s
+    coarse = coarsen(Series(start_s=start_s, window_s=series.window_s, arrivals=series.arrivals), COARSE_S)
+    if coarse.start_s % COARSE_S:
+        raise InvalidRequest(f"a trace in steps of {series.window_s:g} s must start at a full five minutes")
+    return coarse.part(0, max(0, int((now_s - coarse.start_s) // COARSE_S)))
+
+
+def _fine(series: Series) -> Series:
+    """Steps of more than five minutes cut into five minutes each."""
+    parts = round(series.window_s / COARSE_S)
+    if series.window_s <= COARSE_S:
+        return series
+    if abs(parts * COARSE_S - series.window_s) > _TOLERANCE:
+        raise InvalidRequest(f"steps of {series.window_s:g} s are no multiple of five minutes")
+    return Series(start_s=series.start_s, window_s=COARSE_S, arrivals=np.repeat(series.arrivals / parts, parts))
+
+
+def _time_column(place: str, names: Sequence[str]) -> str:
+    found = [name for name in SECONDS_PER if name in names]
+    if len(found) != 1:
+        problem = f"the header must have one of the columns {', '.join(SECONDS_PER)}; it has {', '.join(names)}"
+        raise refusal(problem, file=place)
+    return found[0]
+
+
+def _value_column(place: str, names: Sequence[str], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted not in names or wanted in SECONDS_PER:
+            raise refusal(f"there is no column {wanted!r} to read; there are {', '.join(names)}", file=place)
+        return wanted
+    found = [name for name in VALUES if name in names]
+    if len(found) != 1:
+        problem = f"the header has {', '.join(names)}; say by --column which one holds the rates or the requests"
+        raise refusal(problem, file=place)
+    return found[0]
+
+
+def _times_s(table: Table, column: str) -> Reals:
+    """(N,) seconds; since 1970 for timestamps."""
+    if column != "timestamp":
+        return table.numbers(column, _ANY_TIME) * SECONDS_PER[column]
+    return np.array([_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])])
+
+
+def _moment_s(table: Table, row: int, cell: str) -> float:
+    try:
+        seconds = float(cell)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(cell)
+        except ValueError:
+            problem = f"must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970, not {cell!r}"
+            raise table.refusal(problem, row=row, column="timestamp") from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not _ANY_TIME.holds_one(seconds):
+        raise table.refusal(f"must be {_ANY_TIME}, not {cell}", row=row, column="timestamp")
+    return seconds
+
+
+def _places(table: Table, column: str, times_s: Reals) -> tuple[list[int], float]:
+    """Number of each row's step from the first one, and the step's length: the least difference of two rows."""
+    if len(times_s) < 2:
+        raise table.refusal("one row has no step; a trace needs at least two", row=0, column=column)
+    steps_s = np.diff(times_s)
+    if (steps_s <= 0.0).any():
+        row = int(np.argmax(steps_s <= 0.0)) + 1
+        raise table.refusal("times must rise from row to row", row=row, column=column)
+    step_s = float(steps_s.min())
+    places = (times_s - times_s[0]) / step_s
+    if places[-1] >= MOST_STEPS:
+        problem = f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MOST_STEPS:,}"
+        raise table.refusal(problem, row=len(times_s) - 1, column=column)
+    uneven = np.abs(np.diff(places) - np.round(np.diff(places))) > _TOLERANCE
+    if uneven.any():
+        problem = f"comes no multiple of {step_s:g} s, the shortest step, after the row before"
+        raise table.refusal(problem, row=int(np.argmax(uneven)) + 1, column=column)
+    numbers = np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(int)
+    return numbers.tolist(), step_s
