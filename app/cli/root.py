@@ -64,6 +64,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Prediction": (
         Entry("fit", "fit:fit", "Learn latency, power and memory from measurements."),
         Entry("predict", "predict:predict", "Predict latencies under the conditions of a file, row by row."),
+        Entry("forecast", "forecast:app", "Back-test forecasts on a trace, or give a service a trace as its history."),
         Entry("samples", "samples:app", "Make the samples that `plimsoll fit` reads."),
         Entry(
             "capacity-law",

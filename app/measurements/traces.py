@@ -1,8 +1,8 @@
 """Traces: a service's arrivals over time, from a CSV file with a time column and a column of rates or counts.
 
-Time: `second` or `t_s`, `t_min` (from the beginning of the trace), or `timestamp` (ISO 8601, UTC where it has no zone, or
-seconds since 1970). A column whose name ends in `_rps` holds rates, any other one the requests of each step. Rows rise
-in time by multiples of one step; a step that is missing, or whose cell is empty, was not measured.
+Time: `second` or `t_s`, `t_min` (from the beginning of the trace), or `timestamp` (ISO 8601, UTC where it has no zone,
+or seconds since 1970). A column whose name ends in `_rps` holds rates, any other one the requests of each step. Rows
+rise in time by multiples of one step; a step that is missing, or whose cell is empty, was not measured.
 """
 
 import math

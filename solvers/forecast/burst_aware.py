@@ -20,7 +20,7 @@ from typing import NamedTuple
 from solvers.forecast.forecast import Forecast, History, Reals, make_forecast, windows_ahead
 from solvers.forecast.spread import SURPRISE_DEVIATIONS, smoothing_of, spread_rps, weights_of
 
-NAME = "burst-aware"
+NAME = "burst_aware"
 
 # exp(-8) = 0.0003: what is older has no say, and after that long a silence the forecast is exactly 0.
 _REMEMBERED_SMOOTHINGS = 8.0

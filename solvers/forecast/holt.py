@@ -26,8 +26,8 @@ import numpy as np
 from solvers.forecast.forecast import Forecast, History, Reals, Technique, make_forecast, windows_ahead
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 
-EWMA_NAME, FAST_EWMA_NAME = "ewma", "ewma-fast"
-HOLT_NAME, FAST_HOLT_NAME = "holt", "holt-fast"
+EWMA_NAME, FAST_EWMA_NAME = "ewma", "ewma_fast"
+HOLT_NAME, FAST_HOLT_NAME = "holt", "holt_fast"
 
 REACH_S = 20.0
 """Seconds in which the level takes up 63 % of a step; three windows where that is longer."""

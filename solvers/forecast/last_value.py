@@ -14,7 +14,7 @@ import numpy as np
 from solvers.forecast.forecast import Forecast, History, make_forecast, windows_ahead
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 
-NAME = "last-value"
+NAME = "last_value"
 
 
 def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:

@@ -20,8 +20,8 @@ from solvers.forecast.forecast import Forecast, History, Reals, Season, Techniqu
 from solvers.forecast.seasons import DAY_S, HOUR_S
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 
-DAILY_NAME = "seasonal-daily"
-HOURLY_NAME = "seasonal-hourly"
+DAILY_NAME = "seasonal_daily"
+HOURLY_NAME = "seasonal_hourly"
 PERIODS_S = {DAILY_NAME: DAY_S, HOURLY_NAME: HOUR_S}
 """Period of the season that each of them needs."""
 

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.integration
 STEP = timedelta(seconds=COARSE_S)
 SCORE = Score(forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0)
 DAILY = Choice(
-    technique="seasonal-daily",
+    technique="seasonal_daily",
     seasons=(Season(period_s=DAY_S, rates_rps=(1.0, 2.0, 3.0, 2.0)),),
-    scores={"seasonal-daily": SCORE, "burst-aware": replace(SCORE, pinball_rps=2.0)},
+    scores={"seasonal_daily": SCORE, "burst_aware": replace(SCORE, pinball_rps=2.0)},
     judged_until_s=START.timestamp(),
 )
 
@@ -175,8 +175,8 @@ def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) 
             chosen = await choose_forecasts(PostgresForecasts(engine), now)
         assert chosen["chat"].technique != "ewma"
         scores = chosen["chat"].scores
-        assert scores["last-value"].forecasts > 200.0
-        assert scores["ewma-fast"].pinball_rps < scores["ewma"].pinball_rps
+        assert scores["last_value"].forecasts > 200.0
+        assert scores["ewma_fast"].pinball_rps < scores["ewma"].pinball_rps
         async with engine.begin() as connection:
             choice = await forecasts.get(connection, "chat")
         assert choice == chosen["chat"]
@@ -191,7 +191,7 @@ def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) 
 
 def test_demands_are_written_down_with_their_technique(database: str) -> None:
     asked = (
-        Demand(service="chat", arrival_rate_rps=10.0, method="seasonal-daily"),
+        Demand(service="chat", arrival_rate_rps=10.0, method="seasonal_daily"),
         Demand(service="photo", arrival_rate_rps=20.0, method="kept"),
     )
 
@@ -200,6 +200,6 @@ def test_demands_are_written_down_with_their_technique(database: str) -> None:
         async with engine.begin() as connection:
             found = {row.service: row.method for row in await demands.list_newest(connection)}
             assert (await plans.get(connection, plan_id)).demands == asked
-        assert found == {"chat": "seasonal-daily", "photo": "kept"}
+        assert found == {"chat": "seasonal_daily", "photo": "kept"}
 
     with_fleet(database, work)
