@@ -1,0 +1,135 @@
+"""Factorisation machine learned online by FTRL-Proximal: latency and throughput of all networks from one stream.
+
+    ŷ(x) = w₀ + Σ_j w_j x_j + Σ_{j<k} ⟨v_j, v_k⟩ x_j x_k        j, k of different features (OLTunes, equation 2)
+
+Two targets, each with weights and factors of its own (Bi-FM): ln latency, and ln throughput, learned as what it has
+beyond ln batch. Logarithms, because on raw scales no second-order machine follows batch / share. The inputs x are those
+of Table 3 as `table3_features` encodes them; within one feature there are no products, as there are none in a one-hot
+encoding.
+
+Every row is seen once, at a cost of O(columns · factors). It first moves its network's own weight and factors
+(`RowWeights`: a few rows teach a network); what is left of the residual then moves what all networks share
+(`CoordinateWeights`). Residuals far beyond what can be believed of a row are cut off.
+
+Source: OLTunes, section 3.3 and Algorithm 1; Rendle, "Factorization Machines" (ICDM 2010); Ta, "Factorization Machines
+with Follow-The-Regularized-Leader" (IEEE Big Data 2015). Ours: the full curvature in a network's own row, shared
+factors that start at the family of hinges instead of at random, and λ₁, λ₂ that pull towards the start, not to 0.
+
+Wins where many networks were measured at few points each, and online, where a row must be learned at once. Limits: a
+second-order machine knows no third-order effect, such as a knee that is elsewhere on another GPU type; with many rows
+per network, techniques that fit each group by itself are nearer. It forgets nothing: in a world that changes, fit anew.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.latency.factorisation_learner import LATENCY, THROUGHPUT, FactorisationLearner
+from solvers.predict.latency.table3_features import (
+    ALL,
+    OF_QUERIES,
+    Conditions,
+    Encoding,
+    encode,
+    numbers_of,
+    numbers_of_queries,
+)
+from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
+
+LEAST_SAMPLES = 8
+"""Of all groups together."""
+_MOST_PASSES = 3
+"""Over few samples; the paper's regime, and that of many samples, is one."""
+_MOST_UPDATES = 6000
+_BLOCK = 1024
+"""Rows that are predicted at once: their columns stay in the processor's cache."""
+
+
+def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
+    """Coefficients of every group among the samples, learned in one stream in a random order that is always the same.
+
+    Up to three passes while that is at most 6,000 updates, else one. Raises TooFewSamples below eight samples.
+    """
+    if len(samples) < LEAST_SAMPLES:
+        raise TooFewSamples(f"a factorisation machine needs {LEAST_SAMPLES} samples, not {len(samples)}")
+    learner = FactorisationLearner()
+    ordered = samples.take(_order(samples))
+    for _ in range(max(1, min(_MOST_PASSES, _MOST_UPDATES // len(samples)))):
+        learner.forget_networks()
+        learn_samples(learner, ordered)
+    return {group: learner.group_coefficients(group) for group in ordered.at.groups()}
+
+
+def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+    """(N,) latencies in ms; the queries' neighbours are not looked at."""
+    (logarithms,) = _log_outputs(coefficients, (LATENCY,), OF_QUERIES, numbers_of_queries(queries))
+    return np.asarray(np.exp(logarithms))
+
+
+def predict_targets(coefficients: Coefficients, rows: Sequence[Conditions]) -> tuple[Reals, Reals]:
+    """(N,) latencies in ms and (N,) throughputs in requests per second, for rows of one group."""
+    numbers = numbers_of(rows)
+    latency_ms, batches_per_s = np.exp(_log_outputs(coefficients, (LATENCY, THROUGHPUT), ALL, numbers))
+    return latency_ms, batches_per_s * np.array([row.batch for row in rows])
+
+
+def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
+    """Let the learner see every sample once, in the given order; batches follow each other without a pause."""
+    at = samples.at
+    throughput_rps = 1000.0 * at.batch / samples.latency_ms
+    rows = zip(
+        at.network,
+        at.gpu_type,
+        at.batch.tolist(),
+        at.sm_percent.tolist(),
+        at.time_quota_percent.tolist(),
+        at.clock_mhz.tolist(),
+        at.power_limit_w.tolist(),
+        samples.latency_ms.tolist(),
+        throughput_rps.tolist(),
+        strict=True,
+    )
+    for network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w, latency_ms, rate_rps in rows:
+        conditions = Conditions(
+            network=network,
+            gpu_type=gpu_type,
+            batch=batch,
+            sm_percent=sm_percent,
+            time_quota_percent=quota_percent,
+            clock_mhz=clock_mhz,
+            power_limit_w=limit_w,
+        )
+        learner.update(conditions, latency_ms=latency_ms, throughput_rps=rate_rps)
+
+
+def _log_outputs(coefficients: Coefficients, targets: Sequence[int], encoding: Encoding, numbers: Reals) -> Reals:
+    """(targets, N) logarithms for (N, F) numbers."""
+    level, weights, factors = (coefficients.arrays[name][list(targets)] for name in ("level", "weights", "factors"))
+    weights, factors = weights[:, encoding.columns], factors[:, encoding.columns]
+    # Half of the products, since every pair stands in the matrix twice.
+    products = np.matmul(factors, factors.transpose(0, 2, 1)) * (0.5 * (encoding.field[:, None] != encoding.field))
+    outputs = np.empty((len(targets), len(numbers)))
+    for first in range(0, len(numbers), _BLOCK):
+        columns = encode(encoding, numbers[first : first + _BLOCK])
+        for target in range(len(targets)):
+            sums = (columns @ products[target] + weights[target]) * columns
+            outputs[target, first : first + _BLOCK] = level[target] + sums.sum(axis=1)
+    return outputs
+
+
+def _order(samples: Samples) -> Indices:
+    """A shuffle that does not depend on the rows' order."""
+    at = samples.at
+    keys = (
+        samples.latency_ms,
+        at.power_limit_w,
+        at.clock_mhz,
+        at.time_quota_percent,
+        at.sm_percent,
+        at.batch,
+        np.array(at.gpu_type),
+        np.array(at.network),
+    )
+    order: Indices = np.lexsort(keys)
+    return order[np.random.default_rng(0).permutation(len(samples))]
