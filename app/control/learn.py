@@ -118,22 +118,21 @@ def _learned(
 def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: Health) -> FitHealth:
     """The health with what planning reckons with from here on."""
     group = Group(points.network, points.gpu_type)
+    if before is None or _is_taken_over(snapshot, points, before.planned, now):
+        return FitHealth(group=group, now=now, planned=Correction(group=group, health=now, at=snapshot.at))
+    return replace(before, now=now)
+
+
+def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: Health) -> bool:
+    """Whether planning follows what was learned since it last did."""
     sigma, keys, z = np.array(sigma_of(snapshot, points)), row_keys(points), normal_deviate(snapshot.settings)
-    if before is None:
-        unseen = new_health(sigma, now.seen_until_s)
-        planned = Correction(group=group, health=unseen, at=snapshot.at)
-    else:
-        planned = before.planned
     change = log_factors(now, keys, sigma, z) - log_factors(planned.health, keys, sigma, z)
-    age_s = math.inf if before is None else (snapshot.at - planned.at).total_seconds()
-    is_taken = (
+    age_s = (snapshot.at - planned.at).total_seconds()
+    return (
         now.is_alarmed != planned.health.is_alarmed
         or float(change.max()) > RISE
         or (float(change.min()) < -FALL and age_s >= FALL_AFTER_S)
     )
-    if is_taken:
-        planned = replace(planned, health=now, at=snapshot.at)
-    return FitHealth(group=group, now=now, planned=planned)
 
 
 def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[Event]:
@@ -142,14 +141,18 @@ def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterabl
         return
     network, gpu_type = after.group
     now = after.now
-    figures = f"execution times are {100 * now.error:.1f} % off (band {100 * now.band:.1f} %)"
+    if not now.is_alarmed:
+        effect = "they are learned"
+    elif now.shortfall > 0.0:
+        effect = "more room is kept until they are learned"
+    else:
+        effect = "they are not planned shorter until they are learned"
     yield Event(
         at=at,
         actor=ACTOR,
         kind="FitDrifted" if now.is_alarmed else "FitRecovered",
         subject=f"network/{network}",
-        reason=f"on {gpu_type} {figures}"
-        + ("; planned with more room until they are learned" if now.is_alarmed else "; they are learned"),
+        reason=f"on {gpu_type} times were {100 * now.error:.1f} % off (band {100 * now.band:.1f} %); {effect}",
     )
 
 

@@ -23,7 +23,10 @@ LEAST_BATCHES = 5
 BATCH_CV = 0.15
 """Standard deviation of one batch's time over its mean; iGniter's co-located runs have 0.02 to 0.1."""
 COMPANY_SHARE = 0.25
-"""What neighbours add to ln(time) is known to this share: how much they overlap depends on how busy they are."""
+"""What neighbours add to ln(time) is known but for this share: how much they overlap depends on how busy they are.
+
+Faster next to neighbours than stated is put down to them first, up to this share; slower is put down to the row.
+"""
 FILL_SIGMA = 0.03
 """Per doubling between the mean executed batch and the row's own."""
 
@@ -109,15 +112,18 @@ def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTim
             expected_ms = execution_ms(
                 row, neighbours, sensitivity=sensitivity, gpu_type=stated.gpu_types[gpu.gpu_type]
             )
+            company = COMPANY_SHARE * math.log(expected_ms / row.solo_ms)
+            log_ratio = math.log(execution.execution_ms / expected_ms)
+            variance = (
+                BATCH_CV**2 / execution.batches + company**2 + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
+            )
             yield (
                 group,
                 Reading(
                     replica=replica.id,
                     row=keys[replica.id],
-                    log_ratio=math.log(execution.execution_ms / expected_ms),
-                    variance=BATCH_CV**2 / execution.batches
-                    + (COMPANY_SHARE * math.log(expected_ms / row.solo_ms)) ** 2
-                    + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2,
+                    log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + company),
+                    variance=variance,
                 ),
             )
 

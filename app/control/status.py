@@ -1,7 +1,7 @@
 """Status: what can be said of a service right now, as conditions with typed reasons. Pure functions of a Snapshot."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +10,10 @@ from app.control.observe import observe
 from app.control.predict import PlannedPoints
 from app.control.store import Snapshot
 from solvers.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
+from solvers.predict.samples import Group
 from solvers.state import Reading, Service
 
-ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "SLOMet"]
+ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "PredictionsHold", "SLOMet"]
 Truth = Literal["True", "False", "Unknown"]
 
 UNSERVED_REASONS: dict[UnservedReason, str] = {
@@ -64,12 +65,13 @@ def _service_status(snapshot: Snapshot, service: Service, reading: Reading | Non
     applied = _applied(snapshot, service.name)
     slo_met = _slo_met(service, reading, telemetry)
     replicas = _replicas(snapshot.target, service.name)
+    holds = _predictions_hold(snapshot, service, replicas)
     ready = _ready(feasible, applied, sum(replicas.values()))
     return ServiceStatus(
         replicas=tuple(sorted(replicas.items())),
         planned_rate_rps=planned_rates_rps(snapshot.target)[service.name],
         reading=reading,
-        conditions=(ready, telemetry, feasible, applied, slo_met),
+        conditions=(ready, telemetry, feasible, applied, holds, slo_met),
     )
 
 
@@ -127,6 +129,24 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
     if behind:
         return say("False", "RollingOut", f"generation {target.generation} is not yet on {', '.join(behind)}")
     return say("True", "NodesFollow", f"generation {target.generation} is in force on its nodes: {len(carrying)}")
+
+
+def _predictions_hold(snapshot: Snapshot, service: Service, replicas: Mapping[str, int]) -> Condition:
+    def say(status: Truth, reason: str, message: str) -> Condition:
+        return Condition(type="PredictionsHold", status=status, reason=reason, message=message)
+
+    healths = {correction.group: correction.health for correction in snapshot.corrections}
+    of_types = {gpu_type: healths.get(Group(service.network, gpu_type)) for gpu_type in sorted(replicas)}
+    served = {gpu_type: health for gpu_type, health in of_types.items() if health is not None and health.readings}
+    drifted = [
+        f"{gpu_type}: {100 * health.error:.0f} % off" for gpu_type, health in served.items() if health.is_alarmed
+    ]
+    if drifted:
+        words = f"execution times left their band, more room is kept until they are learned ({', '.join(drifted)})"
+        return say("False", "FitDrifted", words)
+    if not served:
+        return say("Unknown", "NotServedYet", "no served batch was compared with what was predicted")
+    return say("True", "WithinBand", f"execution times are as predicted on {', '.join(served)}")
 
 
 def _slo_met(service: Service, reading: Reading | None, telemetry: Condition) -> Condition:

@@ -10,8 +10,9 @@ at 0 with variances that add up to the row's stated sigma², and drift as random
   GPU does not speak for all; and a period's surprise is clipped at CLIP_SDS of what was expected.
 * What a row showed stays with that row; only the common part moves the others. A filter with a common part alone would
   chase its own plans: row A is slow, so B is planned, B is fast, so A is planned again.
-* Drift alarm: ALARM_PERIODS periods in a row whose error is out of its band. While it stands, the common variance is at
-  least error², so that the filter catches up at once; it ends after as many periods inside the band.
+* After a period whose error was out of its band the common variance is at least error²: a jump is followed within one
+  more period, and a lone outlier is put right by it.
+* Drift alarm: ALARM_PERIODS periods in a row out of the band; it ends after CALM_PERIODS in a row inside it.
 
 Source: Kalman filter with clipped innovations: Masreliez and Martin, "Robust Bayesian estimation for the linear model
 and robustifying the Kalman filter", IEEE TAC 1977. Half of the variance is common: between the shipped operating points
@@ -21,7 +22,7 @@ deviation of 0.05 to 0.12 over networks, depending on the GPU type, and rows one
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot, sqrt
 from typing import NamedTuple
 
@@ -41,10 +42,11 @@ CLIP_SDS = 2.5
 BAND_SDS = 3.0
 LEAST_BAND = 0.06
 """Errors below 6 % never raise an alarm: twice what the best offline fits reach."""
-ALARM_PERIODS = 3
+ALARM_PERIODS = 2
+CALM_PERIODS = 3
 MOST_ROWS = 24
 ERROR_MEMORY = 0.7
-"""Weight of the past in the error that is reported: about three periods."""
+"""Weight of the past in the error and the shortfall: about three periods."""
 LARGEST_LOG_RATIO = 3.0
 """A factor of 20 either way: beyond it the reading is of something else."""
 
@@ -87,6 +89,8 @@ class Health:
     """End of that period, unix seconds; readings of earlier periods change nothing any more."""
     error: float = 0.0
     """Mean |ln(observed / expected)| of the last few periods, expected by the belief before each."""
+    shortfall: float = 0.0
+    """The same, of those that took longer than expected; the others count as 0."""
     band: float = LEAST_BAND
     """Where the error of one period is out of the ordinary."""
     streak: int = 0
@@ -94,6 +98,11 @@ class Health:
     alarm_since_s: float | None = None
     readings: int = 0
     """Counted since the stated times are in force."""
+
+    @property
+    def is_shaken(self) -> bool:
+        """Whether the last period was out of the band, or the alarm still stands."""
+        return self.streak > 0 or self.is_alarmed
 
     @property
     def is_alarmed(self) -> bool:
@@ -118,9 +127,14 @@ def learn(health: Health, readings: Sequence[Reading], sigma_of: Mapping[RowKey,
     filtered = _Filter(health, sigma_of, prior=_prior_common(sigma_of))
     filtered.drift(until_s - health.seen_until_s)
     errors = [filtered.update(row, *of_rows[row]) for row in sorted(of_rows)]
-    error = sum(abs(surprise) for surprise, _ in errors) / len(errors)
-    band = health.band if health.is_alarmed else sum(allowed for _, allowed in errors) / len(errors)
-    return _judged(health, filtered, error, band, until_s=until_s, readings=len({each.replica for each in readings}))
+    surprises, bands = zip(*errors, strict=True)
+    judged = _judge(health, surprises, bands, until_s)
+    return replace(
+        judged,
+        belief=filtered.belief(),
+        seen_until_s=until_s,
+        readings=health.readings + len({each.replica for each in readings}),
+    )
 
 
 def row_beliefs(health: Health, keys: Sequence[RowKey], latency_sigma: Reals) -> tuple[Reals, Reals, Reals]:
@@ -140,19 +154,19 @@ def log_factors(health: Health, keys: Sequence[RowKey], latency_sigma: Reals, z:
 
     Without evidence z · sigma: rows that are stated as exact stay as they are. Slower than stated is believed at once;
     faster only as far as the quantile of the evidence says, also where the row itself claims to be exact. Under alarm
-    faster is not believed, and the error comes on top of the deviation.
+    faster is not believed at all, and what fell short lately comes on top.
     """
     mean, sd, first = row_beliefs(health, keys, latency_sigma)
-    slower = np.maximum(mean, 0.0)
+    careful = np.maximum(mean, 0.0) + z * latency_sigma * np.minimum(sd / first, 1.0)
     if health.is_alarmed:
-        guarded: Reals = slower + max(z, GUARD_Z) * np.hypot(sd, health.error)
+        guarded: Reals = careful + GUARD_Z * health.shortfall
         return guarded
-    factors: Reals = np.minimum(mean + z * sd, slower + z * latency_sigma * np.minimum(sd / first, 1.0))
+    factors: Reals = np.minimum(mean + z * sd, careful)
     return factors
 
 
 GUARD_Z = 1.6448536269514722
-"""Normal deviate of the 95 % quantile: the least that planning keeps under alarm."""
+"""Normal deviate of the 95 % quantile, of the shortfall as if it were a standard deviation."""
 
 
 class _Filter:
@@ -163,7 +177,7 @@ class _Filter:
         self.mean = np.array(health.belief.mean)
         self.covariance = np.array(health.belief.covariance)
         self._sigma_of = sigma_of
-        self._least_common = health.error**2 if health.is_alarmed else 0.0
+        self._least_common = health.error**2 if health.is_shaken else 0.0
         self._most_common = max(prior, self._least_common)
 
     def drift(self, seconds: float) -> None:
@@ -212,24 +226,28 @@ class _Filter:
         return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), LEAST_SIGMA) ** 2
 
 
-def _judged(health: Health, filtered: _Filter, error: float, band: float, *, until_s: float, readings: int) -> Health:
-    """The next health: error, streak and alarm."""
-    is_out = error > band
-    streak = (max(health.streak, 0) + 1) if is_out else (min(health.streak, 0) - 1)
+def _judge(health: Health, surprises: Sequence[float], bands: Sequence[float], until_s: float) -> Health:
+    """The health with error, streak and alarm after a period with these surprises, by row.
+
+    The band is that of the belief before anything was out of it: afterwards the belief allows more.
+    """
+    error = float(np.mean(np.abs(surprises)))
+    band = health.band if health.is_shaken else float(np.mean(bands))
+    streak = (max(health.streak, 0) + 1) if error > band else (min(health.streak, 0) - 1)
     alarm_since_s = health.alarm_since_s
     if alarm_since_s is None and streak >= ALARM_PERIODS:
         alarm_since_s = until_s
-    elif alarm_since_s is not None and streak <= -ALARM_PERIODS:
+    elif alarm_since_s is not None and streak <= -CALM_PERIODS:
         alarm_since_s = None
     past = ERROR_MEMORY if health.readings else 0.0
-    return Health(
-        belief=filtered.belief(),
-        seen_until_s=until_s,
-        error=past * health.error + (1.0 - past) * min(error, 1.0),
+    new = np.minimum([error, float(np.mean(np.maximum(surprises, 0.0)))], 1.0)
+    return replace(
+        health,
+        error=past * health.error + (1.0 - past) * float(new[0]),
+        shortfall=past * health.shortfall + (1.0 - past) * float(new[1]),
         band=band,
         streak=streak,
         alarm_since_s=alarm_since_s,
-        readings=health.readings + readings,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -20,16 +21,18 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.protocol import Ack, GpuReading, NodeCommand, Observation, ServiceReading
+from agents.protocol import Ack, GpuReading, NodeCommand, Observation, ReplicaReading, ServiceReading
 from app import postgres
 from app.control.memory_store import MemoryStore
-from app.control.store import PlanRecord, Snapshot
+from app.control.store import Correction, FitHealth, PlanRecord, Snapshot
 from app.db import gpu_types, nodes, plans, policies, profiles, services
 from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.errors import Conflict
 from solvers.outcome import PlanReport
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.predict.online import Reading, RowKey, learn, new_health
+from solvers.predict.samples import Group
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import Demand, Gpu, GpuId, GpuType, Json, Mode, Node, NodeId, ReplicaId, Service, Slo
 from tests.conftest import copied_database
@@ -77,6 +80,21 @@ def observations(draw: st.DrawFn, now: datetime) -> Observation:
                 latency_buckets=((3, served),) if served else (),
             )
             for name in draw(st.lists(st.sampled_from(["chat", "search"]), unique=True))
+        ),
+        replicas=tuple(
+            ReplicaReading(
+                id=f"chat-{number}",
+                service="chat",
+                gpu_index=0,
+                state=draw(st.sampled_from(["ready", "ready", "draining"])),
+                sm_percent=50.0,
+                batch=draw(st.sampled_from([4, 4, 8])),
+                memory_mib=900.0,
+                batches=draw(st.sampled_from([0, 3, 8])),
+                requests=draw(counts),
+                execution_ms=16.0,
+            )
+            for number in range(draw(st.integers(0, 2)))
         ),
         acks=(Ack(generation=1, status=draw(st.sampled_from(["applied", "refused"]))),),
     )
@@ -222,6 +240,23 @@ class Stores(RuleBasedStateMachine):
         assert now.approved_id is not None
         self._push(now.approved_id, now.approved)
 
+    @rule(log_ratio=st.floats(-1.0, 1.0), is_late=st.booleans(), follows=st.booleans())
+    def served_times_are_learned(self, log_ratio: float, is_late: bool, follows: bool) -> None:
+        revision = self.snapshot().state.catalogue_revision
+        group, row = Group("resnet50", "T4"), RowKey(50.0, 4, 1000.0)
+        known = {entry.group: entry for entry in self.run(self.memory.load_fit_health())}
+        now = known[group].now if group in known else new_health(np.zeros(1), 0.0)
+        reading = Reading(replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3)
+        now = learn(now, [reading], {row: 0.0}, now.seen_until_s + 10.0)
+        planned = known[group].planned if group in known and not follows else None
+        planned = planned or Correction(group=group, health=now, at=self.now)
+        health = FitHealth(group=group, now=now, planned=planned)
+        if is_late:
+            self.service_is_saved("chat")
+        in_database = self.run(self.postgres.load_snapshot(self.now)).state.catalogue_revision
+        assert self.run(self.memory.save_fit_health((health,), revision)) == (not is_late)
+        assert self.run(self.postgres.save_fit_health((health,), in_database - is_late)) == (not is_late)
+
     @rule(memory=st.one_of(st.none(), st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9)))))
     def policy_remembers(self, memory: Json) -> None:
         for store in (self.postgres, self.memory):
@@ -231,6 +266,11 @@ class Stores(RuleBasedStateMachine):
     def both_answer_alike(self) -> None:
         one, other = self.run(self.postgres.load_snapshot(self.now)), self.snapshot()
         assert _comparable(one) == _comparable(other)
+        assert self.run(self.postgres.load_fit_health()) == self.run(self.memory.load_fit_health())
+        for back_s in (0.0, 5.0):
+            stretch = self.now - timedelta(seconds=back_s + 5.0), self.now - timedelta(seconds=back_s)
+            executed = self.run(self.memory.load_executions(*stretch))
+            assert self.run(self.postgres.load_executions(*stretch)) == executed
         for name in NODES:
             for generation in (0, 1):
                 wanted = self.run(self.memory.command_for(name, generation))

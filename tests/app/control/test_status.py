@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from app.control.status import Condition, service_statuses
-from app.control.store import NodeStatus, Snapshot
+from app.control.store import Correction, NodeStatus, Snapshot
 from solvers.plan import Unserved
+from solvers.predict.online import Health, new_health
+from solvers.predict.samples import Group
 from solvers.state import Slo
 from tests.app.control.fleets import a_service
 from tests.app.control.snapshots import NOW, a_bound_plan, a_replica, a_snapshot, a_state, windows_of
@@ -22,6 +25,7 @@ def _conditions(snapshot: Snapshot) -> dict[str, Condition]:
         "TelemetryAvailable",
         "Feasible",
         "Applied",
+        "PredictionsHold",
         "SLOMet",
     ]
     return {condition.type: condition for condition in conditions}
@@ -37,12 +41,27 @@ def _said(snapshot: Snapshot, kind: str) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
+def _with_learned(snapshot: Snapshot, health: Health) -> Snapshot:
+    return replace(snapshot, corrections=(Correction(group=Group("net", "fast"), health=health, at=NOW),))
+
+
+SERVED = replace(new_health(np.zeros(2), 0.0), readings=5)
+
+
 def test_a_served_service_has_nothing_but_true() -> None:
-    snapshot = _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3)
+    snapshot = _with_agents(_with_learned(a_snapshot(windows=HEARD, target=TARGET), SERVED), n1=3, n2=3)
     assert {condition.status for condition in _conditions(snapshot).values()} == {"True"}
     status = service_statuses(snapshot, ["chat", "nobody"])["chat"]
     assert status.replicas == (("fast", 2),)
     assert status.planned_rate_rps == 40.0
+
+
+def test_whether_predictions_hold_is_said_with_how_far_they_are_off() -> None:
+    snapshot = a_snapshot(windows=HEARD, target=TARGET)
+    assert _said(snapshot, "PredictionsHold") == ("Unknown", "NotServedYet")
+    drifted = _with_learned(snapshot, replace(SERVED, alarm_since_s=9.0, error=0.262))
+    assert _said(drifted, "PredictionsHold") == ("False", "FitDrifted")
+    assert "fast: 26 % off" in _conditions(drifted)["PredictionsHold"].message
 
 
 def test_without_a_plan_little_is_known() -> None:
