@@ -43,6 +43,14 @@ def test_repetitions_count_and_do_not_narrow_the_neighbourhood() -> None:
     assert errors_of(predict(fit(twice), noisy.at), grid_samples()).mean() < 0.04
 
 
+def test_noise_alone_widens_the_neighbourhood() -> None:
+    # In sample the nearest points always look best; only leaving each out tells that wide is better here.
+    random = np.random.default_rng(11)
+    batch, share = random.uniform(1.0, 16.0, 150), random.uniform(5.0, 100.0, 150)
+    latency_ms = (5.0 + 40.0 * batch) / share * np.exp(random.normal(0.0, 0.1, 150))
+    assert fit(samples_at(batch.tolist(), share.tolist(), latency_ms.tolist())).arrays["neighbours"] >= 13
+
+
 def test_far_outside_the_correction_stays_what_it_is_at_the_edge() -> None:
     coefficients = fit(step_samples())
     asked = make_queries(["a"] * 2, ["V100-16GB"] * 2, batch=[8.0, 512.0], sm_percent=[100.0] * 2)

@@ -86,6 +86,12 @@ def test_beyond_the_measured_range_the_worst_case_is_taken() -> None:
     assert latency_at(samples, 1.0, 50.0) == pytest.approx(latency_at(samples, 2.0, 50.0))
 
 
+def test_a_line_that_would_reach_zero_stops_at_half_of_the_least_measured_latency() -> None:
+    # Batch 1 falls by 1 ms per 10 % up to 40 %; only batch 8 was measured beyond.
+    batch, share = [1.0] * 4 + [8.0] * 3, [10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0]
+    assert latency_at(samples_at(batch, share, [4.0, 3.0, 2.0, 1.0, 9.0, 8.0, 7.0]), 1.0, 100.0) == 0.5
+
+
 def test_too_few_shares_are_refused() -> None:
     with pytest.raises(TooFewSamples, match="3 distinct SM shares"):
         fit(samples_at([1.0, 1.0, 2.0, 2.0, 4.0], [10.0, 50.0, 10.0, 90.0, 70.0], [5.0, 1.0, 9.0, 2.0, 4.0]))
