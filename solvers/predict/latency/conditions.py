@@ -55,6 +55,7 @@ def log_conditions(at: Queries, *, highest_clock_mhz: float) -> Reals:
 
 
 def measured_range(logs: Reals) -> MeasuredRange:
+    """The range of the rows of (N, 4) logarithms, N >= 1."""
     return MeasuredRange(low=logs.min(axis=0), high=logs.max(axis=0))
 
 
