@@ -3,13 +3,15 @@
 import numpy as np
 import numpy.typing as npt
 
-from solvers.document import LARGEST_NUMBER
+from solvers.document import LARGEST_NUMBER, describe
 from solvers.errors import InvalidInput
 from solvers.predict.samples import Queries, Reals, Samples
 
 Flags = npt.NDArray[np.bool_]
 
 LARGEST_BATCH = 65536.0
+LONGEST_NAME = 253
+_A_NAME = f"a name must have 1 to {LONGEST_NAME} characters, none of them a control character"
 
 
 def check_samples(samples: Samples) -> None:
@@ -17,24 +19,31 @@ def check_samples(samples: Samples) -> None:
     if not len(samples):
         raise InvalidInput("rows", "there are none; a fit needs at least one measurement")
     check_queries(samples.at)
-    _check("latency_ms", samples.latency_ms, above=0.0)
-    _check("power_w", samples.power_w, above=0.0, may_lack=True)
-    _check("memory_mib", samples.memory_mib, above=0.0, may_lack=True)
-    _check("l2_util_percent", samples.l2_util_percent, at_least=0.0, at_most=100.0, may_lack=True)
+    size = len(samples)
+    _check("latency_ms", samples.latency_ms, size, above=0.0)
+    _check("power_w", samples.power_w, size, above=0.0, may_lack=True)
+    _check("memory_mib", samples.memory_mib, size, above=0.0, may_lack=True)
+    _check("l2_util_percent", samples.l2_util_percent, size, at_least=0.0, at_most=100.0, may_lack=True)
 
 
 def check_queries(queries: Queries) -> None:
     """Raises InvalidInput for the first column with a row that cannot be."""
+    _check_size("gpu_type", len(queries.gpu_type), len(queries))
+    _check_size("neighbours", len(queries.neighbours), len(queries))
     for name, values in (("network", queries.network), ("gpu_type", queries.gpu_type)):
-        if "" in values:
-            raise InvalidInput(f"rows[{values.index('')}].{name}", "is empty; every row needs one")
-    _check("batch", queries.batch, at_least=1.0, at_most=LARGEST_BATCH)
-    _check("sm_percent", queries.sm_percent, above=0.0, at_most=100.0)
-    _check("clock_mhz", queries.clock_mhz, above=0.0, may_lack=True)
-    _check("time_quota_percent", queries.time_quota_percent, above=0.0, at_most=100.0)
-    _check("power_limit_w", queries.power_limit_w, above=0.0, may_lack=True)
-    for row, company in enumerate(queries.neighbours):
+        for entry in sorted(set(values)):
+            if not _is_name(entry):
+                raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{_A_NAME}, not {describe(entry)}")
+    size = len(queries)
+    _check("batch", queries.batch, size, at_least=1.0, at_most=LARGEST_BATCH)
+    _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
+    _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
+    _check("time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0)
+    _check("power_limit_w", queries.power_limit_w, size, above=0.0, may_lack=True)
+    for row, company in enumerate(queries.neighbours) if any(queries.neighbours) else ():
         for neighbour in company:
+            if not _is_name(neighbour.network):
+                raise InvalidInput(f"rows[{row}].neighbours", f"{_A_NAME}, not {describe(neighbour.network)}")
             if not (1.0 <= neighbour.batch <= LARGEST_BATCH and 0.0 < neighbour.sm_percent <= 100.0):
                 raise InvalidInput(
                     f"rows[{row}].neighbours",
@@ -43,15 +52,21 @@ def check_queries(queries: Queries) -> None:
                 )
 
 
+def _is_name(text: str) -> bool:
+    return 1 <= len(text) <= LONGEST_NAME and text.isprintable()
+
+
 def _check(
     name: str,
     values: Reals,
+    size: int,
     *,
     at_least: float = -np.inf,
     above: float = -np.inf,
     at_most: float = LARGEST_NUMBER,
     may_lack: bool = False,
 ) -> None:
+    _check_size(name, values.size, size)
     is_lacking = np.isnan(values)
     is_wrong: Flags = ~((values >= at_least) & (values > above) & (values <= at_most))
     if may_lack:
@@ -60,4 +75,10 @@ def _check(
         row = int(np.argmax(is_wrong))
         least = f"above {above:g}" if np.isfinite(above) else f"at least {at_least:g}"
         found = "nothing" if is_lacking[row] else f"{values[row]:g}"
-        raise InvalidInput(f"rows[{row}].{name}", f"must be a number {least} and at most {at_most:g}, not {found}")
+        problem = f"must be a number {least} and at most {at_most:g}, not {found}; correct the row or leave it out"
+        raise InvalidInput(f"rows[{row}].{name}", problem)
+
+
+def _check_size(name: str, found: int, size: int) -> None:
+    if found != size:
+        raise InvalidInput(name, f"has {found} values for {size} rows; every row needs one")

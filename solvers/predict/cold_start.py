@@ -21,7 +21,7 @@ import numpy as np
 from solvers.predict.fit import TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.layers import LayerCounts
-from solvers.predict.predicting import predict_fit, ratio_quantile
+from solvers.predict.predict_fit import predict_fit, ratio_quantile
 from solvers.predict.samples import Group, Queries, Reals
 
 FEWEST_RELATIVES = 5
@@ -87,11 +87,12 @@ def estimate_on_gpu_type(fits: Fits, queries: Queries, *, known_on: str, speed_r
     """Latencies of one network on the queries' GPU type, from its fit on the type `known_on`, alone on the GPU.
 
     The level moves by the median ratio of the networks that have fits on both types; where there is none, by
-    `speed_ratio`, the published speed of the queries' type over that of `known_on`. A clock of the new type says
-    nothing on the old one, so clocks are ignored. Raises TooFewSamples when neither is known.
+    `speed_ratio`, the published speed of the queries' type over that of `known_on`. A clock or power limit of the new
+    type says nothing on the old one and is ignored there. Raises TooFewSamples when neither is known.
     """
     (target,) = queries.groups()
-    moved = replace(queries, gpu_type=(known_on,) * len(queries), clock_mhz=np.full(len(queries), np.nan))
+    unset = np.full(len(queries), np.nan)
+    moved = replace(queries, gpu_type=(known_on,) * len(queries), clock_mhz=unset, power_limit_w=unset)
     base = fits.find("latency_ms", Group(target.network, known_on))
     if base is None:
         raise TooFewSamples(f"{target.network} has no fit on {known_on}, so it cannot be moved to {target.gpu_type}")

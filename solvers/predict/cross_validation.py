@@ -18,6 +18,8 @@ LEAVE_ONE_OUT_UP_TO = 16
 UNKNOWN_SIGMA = 0.3
 """Standard deviation of ln(measured / predicted) where nothing could be held out: the truth is within a factor 1.64
 with 90 %. About what a curve scaled from another GPU type is off in the shipped catalogue."""
+LARGEST_LOG_RATIO = float(np.log(1e6))
+"""A quantile further out says no more than that nothing is known, and must remain a number."""
 EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 
@@ -92,7 +94,9 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
         cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
         cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
         sample_count=len(measured),
-        ratio_quantiles=tuple(np.exp(log_ratio_quantiles(log_ratios)).tolist()),
+        ratio_quantiles=tuple(
+            np.exp(np.clip(log_ratio_quantiles(log_ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).tolist()
+        ),
     )
 
 

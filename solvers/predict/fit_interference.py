@@ -57,19 +57,22 @@ def fit_interference(colocated: Colocated, *, seed: int, source: str) -> tuple[F
 
 
 def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
-    """As if alone, the samples of networks that were only measured next to others, by the pressure law; maybe none.
+    """The samples alone, and as if alone, by the pressure law, those of networks whose latency alone is not known.
 
-    `samples` of one GPU type; `alone_ms` (N,) as in `Colocated`.
+    `samples` of one GPU type; `alone_ms` (N,) as in `Colocated`. Empty when there is no such network, or no law.
     """
+    is_unknown = np.zeros(len(samples), dtype=bool)
+    for rows in samples.at.groups().values():
+        is_unknown[rows] = not np.isfinite(alone_ms[rows]).any()
+    if not is_unknown.any():
+        return samples.take(np.zeros(0, dtype=np.intp))
     try:
         coefficients = pressure.fit(samples, alone_ms)
     except TooFewSamples:
         return samples.take(np.zeros(0, dtype=np.intp))
-    lent = alone_samples(samples, pressure, coefficients)
     is_alone = neighbour_counts(samples.at) == 0
-    unmeasured = {group for group, rows in samples.at.groups().items() if not is_alone[rows].any()}
-    kept = [rows for group, rows in lent.at.groups().items() if group in unmeasured]
-    return lent.take(np.concatenate([np.zeros(0, dtype=np.intp), *kept]))
+    every_row = alone_samples(samples, pressure, coefficients, least_alone=len(samples) + 1)
+    return every_row.take(np.flatnonzero(is_alone | is_unknown))
 
 
 def _splits_at_random(samples: Samples, known: Indices, *, seed: int) -> list[Split]:

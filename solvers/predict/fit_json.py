@@ -2,15 +2,17 @@
 
 import json
 import math
+import sys
 from typing import cast, get_args
 
 import numpy as np
 
-from solvers.document import LARGEST_NUMBER, Fields, parse_json, read_number, read_text, read_whole
+from solvers.document import Fields, describe, parse_json, read_number, read_text, read_whole
 from solvers.errors import InvalidInput
 from solvers.predict.fit import LEVELS, Coefficients, Fit, Quality, Quantity
 from solvers.predict.fits import Fits
 from solvers.predict.samples import Group, Reals
+from solvers.predict.techniques import technique_names
 from solvers.state import Json
 
 VERSION = 1
@@ -25,7 +27,7 @@ def fits_to_json(fits: Fits) -> str:
 def fits_from_json(text: str | bytes) -> Fits:
     """Read what `fits_to_json` wrote. Raises InvalidInput, which names the field."""
     fields = Fields(parse_json(text), "")
-    if fields.value("version") != VERSION:
+    if fields.whole("version") != VERSION:
         raise InvalidInput("version", f"must be {VERSION}; make the file anew with `plimsoll fit`")
     fits = fields.each("fits", fit_from_document)
     fields.done()
@@ -66,11 +68,12 @@ def fit_to_document(fit: Fit) -> dict[str, Json]:
 def fit_from_document(document: object, path: str = "fit") -> Fit:
     """Read what `fit_to_document` made. Raises InvalidInput, which names the field below `path`."""
     fields = Fields(document, path)
+    quantity = cast(Quantity, fields.choice("quantity", get_args(Quantity)))
     fit = Fit(
-        quantity=cast(Quantity, fields.choice("quantity", get_args(Quantity))),
+        quantity=quantity,
         group=Group(network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")),
-        technique=fields.text("technique"),
-        source=_maybe_empty(fields, "source"),
+        technique=fields.choice("technique", technique_names(quantity)),
+        source=_source(fields.value("source"), fields.at("source")),
         quality=_quality(fields.value("quality"), fields.at("quality")),
         rejected=fields.each("rejected", _rejected),
         coefficients=_coefficients(fields.value("coefficients"), fields.at("coefficients")),
@@ -116,7 +119,10 @@ def _coefficients(document: object, path: str) -> Coefficients:
 def _array(document: object, path: str) -> Reals:
     fields = Fields(document, path)
     shape = fields.each("shape", read_whole)
-    values = fields.each("values", lambda value, at: read_number(value, at, at_least=-LARGEST_NUMBER))
+    # Coefficients have units of their own, such as ms·percent per request, and may be of any size.
+    values = fields.each(
+        "values", lambda value, at: read_number(value, at, at_least=-sys.float_info.max, at_most=sys.float_info.max)
+    )
     if math.prod(shape) != len(values):
         raise InvalidInput(fields.at("values"), f"must be {math.prod(shape)} numbers for shape {list(shape)}")
     fields.done()
@@ -129,6 +135,13 @@ def _array_document(array: Reals) -> dict[str, Json]:
 
 def _maybe_empty(fields: Fields, name: str) -> str:
     return "" if fields.value(name) == "" else fields.text(name)
+
+
+def _source(document: object, path: str) -> str:
+    """Of any length, for it may name many files."""
+    if not isinstance(document, str):
+        raise InvalidInput(path, f"must be a string, not {describe(document)}")
+    return document
 
 
 def _number_or_infinite(fields: Fields, name: str) -> float:

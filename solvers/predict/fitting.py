@@ -20,6 +20,7 @@ from solvers.predict.samples import Group, Indices, Reals, Samples
 from solvers.predict.techniques import LEARNERS, Learner, find_learner
 
 AUTO = "auto"
+NO_FITS = Fits(fits=())
 
 
 def make_fits(
@@ -54,8 +55,9 @@ class _Maker:
     seed: int
     source: str
 
-    def fit_latency(self, alone: Samples) -> tuple[Fit, ...]:
-        return self._fit("latency_ms", self.learners, alone, alone.latency_ms)
+    def fit_latency(self, alone: Samples, *, known: Fits = NO_FITS) -> tuple[Fit, ...]:
+        """Of groups that are not known yet; what is known of others serves techniques that learn all groups at once."""
+        return self._fit("latency_ms", self.learners, alone, alone.latency_ms, known=known)
 
     def fit_others(self, alone: Samples) -> Iterator[Fit]:
         """Power and memory, where measured."""
@@ -65,22 +67,33 @@ class _Maker:
     def fit_company(self, samples: Samples, known: Fits) -> Iterator[Fit]:
         """Interference on one GPU type, and the latency alone of networks that were only measured in company."""
         lent = lend_alone(samples, _alone_ms(known, samples))
-        added = self.fit_latency(lent)
+        added = self.fit_latency(lent, known=known)
         yield from added
         alone_ms = _alone_ms(Fits(fits=(*known.fits, *added)), samples)
         colocated = Colocated(samples=samples, alone_ms=alone_ms, layers=self.layers)
         yield from fit_interference(colocated, seed=self.seed, source=self.source)
 
     def _fit(
-        self, quantity: Quantity, learners: tuple[Learner, ...], samples: Samples, measured: Reals
+        self,
+        quantity: Quantity,
+        learners: tuple[Learner, ...],
+        samples: Samples,
+        measured: Reals,
+        *,
+        known: Fits = NO_FITS,
     ) -> tuple[Fit, ...]:
-        """The chosen fit of one quantity for every group that some technique can learn, by group."""
-        candidates: dict[Group, list[Fit]] = {}
-        if np.isfinite(measured).any():
-            for learner in learners:
-                for fit in _fits_of(quantity, learner, samples, measured, seed=self.seed):
-                    candidates.setdefault(fit.group, []).append(replace(fit, source=self.source))
-        return tuple(choose(candidates[group]) for group in sorted(candidates))
+        """The chosen fit of one quantity for every group that some technique can learn and is not known, by group."""
+        new = {group: rows for group, rows in samples.at.groups().items() if known.find(quantity, group) is None}
+        own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
+        judged = own[np.isfinite(measured[own])]
+        candidates: dict[Group, list[Fit]] = {group: [] for group in new}
+        for learner in learners if len(judged) else ():
+            rows = np.arange(len(samples)) if learner.is_pooled else own
+            part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
+            for fit in _fits_of(quantity, learner, part, measured[rows], judged=judged_there, seed=self.seed):
+                if fit.group in new:
+                    candidates[fit.group].append(replace(fit, source=self.source))
+        return tuple(choose(fits) for fits in candidates.values() if fits)
 
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
@@ -95,9 +108,10 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
     return predict_quantity(fits, "latency_ms", samples.at.alone())
 
 
-def _fits_of(quantity: Quantity, learner: Learner, samples: Samples, measured: Reals, *, seed: int) -> Iterator[Fit]:
-    """One technique's fit of every group that it can learn, judged on the rows that were measured."""
-    judged = np.flatnonzero(np.isfinite(measured))
+def _fits_of(
+    quantity: Quantity, learner: Learner, samples: Samples, measured: Reals, *, judged: Indices, seed: int
+) -> Iterator[Fit]:
+    """One technique's fit of every group that it can learn, judged on those rows."""
     learned = learner.fit_groups(samples)
     fitted = predict_groups(learner, learned, samples.at)
     held_out = hold_out(learner, samples, seed=seed, judged=judged)

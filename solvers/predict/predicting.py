@@ -1,38 +1,60 @@
-"""Predict: fits and queries → latencies (solo fit × interference factor) with intervals, power and memory."""
+"""Predict: fits and queries → latencies (alone × interference factor) with intervals, power and memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from solvers.errors import InvalidInput
-from solvers.predict.fit import LEVELS, Fit, Quality, Quantity
+from solvers.predict.check_samples import Flags, check_queries
+from solvers.predict.fit import LEVELS, Fit, Quantity, TooFewSamples
 from solvers.predict.fits import Fits, Predictions, interference_group
 from solvers.predict.interference.factor import neighbour_counts
-from solvers.predict.samples import Company, Group, Indices, Queries, Reals
-from solvers.predict.techniques import find_interference, find_learner
+from solvers.predict.interference.layer_counts import NO_LAYERS
+from solvers.predict.interference.pairs import pairs_of, positions
+from solvers.predict.layers import LayerCounts
+from solvers.predict.predict_alone import ESTIMATES, AloneLatency, predict_alone
+from solvers.predict.predict_fit import predict_fit, ratio_quantile
+from solvers.predict.samples import Group, Indices, Queries, Reals
+from solvers.predict.techniques import find_interference
+
+WIDEST_COVERAGE = 1.0 - 2.0 * LEVELS[0]
+"""Of an interval whose ends are both known."""
 
 
-def predict_latency(fits: Fits, queries: Queries, *, coverage: float = 0.9) -> Predictions:
-    """Execution times (N,) with the interval that holds the true one with that coverage.
+def predict_latency(
+    fits: Fits, queries: Queries, *, layers: Mapping[str, LayerCounts] = NO_LAYERS, coverage: float = 0.9
+) -> Predictions:
+    """Execution times (N,) with the interval that holds the true one with that coverage, at most WIDEST_COVERAGE.
 
-    Raises InvalidInput with field `rows[i].network` where the fits know nothing of a query's network on its GPU type.
+    A network without a fit on the GPU type is estimated where that can be done: from another type, or from its
+    `layers` (by network). Raises InvalidInput with field `rows[i].column` for conditions that cannot be, and for
+    networks and neighbours of which the fits know nothing.
     """
-    levels = (1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0
+    check_queries(queries)
+    levels = _levels(coverage)
     latency_ms, low, high = (np.empty(len(queries)) for _ in range(3))
-    technique = np.empty(len(queries), dtype=object)
+    technique, is_estimated = np.empty(len(queries), dtype=object), np.zeros(len(queries), dtype=bool)
     for group, rows in queries.groups().items():
-        fit = fits.find("latency_ms", group)
-        if fit is None:
-            raise InvalidInput(f"rows[{rows[0]}].network", _unknown(fits, group))
-        latency_ms[rows] = predict_fit(fit, queries if len(rows) == len(queries) else queries.take(rows))
-        low[rows], high[rows] = (latency_ms[rows] * ratio_quantile(fit.quality, level) for level in levels)
-        technique[rows] = fit.technique
+        alone = _alone(fits, group, queries, rows, layers, levels)
+        latency_ms[rows], low[rows], high[rows] = alone.latency_ms, alone.low_ratio, alone.high_ratio
+        technique[rows], is_estimated[rows] = alone.technique, alone.technique in ESTIMATES
     for fit, rows in _companies(fits, queries):
-        factor = find_interference(fit.technique).predict(fit.coefficients, queries.take(rows), latency_ms[rows])
-        latency_ms[rows] *= factor
-        low[rows], high[rows] = (latency_ms[rows] * ratio_quantile(fit.quality, level) for level in levels)
-        technique[rows] = [f"{name}+{fit.technique}" for name in technique[rows]]
-    return Predictions(latency_ms=latency_ms, latency_ms_low=low, latency_ms_high=high, technique=tuple(technique))
+        company = queries.take(rows)
+        latency_ms[rows] *= find_interference(fit.technique).predict(fit.coefficients, company, latency_ms[rows])
+        low_ratio, high_ratio = (ratio_quantile(fit.quality, level) for level in levels)
+        # The fit's error is that of the whole chain, for the networks that it saw next to others. Of another network
+        # the latency alone does not become surer next to neighbours.
+        is_judged = _is_sampled(fit, company.network) & ~is_estimated[rows]
+        low[rows] = np.where(is_judged, low_ratio, np.minimum(low[rows], low_ratio))
+        high[rows] = np.where(is_judged, high_ratio, np.maximum(high[rows], high_ratio))
+        technique[rows] += f"+{fit.technique}"
+    return Predictions(
+        latency_ms=latency_ms,
+        # A biased fit's quantiles may both lie on one side of what it says.
+        latency_ms_low=latency_ms * np.minimum(low, 1.0),
+        latency_ms_high=latency_ms * np.maximum(high, 1.0),
+        technique=tuple(technique.tolist()),
+    )
 
 
 def predict_quantity(fits: Fits, quantity: Quantity, queries: Queries) -> Reals:
@@ -45,40 +67,51 @@ def predict_quantity(fits: Fits, quantity: Quantity, queries: Queries) -> Reals:
     return values
 
 
-def predict_fit(fit: Fit, queries: Queries) -> Reals:
-    """(N,) what one fit says of queries of its group, neighbours not looked at."""
-    return find_learner(fit.quantity, fit.technique).predict(fit.coefficients, queries)
+def _levels(coverage: float) -> tuple[float, float]:
+    # The sum that gave WIDEST_COVERAGE is not exact.
+    if not 0.0 < coverage <= WIDEST_COVERAGE + 1e-9:
+        raise InvalidInput("coverage", f"must be above 0 and at most {WIDEST_COVERAGE:g}, not {coverage:g}")
+    return (1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0
 
 
-def ratio_quantile(quality: Quality, level: float) -> float:
-    """The quantile of measured / predicted at a level; between the known levels its logarithm is interpolated."""
-    return float(np.exp(np.interp(level, LEVELS, np.log(quality.ratio_quantiles))))
+def _alone(
+    fits: Fits,
+    group: Group,
+    queries: Queries,
+    rows: Indices,
+    layers: Mapping[str, LayerCounts],
+    levels: tuple[float, float],
+) -> AloneLatency:
+    part = queries if len(rows) == len(queries) else queries.take(rows)
+    try:
+        return predict_alone(fits, part, layers=layers, levels=levels)
+    except TooFewSamples as error:
+        raise InvalidInput(f"rows[{rows[0]}].network", _unknown(fits, group)) from error
 
 
 def _companies(fits: Fits, queries: Queries) -> Iterator[tuple[Fit, Indices]]:
     """The rows with neighbours, by the interference fit that speaks for them."""
-    rows = np.flatnonzero(neighbour_counts(queries) > 0)
-    chosen: dict[tuple[Quantity, str], list[int]] = {}
-    for row in rows.tolist():
-        gpu_type = queries.gpu_type[row]
-        fit = fits.find("interference", interference_group(gpu_type))
-        if fit is None:
-            problem = f"the fits know of no neighbours on {gpu_type}; fit samples that have `neighbours` there"
-            raise InvalidInput(f"rows[{row}].neighbours", problem)
-        chosen.setdefault((_speaker(fit, queries.neighbours[row]), gpu_type), []).append(row)
-    for (quantity, gpu_type), members in chosen.items():
-        fit = fits.find(quantity, interference_group(gpu_type)) or fits.find(
-            "interference", interference_group(gpu_type)
+    colocated = np.flatnonzero(neighbour_counts(queries) > 0)
+    gpu_types = np.array([queries.gpu_type[row] for row in colocated.tolist()], dtype=object)
+    for gpu_type in sorted(set(gpu_types.tolist())):
+        rows = colocated[gpu_types == gpu_type]
+        known, strangers = (
+            fits.find(quantity, interference_group(gpu_type)) for quantity in ("interference", "stranger_interference")
         )
-        assert fit is not None
-        yield fit, np.array(members, dtype=np.intp)
+        if known is None:
+            problem = f"the fits know of no neighbours on {gpu_type}; fit samples that have `neighbours` there"
+            raise InvalidInput(f"rows[{rows[0]}].neighbours", problem)
+        pairs = pairs_of(queries.take(rows))
+        is_stranger = ~_is_sampled(known, pairs.network) & ("networks" in known.coefficients.labels)
+        is_beside_stranger = pairs.sum_per_row(is_stranger.astype(np.float64)) > 0.0
+        yield known, rows[~is_beside_stranger]
+        yield strangers or known, rows[is_beside_stranger]
 
 
-def _speaker(fit: Fit, company: Company) -> Quantity:
-    """Which of the two interference fits knows the company: a constant knows everybody, others whom they sampled."""
-    sampled = fit.coefficients.labels.get("networks")
-    is_known = sampled is None or all(neighbour.network in sampled for neighbour in company)
-    return "interference" if is_known else "stranger_interference"
+def _is_sampled(fit: Fit, networks: tuple[str, ...]) -> Flags:
+    """(K,) whether an interference fit has seen these networks; a constant does not remember whom it saw."""
+    sampled = fit.coefficients.labels.get("networks", ())
+    return positions(networks, sampled) < len(sampled)
 
 
 def _unknown(fits: Fits, group: Group) -> str:

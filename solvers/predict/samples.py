@@ -5,13 +5,15 @@ A *query* says under which conditions; a *sample* is a query with what was measu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from operator import itemgetter
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Reals = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Entry = TypeVar("Entry")
 
 
 class Group(NamedTuple):
@@ -57,14 +59,14 @@ class Queries:
     def take(self, rows: Indices) -> Self:
         """The queries at these positions, in their order."""
         return type(self)(
-            network=tuple(self.network[row] for row in rows),
-            gpu_type=tuple(self.gpu_type[row] for row in rows),
+            network=_pick(self.network, rows),
+            gpu_type=_pick(self.gpu_type, rows),
             batch=self.batch[rows],
             sm_percent=self.sm_percent[rows],
             clock_mhz=self.clock_mhz[rows],
             time_quota_percent=self.time_quota_percent[rows],
             power_limit_w=self.power_limit_w[rows],
-            neighbours=tuple(self.neighbours[row] for row in rows),
+            neighbours=_pick(self.neighbours, rows),
         )
 
     def alone(self) -> Self:
@@ -73,10 +75,12 @@ class Queries:
 
     def groups(self) -> Mapping[Group, Indices]:
         """Positions of the rows of every (network, GPU type), groups sorted by name."""
-        positions: dict[Group, list[int]] = {}
-        for row, key in enumerate(zip(self.network, self.gpu_type, strict=True)):
-            positions.setdefault(Group(*key), []).append(row)
-        return {group: np.array(positions[group], dtype=np.intp) for group in sorted(positions)}
+        keys = list(zip(self.network, self.gpu_type, strict=True))
+        number = {key: index for index, key in enumerate(sorted(set(keys)))}
+        numbers = np.fromiter(map(number.__getitem__, keys), dtype=np.intp, count=len(keys))
+        order = np.argsort(numbers, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(numbers, minlength=len(number)))[:-1])
+        return {Group(*key): rows for key, rows in zip(number, parts, strict=False)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,6 +151,10 @@ def make_samples(
         memory_mib=_column(memory_mib, size, np.nan),
         l2_util_percent=_column(l2_util_percent, size, np.nan),
     )
+
+
+def _pick(entries: tuple[Entry, ...], rows: Indices) -> tuple[Entry, ...]:
+    return itemgetter(*rows.tolist())(entries) if len(rows) > 1 else tuple(entries[row] for row in rows.tolist())
 
 
 def _column(values: Sequence[float] | Reals | None, size: int, otherwise: float) -> Reals:

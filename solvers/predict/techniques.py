@@ -68,6 +68,15 @@ STRANGERS = ("layer_counts", "pressure", "constant")
 """For a neighbour of which there is no sample."""
 
 
+def technique_names(quantity: Quantity) -> tuple[str, ...]:
+    """Of all techniques for a quantity."""
+    of_company: Mapping[Quantity, tuple[str, ...]] = {
+        "interference": INTERFERENCE,
+        "stranger_interference": STRANGERS,
+    }
+    return of_company.get(quantity) or tuple(learner.name for learner in LEARNERS[quantity])
+
+
 def find_interference(name: str) -> InterferenceTechnique:
     """The interference technique of that name."""
     return cast(InterferenceTechnique, importlib.import_module(f"solvers.predict.interference.{name}"))
