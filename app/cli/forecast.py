@@ -80,7 +80,7 @@ def test(
     show_table(
         [
             Heading("technique"),
-            *(Heading(title, True) for title in ("pinball rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
+            *(Heading(title, True) for title in ("loss rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
             *(Heading(title, True) for title in ("in 90 %", "error")),
             Heading(""),
         ],
@@ -155,7 +155,7 @@ def _row(name: str, score: Score, default: Score, *, is_chosen: bool) -> Cells:
 def _remark(name: str, score: Score, default: Score) -> str:
     if name == DEFAULT:
         return "default"
-    return "too short for it" if name in PERIODS_S and score == default else ""
+    return "no season" if name in PERIODS_S and score == default else ""
 
 
 def _share(part: float, whole: float) -> str:

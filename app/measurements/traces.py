@@ -72,9 +72,10 @@ def make_history(trace: Trace, *, now_s: float, start_s: float | None = None) ->
     begin_s = series.start_s if trace.is_dated else 0.0
     if start_s is None:
         start_s = begin_s + math.floor((now_s - begin_s - (series.end_s - series.start_s)) / period_s) * period_s
+    if series.window_s == COARSE_S:
+        # Steps of five minutes count in the nearest five minutes of the clock.
+        start_s = round(start_s / COARSE_S) * COARSE_S
     coarse = coarsen(Series(start_s=start_s, window_s=series.window_s, arrivals=series.arrivals), COARSE_S)
-    if coarse.start_s % COARSE_S:
-        raise InvalidRequest(f"a trace in steps of {series.window_s:g} s must start at a full five minutes")
     return coarse.part(0, max(0, int((now_s - coarse.start_s) // COARSE_S)))
 
 

@@ -6,14 +6,16 @@ rate ≈ level of the period × shape of the part is fitted by turns:
     level = Σ arrivals / Σ shape · seconds   over the heard parts, so that a half-heard day is no quiet day;
     shape = mean of rate / level over the periods, a fifth of them cut off at either end: one burst is no season.
 
-Each part's shape is then drawn towards its neighbours as far as Poisson noise alone explains that it differs (the
-positive-part shrinkage of James and Stein), so that rare requests make a smooth season and sharp hours stay sharp.
+Each part's shape is then drawn towards its neighbours as far as Poisson noise alone explains that it differs (by up to
+three standard deviations; the positive-part shrinkage of James and Stein), so that rare requests make a smooth season
+and sharp hours stay sharp.
 Periods in which nothing was asked for have no shape; parts that were never heard get their neighbours' shape.
 """
 
 import numpy as np
 
 from solvers.forecast.forecast import Reals, Season, Series
+from solvers.forecast.spread import SURPRISE_DEVIATIONS
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
@@ -74,8 +76,7 @@ def make_season(coarse: Series, period_s: float) -> Season | None:
     if len(table) < FEWEST_PERIODS:
         return None
     shape, level = _decompose(table)
-    counts = np.nansum(table, axis=0) * coarse.window_s
-    shape = _smooth(shape, counts)
+    shape = _smooth(shape, float(np.nansum(table)) * coarse.window_s)
     return Season(period_s=period_s, rates_rps=tuple((level * shape).tolist()))
 
 
@@ -126,18 +127,18 @@ def _filled(shape: Reals) -> Reals:
     return filled
 
 
-def _smooth(shape: Reals, counts: Reals) -> Reals:
+def _smooth(shape: Reals, requests: float) -> Reals:
     """The shape, drawn towards its neighbours where noise explains the difference; mean 1.
 
-    counts: (parts,) requests that each part of the shape rests on.
+    requests: how many the whole shape rests on.
     """
     reach = min(_NEIGHBOURS, (len(shape) - 1) // 2)
     around = np.mean([np.roll(shape, step) for step in range(-reach, reach + 1)], axis=0)
     differences = shape - around
     # Relative variance of a Poisson count is 1 / count.
-    variances = np.maximum(around, 0.0) ** 2 / np.maximum(counts, 1.0)
+    noise = SURPRISE_DEVIATIONS**2 * around * len(shape) / requests
     squares = differences**2
-    kept = np.maximum(0.0, 1.0 - np.divide(variances, squares, out=np.ones_like(squares), where=squares > 0.0))
+    kept = np.maximum(0.0, 1.0 - np.divide(noise, squares, out=np.ones_like(squares), where=squares > 0.0))
     smooth: Reals = around + kept * differences
     smooth /= smooth.mean()
     return smooth

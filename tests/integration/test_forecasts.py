@@ -1,15 +1,20 @@
 """Arrival rates over weeks and the choice of a technique, in PostgreSQL."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.control.forecasts import choose_forecasts, view_forecast
+from app.control.forecasts import choose_forecasts, judge, view_forecast
 from app.db import demands, forecasts, plans, rates, services
 from app.db.forecasts import PostgresForecasts
 from app.db.maintenance import Retention, maintain
@@ -203,3 +208,29 @@ def test_demands_are_written_down_with_their_technique(database: str) -> None:
         assert found == {"chat": "seasonal_daily", "photo": "kept"}
 
     with_fleet(database, work)
+
+
+def test_a_trace_warms_a_service_up_from_the_command_line(database: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = [f"{300 * number},{2 + number // 144 % 2}" for number in range(3 * 288)]
+    trace.write_text("second,rate_rps\n" + "\n".join(lines) + "\n")
+
+    def warm_up(service: str) -> subprocess.CompletedProcess[str]:
+        # In a process of its own: settings are read from the environment.
+        command = [sys.executable, "-c", "from app.cli import main; main()", "forecast", "warm-up", service, str(trace)]
+        environment = {**os.environ, "PLIMSOLL_DATABASE_URL": database}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    async def work(_store: PostgresStore, engine: AsyncEngine) -> Choice:
+        done, nobody = await asyncio.to_thread(warm_up, "chat"), await asyncio.to_thread(warm_up, "nobody")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("chat: 864 rates of five minutes added, of 864 from ")
+        assert nobody.returncode == 1
+        assert "no service is called 'nobody'" in nobody.stderr
+        (case,) = await PostgresForecasts(engine).load_cases(datetime.now(UTC), 1)
+        return judge(replace(case, choice=Choice(technique="seasonal_daily")))
+
+    (season,) = with_fleet(database, work).seasons
+    # The first half of the UTC day at 2 rps, the second at 3.
+    assert season.rates_rps[10] == pytest.approx(2.0, rel=0.01)
+    assert season.rates_rps[200] == pytest.approx(3.0, rel=0.01)
