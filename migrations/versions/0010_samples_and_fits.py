@@ -46,7 +46,8 @@ CREATE TABLE fit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     network resource_name REFERENCES network ON DELETE CASCADE,
     gpu_type resource_name NOT NULL REFERENCES gpu_type ON DELETE CASCADE,
-    quantity text NOT NULL CHECK (quantity IN ('latency_ms', 'interference', 'power_w', 'memory_mib')),
+    quantity text NOT NULL CHECK (quantity IN ('latency_ms', 'interference', 'stranger_interference', 'power_w',
+                                                'memory_mib')),
     version integer NOT NULL CHECK (version >= 1),
     is_current boolean NOT NULL DEFAULT true,
     technique text NOT NULL,
@@ -130,7 +131,7 @@ VIEW_COMMENTS = {
 
 COLUMN_COMMENTS = {
     ("fit_quality", "network"): "Network; `(all)` for what is fitted over all networks of a GPU type.",
-    ("fit_quality", "quantity"): "latency_ms, interference, power_w or memory_mib.",
+    ("fit_quality", "quantity"): "latency_ms, interference, stranger_interference, power_w or memory_mib.",
     ("fit_quality", "technique"): "The technique with the least cross-validated error.",
     ("fit_quality", "version"): "Grows with every fit of the same quantity.",
     ("fit_quality", "training_error_percent"): "Mean error on the samples that it was fitted to.",
