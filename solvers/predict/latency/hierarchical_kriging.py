@@ -1,0 +1,208 @@
+"""Hierarchical kriging: every network's launch and run surfaces, with the population of networks as their prior.
+
+    z_n ~ N(m, K)            latent surfaces of network n (`launch_and_run`), alike for all networks and GPU types
+    ln latency = softmax of the two surfaces + Student noise σ
+    m, K, σ                  learned from all networks: EM, K shrunk towards what is supposed of any network
+
+E-step: each network's most probable z_n with Laplace's covariance. M-step, M networks, prior of ν networks' weight:
+
+    m = mean of z_n,   K = (Σ (z_n - m)(z_n - m)ᵀ + cov z_n + ν·K_supposed) / (M + ν),   σ² = mean expected residual²
+
+A network with few samples is often compatible with several quite different surfaces (were all samples host-bound, so
+that little is known of the GPU's part?). Its prior is then a sum of Gaussians, one around every well-measured network,
+and so is its posterior; the best few of them are kept, and the prediction is the weighted mean of their ln latencies.
+
+Sources: EM for a population of Gaussian processes: Yu, Tresp, Schwaighofer 2005, "Learning Gaussian processes from
+multiple tasks", §3 (normal-inverse-Wishart hyperprior); Gaussian sums: Alspach, Sorenson 1972. Ours: the maximum of two
+surfaces, and the Laplace step that it asks for. Wins where several networks were measured alike, above all for one of
+which there are 2 to 50 samples, where latencies have a host's floor, and with time quotas. Limits: a network unlike all
+others with few samples gets their shape; the noise is one for all; beyond the conditions of all: `clip_to_measured`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.latency.conditions import (
+    MeasuredRange,
+    clip_to_measured,
+    highest_clock_mhz,
+    log_conditions,
+    measured_range,
+    sorted_samples,
+)
+from solvers.predict.latency.launch_and_run import (
+    Gaussian,
+    Nodes,
+    Posterior,
+    Readings,
+    find_posterior,
+    log_latency,
+    make_readings,
+    make_surface_nodes,
+    run_weight,
+    suppose,
+    touch_from_below,
+)
+from solvers.predict.latency.student_noise import weigh
+from solvers.predict.samples import Group, Queries, Reals, Samples
+
+_LEAST_SAMPLES = 2
+_ROUNDS = 3  # Of EM; the held-out error does not fall further after two.
+_SUPPOSED_WEIGHT = 10.0  # ν; 5 to 60 make no difference with 60 networks, and three alone must not decide K.
+_FIRST_NOISE = 0.04
+_LEAST_NOISE = 0.005  # A mean of thousands of batches repeats no better.
+_NOISE_WEIGHT = 20.0  # Samples' worth of the first noise: with few samples the surfaces would explain all of it away.
+_FEW = 40
+"""Samples up to which the prior is a sum of Gaussians; from there on both are equally good, and one is less to keep."""
+_WIDTH = 0.6
+"""Of the Gaussian around a well-measured network, in the population's standard deviations."""
+_MISFIT = 2.0  # Of the noise: a network has something of its own that no other's surfaces explain.
+_SUM_STEPS = 3  # Two are too few for the maximum; five to twelve do not lower the held-out error.
+_KEPT = 6
+"""Gaussians kept of a sum."""
+_DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Measured:
+    """One group's samples as the surfaces see them."""
+
+    readings: Readings
+    log_latency: Reals
+
+
+def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
+    """Coefficients of every group with at least two samples. Raises TooFewSamples when there is none.
+
+    63 networks × 600 samples take some seconds, 63 × 60 less than one.
+    """
+    parts = {group: sorted_samples(samples.take(rows)) for group, rows in samples.at.groups().items()}
+    parts = {group: part for group, part in parts.items() if len(part) >= _LEAST_SAMPLES}
+    if not parts:
+        raise TooFewSamples(
+            f"no network has {_LEAST_SAMPLES} samples on a GPU type; measure at least one at two points"
+        )
+    clocks = {group: highest_clock_mhz(part.at) for group, part in parts.items()}
+    logs = {group: log_conditions(part.at, highest_clock_mhz=clocks[group]) for group, part in parts.items()}
+    measured = measured_range(np.concatenate(list(logs.values())))
+    nodes = make_surface_nodes(np.concatenate(list(logs.values())))
+    groups = [
+        _Measured(readings=make_readings(nodes, logs[group]), log_latency=np.log(part.latency_ms))
+        for group, part in parts.items()
+    ]
+    population, noise, found = _learn_population(nodes, groups)
+    sums = _with_sums(groups, found, population, noise)
+    return {
+        group: _coefficients(nodes, measured, clocks[group], weights, surfaces)
+        for group, (weights, surfaces) in zip(parts, sums, strict=True)
+    }
+
+
+def predict(coefficients: Coefficients, queries: Queries) -> Reals:
+    """(N,) latencies in ms."""
+    arrays = coefficients.arrays
+    nodes = Nodes(
+        batch=arrays["log_batch"],
+        sm_percent=arrays["log_sm_percent"],
+        time_quota_percent=arrays["log_time_quota_percent"],
+    )
+    measured = MeasuredRange(*arrays["measured_range"])
+    logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
+    inside, growth = clip_to_measured(logs, measured)
+    surfaces = log_latency(make_readings(nodes, inside), arrays["surfaces"].T)
+    return np.asarray(np.exp(surfaces @ arrays["weights"]) * growth)
+
+
+def _learn_population(nodes: Nodes, groups: list[_Measured]) -> tuple[Gaussian, float, list[Posterior]]:
+    """What is common to all groups, the noise, and every group's surfaces given both."""
+    supposed = suppose(nodes)
+    population, noise = supposed, _FIRST_NOISE
+    found: list[Posterior] = []
+    for group in groups:
+        start = touch_from_below(nodes, group.readings, group.log_latency, supposed)
+        own = Gaussian(start, supposed.covariance)
+        found.append(find_posterior(group.readings, group.log_latency, own, start=start, noise=noise, is_near=False))
+    for _ in range(_ROUNDS):
+        population, noise = _describe(found, groups, supposed)
+        found = [
+            find_posterior(group.readings, group.log_latency, population, start=before.mode, noise=noise, is_near=True)
+            for group, before in zip(groups, found, strict=True)
+        ]
+    return population, noise, found
+
+
+def _describe(found: list[Posterior], groups: list[_Measured], supposed: Gaussian) -> tuple[Gaussian, float]:
+    """The M-step."""
+    modes = np.array([posterior.mode for posterior in found])
+    mean = modes.mean(axis=0)
+    deviations = modes - mean
+    spread = deviations.T @ deviations + sum(posterior.covariance for posterior in found)
+    covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (len(found) + _SUPPOSED_WEIGHT)
+    squared = sum(posterior.squared_noise for posterior in found) + _NOISE_WEIGHT * _FIRST_NOISE**2
+    count = sum(len(group.log_latency) for group in groups) + _NOISE_WEIGHT
+    return Gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _LEAST_NOISE)
+
+
+def _with_sums(
+    groups: list[_Measured], found: list[Posterior], population: Gaussian, noise: float
+) -> list[tuple[Reals, Reals]]:
+    """Per group (C,) weights and (C, D) surfaces: its own, or of few samples the sum's."""
+    is_rich = [len(group.log_latency) > _FEW for group in groups]
+    centres = [posterior.mode for posterior, rich in zip(found, is_rich, strict=True) if rich]
+    return [
+        (np.ones(1), posterior.mode[None, :])
+        if rich or not centres
+        else _sum_of_gaussians(group, np.array([*centres, population.mean]), population.covariance, _MISFIT * noise)
+        for group, posterior, rich in zip(groups, found, is_rich, strict=True)
+    ]
+
+
+def _sum_of_gaussians(group: _Measured, centres: Reals, covariance: Reals, noise: float) -> tuple[Reals, Reals]:
+    """(C,) weights and (C, D) surfaces of the best few posteriors.
+
+    The prior is one narrow Gaussian around each of the centres (G, D), the last of them, the population's mean, with
+    its whole covariance. Each posterior follows from iterated linearisation; its weight is the evidence for its centre.
+    """
+    scales = np.append(np.full(len(centres) - 1, _WIDTH**2), 1.0)
+    readings, measured = group.readings, group.log_latency
+    run_gain, launch_gain = readings.run @ covariance, readings.launch @ covariance  # (N, D)
+    run_run, run_launch = (readings.run @ run_gain.T).T, (readings.launch @ run_gain.T).T
+    launch_launch = (readings.launch @ launch_gain.T).T
+    surfaces, weight = centres, np.ones((len(centres), len(measured)))
+    for _ in range(_SUM_STEPS):
+        share = run_weight(readings, surfaces.T).T  # (G, N)
+        rest = 1.0 - share
+        cross = share[:, :, None] * run_launch * rest[:, None, :]
+        spread = share[:, :, None] * run_run * share[:, None, :] + rest[:, :, None] * launch_launch * rest[:, None, :]
+        spread = scales[:, None, None] * (spread + cross + cross.transpose(0, 2, 1))
+        spread[:, np.arange(len(measured)), np.arange(len(measured))] += noise**2 / weight
+        moved = (surfaces - centres).T
+        slope = share * (readings.run @ moved).T + rest * (readings.launch @ moved).T
+        surprise = measured - log_latency(readings, surfaces.T).T + slope
+        solved = np.linalg.solve(spread, surprise[:, :, None])[:, :, 0]
+        step = (share * solved) @ run_gain + (rest * solved) @ launch_gain
+        surfaces = centres + scales[:, None] * step
+        weight = weigh((measured - log_latency(readings, surfaces.T).T) / noise)
+    evidence = -0.5 * np.sum(surprise * solved, axis=1) - 0.5 * np.linalg.slogdet(spread)[1]
+    best = np.argsort(-evidence, kind="stable")[:_KEPT]
+    weights = np.exp(evidence[best] - evidence[best[0]])
+    return weights / weights.sum(), surfaces[best]
+
+
+def _coefficients(
+    nodes: Nodes, measured: MeasuredRange, highest_clock_mhz: float, weights: Reals, surfaces: Reals
+) -> Coefficients:
+    return Coefficients(
+        arrays={
+            "log_batch": nodes.batch,
+            "log_sm_percent": nodes.sm_percent,
+            "log_time_quota_percent": nodes.time_quota_percent,
+            "measured_range": np.stack(measured),
+            "highest_clock_mhz": np.array(highest_clock_mhz),
+            "weights": weights,
+            "surfaces": surfaces.round(_DIGITS),
+        }
+    )

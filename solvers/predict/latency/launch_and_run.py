@@ -1,0 +1,229 @@
+"""Latency as the longer of launching and running: two latent surfaces per network, what is supposed of them, and how
+they are found from samples of their maximum.
+
+    ln latency(b, s, f, q) = softmax( run(b, s) - γ·ln(f / f_max),  launch(s, q) + per_batch(b) ),
+    softmax(u, v)          = ln(exp(p·u) + exp(p·v)) / p
+
+b batch, s SM share, f clock, q time quota. The GPU's part shrinks with share and clock and knows no quota; the host's
+part has no share or clock in it, but the quota stretches it, and the host's speed may jump from one measurement run
+(a share) to the next. All that is latent stands in one vector per network, z (D,): run at the nodes of a batch × share
+mesh, launch at those of a share × quota mesh, per_batch at those of the batches, and γ. Between nodes: multilinear.
+
+Both surfaces are Gaussian processes, so z ~ N(mean, covariance); `suppose` gives the two before any sample is seen. The
+maximum is not linear, so z is found by Gauss-Newton steps to its most probable value. The noise is Student's, by
+reweighting, as measured latencies have outliers. The maximum of what the GPU and what another resource takes: roofline
+(Williams, Waterman, Patterson 2009).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import block_diag, cho_factor, cho_solve
+from scipy.sparse import csr_array, diags_array
+
+from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, TIME_QUOTA_PERCENT
+from solvers.predict.latency.mesh import Corners, find_corners, make_nodes
+from solvers.predict.latency.student_noise import weigh
+from solvers.predict.samples import Reals
+
+_SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is 1.5 times the other.
+_MOST_BATCHES, _MOST_SHARES, _MOST_QUOTAS = 16, 20, 10
+"""Nodes; D is at most 537, and a step costs D³/3 operations: 50 million."""
+_STEPS = 12
+_FIRST_SHARPNESS, _SHARPENING = 2.0, 1.5  # A blunt maximum first: both surfaces then feel every sample.
+_PLAIN_STEPS = 3  # Without reweighting: before, a sample off the first guess would pass for an outlier.
+_LATE_STEP = 0.8  # Of a full step; damps the flipping of a sample between the two surfaces.
+_SETTLED = 3e-3  # Largest change of a logarithm after which the steps end.
+_LEVEL_QUANTILE = 0.02  # Neither surface lies above the latency: the first guess touches it from below.
+
+# Standard deviations of logarithms, and lengths in logarithms (of shares: in percent), supposed before any sample. They
+# were set once, to what the deviations of image networks from each other on a V100 looked like; half or twice any of
+# them moves the error on held-out rows by less than a tenth of itself, as the population's own covariance takes over.
+_LEVEL = 2.0  # Of either surface: a network takes from 1/50 to 50 times as long as another.
+_RUN_BATCH_EXPONENT, _BATCH_EXPONENT_SPREAD = 0.85, 0.1
+_SHARE_EXPONENT_SPREAD = 0.1  # Around -1.
+_LARGE_SHARE_SPREAD = 0.2  # Per 100 %: networks use the last SMs unequally well.
+_RUN_BEND, _BEND_BATCH_LENGTH, _BEND_SHARE_LENGTH = 0.14, 1.5, 0.8
+_QUOTA_BEND, _QUOTA_LENGTH = 0.5, 1.0  # Around the quota's inverse.
+_JUMP, _JUMP_SHARE_LENGTH = 0.1, 60.0  # The host's speed between measurement runs.
+_RUN_TO_RUN = 0.02
+_LAUNCH_PER_BATCH, _PER_BATCH_LENGTH = 0.04, 1.0
+_GRAIN = 0.01  # Of every node by itself.
+_CLOCK_EXPONENT, _CLOCK_EXPONENT_SPREAD = 0.8, 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Nodes:
+    """Logarithms of the conditions at which the surfaces are kept, ascending."""
+
+    batch: Reals
+    sm_percent: Reals
+    time_quota_percent: Reals
+
+    @property
+    def run_count(self) -> int:
+        return len(self.batch) * len(self.sm_percent)
+
+    @property
+    def launch_count(self) -> int:
+        return len(self.sm_percent) * len(self.time_quota_percent)
+
+
+class Gaussian(NamedTuple):
+    """What is known of z: (D,) mean and (D, D) covariance."""
+
+    mean: Reals
+    covariance: Reals
+
+
+class Readings(NamedTuple):
+    """How N queries read z: run and launch are (N, D) sparse matrices times z."""
+
+    run: csr_array
+    launch: csr_array
+
+
+class Posterior(NamedTuple):
+    """z after N samples, and what the M-step of the population asks of them."""
+
+    mode: Reals
+    covariance: Reals
+    squared_noise: float
+    """Σ weight · expected squared residual of the logarithm."""
+
+
+def make_surface_nodes(logs: Reals) -> Nodes:
+    """Nodes at the conditions that occur among (N, 4) logarithms."""
+    return Nodes(
+        batch=make_nodes(logs[:, BATCH], most=_MOST_BATCHES),
+        sm_percent=make_nodes(logs[:, SM_PERCENT], most=_MOST_SHARES),
+        time_quota_percent=make_nodes(logs[:, TIME_QUOTA_PERCENT], most=_MOST_QUOTAS),
+    )
+
+
+def make_readings(nodes: Nodes, logs: Reals) -> Readings:
+    """How queries with these (N, 4) logarithms read z."""
+    run = find_corners((nodes.batch, nodes.sm_percent), logs[:, [BATCH, SM_PERCENT]])
+    launch = find_corners((nodes.sm_percent, nodes.time_quota_percent), logs[:, [SM_PERCENT, TIME_QUOTA_PERCENT]])
+    per_batch = find_corners((nodes.batch,), logs[:, [BATCH]])
+    first_per_batch = nodes.run_count + nodes.launch_count
+    clock = Corners(np.full((len(logs), 1), first_per_batch + len(nodes.batch)), -logs[:, [CLOCK_MHZ]])
+    size = first_per_batch + len(nodes.batch) + 1
+    return Readings(
+        run=_sparse([run, clock], [0, 0], size),
+        launch=_sparse([launch, per_batch], [nodes.run_count, first_per_batch], size),
+    )
+
+
+def log_latency(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+    """(N,) logarithms from z (D,), or (N, C) from the columns of z (D, C)."""
+    return _longer(readings.run @ z, readings.launch @ z, sharpness)
+
+
+def run_weight(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+    """How much of a change of the run surface shows in the latency, 0 to 1; the launch surface has the rest."""
+    run = readings.run @ z
+    return np.asarray(np.exp(sharpness * (run - _longer(run, readings.launch @ z, sharpness))))
+
+
+def suppose(nodes: Nodes) -> Gaussian:
+    """What holds of every network before any sample: run ∝ batch^0.85 / share, launch ∝ 1 / quota."""
+    batch, share = (axis.ravel() for axis in np.meshgrid(nodes.batch, nodes.sm_percent, indexing="ij"))
+    launch_mean = np.tile(-nodes.time_quota_percent, len(nodes.sm_percent))
+    mean = np.concatenate(
+        [_RUN_BATCH_EXPONENT * batch - share, launch_mean, np.zeros(len(nodes.batch)), [_CLOCK_EXPONENT]]
+    )
+    per_batch = _LAUNCH_PER_BATCH**2 * _matern(_distances(nodes.batch) / _PER_BATCH_LENGTH)
+    clock = np.array([[_CLOCK_EXPONENT_SPREAD**2]])
+    covariance = block_diag(_run_covariance(batch, share), _launch_covariance(nodes), per_batch, clock)
+    return Gaussian(mean, covariance + 1e-7 * np.eye(len(mean)))  # Keeps the inverse of equal rows finite.
+
+
+def touch_from_below(nodes: Nodes, readings: Readings, measured: Reals, prior: Gaussian) -> Reals:
+    """A first guess of z: either surface of the prior mean, moved until it touches the (N,) measured logarithms."""
+    z = prior.mean.copy()
+    run, launch = slice(0, nodes.run_count), slice(nodes.run_count, nodes.run_count + nodes.launch_count)
+    z[run] += np.quantile(measured - readings.run @ prior.mean, _LEVEL_QUANTILE)
+    z[launch] += np.quantile(measured - readings.launch @ prior.mean, _LEVEL_QUANTILE)
+    return z
+
+
+def find_posterior(
+    readings: Readings, measured: Reals, prior: Gaussian, *, start: Reals, noise: float, is_near: bool
+) -> Posterior:
+    """The most probable z for (N,) measured logarithms of that noise; Laplace's covariance around it.
+
+    `is_near`: the start is an earlier solution; the maximum is sharp and samples are weighed from the first step on.
+    """
+    precision = np.linalg.inv(prior.covariance)
+    z = start
+    for step in range(_STEPS):
+        sharpness = _SHARPNESS if is_near else min(_SHARPNESS, _FIRST_SHARPNESS + _SHARPENING * step)
+        share = run_weight(readings, z, sharpness=sharpness)
+        residual = measured - log_latency(readings, z, sharpness=sharpness)
+        is_weighing = is_near or step >= _PLAIN_STEPS
+        weight = (weigh(residual / noise) if is_weighing else np.ones(len(measured))) / noise**2
+        slope = diags_array(share) @ readings.run + diags_array(1.0 - share) @ readings.launch
+        weighted = slope.T @ diags_array(weight)
+        gain = (weighted @ slope).toarray()
+        factor = cho_factor(precision + gain, lower=True, check_finite=False)
+        from_mean = cho_solve(factor, weighted @ (residual + slope @ (z - prior.mean)), check_finite=False)
+        change = (_LATE_STEP if is_weighing else 1.0) * (prior.mean + from_mean - z)
+        z = z + change
+        if np.abs(change).max() < _SETTLED:
+            break
+    covariance = cho_solve(factor, np.eye(len(z)), check_finite=False)
+    residual = measured - log_latency(readings, z)
+    squared = float(np.sum(weigh(residual / noise) * residual**2) + noise**2 * np.sum(covariance * gain))
+    return Posterior(z, covariance, squared)
+
+
+def _run_covariance(batch: Reals, share: Reals) -> Reals:
+    percent = np.exp(share) / 100.0
+    bend = _matern(_distances(batch) / _BEND_BATCH_LENGTH) * _matern(_distances(share) / _BEND_SHARE_LENGTH)
+    return (
+        _LEVEL**2
+        + _BATCH_EXPONENT_SPREAD**2 * _outer(batch - batch.mean())
+        + _SHARE_EXPONENT_SPREAD**2 * _outer(share - share.mean())
+        + _LARGE_SHARE_SPREAD**2 * _outer(percent - percent.mean())
+        + _RUN_BEND**2 * bend
+        + _GRAIN**2 * np.eye(len(batch))
+    )
+
+
+def _launch_covariance(nodes: Nodes) -> Reals:
+    shares, quotas = len(nodes.sm_percent), len(nodes.time_quota_percent)
+    between_quotas = _distances(nodes.time_quota_percent) / _QUOTA_LENGTH
+    between_shares = _distances(np.exp(nodes.sm_percent)) / _JUMP_SHARE_LENGTH
+    run_to_run = _JUMP**2 * np.exp(-between_shares) + _RUN_TO_RUN**2 * np.eye(shares)
+    every_share = np.kron(np.ones((shares, shares)), _LEVEL**2 + _QUOTA_BEND**2 * _matern(between_quotas))
+    return np.asarray(every_share + np.kron(run_to_run, np.exp(-between_quotas)) + _GRAIN**2 * np.eye(shares * quotas))
+
+
+def _longer(run: Reals, launch: Reals, sharpness: float) -> Reals:
+    return np.asarray(np.logaddexp(sharpness * run, sharpness * launch) / sharpness)
+
+
+def _sparse(parts: Iterable[Corners], offsets: Iterable[int], size: int) -> csr_array:
+    """The (N, size) matrix with these weights at these positions, each part's moved by its offset."""
+    pairs = list(zip(parts, offsets, strict=True))
+    positions = np.concatenate([part.positions + offset for part, offset in pairs], axis=1)
+    weights = np.concatenate([part.weights for part, _ in pairs], axis=1)
+    starts = np.arange(len(positions) + 1) * positions.shape[1]
+    return csr_array((weights.ravel(), positions.ravel(), starts), shape=(len(positions), size))
+
+
+def _distances(values: Reals) -> Reals:
+    return np.asarray(np.abs(values[:, None] - values[None, :]))
+
+
+def _outer(values: Reals) -> Reals:
+    return np.asarray(np.outer(values, values))
+
+
+def _matern(distances: Reals) -> Reals:
+    """Matérn covariance of smoothness 3/2: continuous slopes, no more."""
+    scaled = np.sqrt(3.0) * distances
+    return np.asarray((1.0 + scaled) * np.exp(-scaled))

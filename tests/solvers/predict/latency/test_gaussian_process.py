@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+
+from solvers.predict.fit import TooFewSamples
+from solvers.predict.latency import gaussian_process
+from solvers.predict.samples import Queries, Samples, make_queries, make_samples
+from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
+from tests.solvers.predict.synthetic_samples import grid_samples, known_latency_ms, samples_at
+
+
+def between_the_grid(size: int = 200) -> Queries:
+    random = np.random.default_rng(3)
+    return make_queries(
+        ["a"] * size, ["V100-16GB"] * size, batch=random.uniform(1, 8, size), sm_percent=random.uniform(10, 100, size)
+    )
+
+
+def errors(samples: Samples, queries: Queries) -> np.ndarray:
+    found = gaussian_process.predict(gaussian_process.fit(samples), queries)
+    return np.abs(found / known_latency_ms(queries.batch, queries.sm_percent) - 1.0)
+
+
+def test_an_exact_curve_is_followed_between_the_samples() -> None:
+    found = errors(grid_samples(), between_the_grid())
+    assert found.mean() < 0.005 and found.max() < 0.02
+
+
+def test_the_curve_under_noise_is_found_closer_than_the_noise() -> None:
+    for seed in range(3):
+        assert errors(grid_samples(noise=0.03, seed=seed), grid_samples().at).mean() < 0.02, f"seed {seed}"
+
+
+def test_four_samples_are_met_and_the_curve_between_them_is_sane() -> None:
+    batch, share = [1.0, 8.0, 1.0, 8.0], [10.0, 10.0, 100.0, 50.0]
+    samples = samples_at(batch, share, known_latency_ms(np.array(batch), np.array(share)).tolist())
+    met = gaussian_process.predict(gaussian_process.fit(samples), samples.at) / samples.latency_ms - 1.0
+    assert np.abs(met).max() < 0.04
+    assert errors(samples, between_the_grid()).mean() < 0.15
+
+
+def test_two_samples_give_a_falling_curve() -> None:
+    coefficients = gaussian_process.fit(samples_at([4.0, 4.0], [20.0, 80.0], [40.0, 12.0]))
+    at = make_queries(["a"] * 4, ["V100-16GB"] * 4, batch=[4.0] * 4, sm_percent=[10.0, 20.0, 40.0, 80.0])
+    found = gaussian_process.predict(coefficients, at)
+    assert np.all(np.diff(found) < 0.0)
+    np.testing.assert_allclose(found[[1, 3]], [40.0, 12.0], rtol=0.04)
+
+
+def test_one_condition_is_too_few_however_often_it_was_measured() -> None:
+    for times in (1, 20):
+        with pytest.raises(TooFewSamples, match="1 condition"):
+            gaussian_process.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
+
+
+def test_the_order_of_samples_changes_nothing() -> None:
+    samples = grid_samples(noise=0.05)
+    shuffled = samples.take(np.random.default_rng(1).permutation(len(samples)))
+    first, second = gaussian_process.fit(samples), gaussian_process.fit(shuffled)
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, second.arrays[name])
+
+
+def test_one_outlier_hardly_moves_the_rest() -> None:
+    samples = grid_samples(noise=0.01)
+    latency_ms = samples.latency_ms.copy()
+    latency_ms[17] *= 3.0
+    spoiled = make_samples(samples.at, latency_ms)
+    found = gaussian_process.predict(gaussian_process.fit(spoiled), samples.at) / samples.latency_ms - 1.0
+    assert np.abs(np.delete(found, 17)).mean() < 0.03
+
+
+def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() -> None:
+    random = np.random.default_rng(5)
+    far = make_queries(
+        ["a"] * 300,
+        ["V100-16GB"] * 300,
+        batch=10.0 ** random.uniform(0.0, 4.5, 300),
+        sm_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
+        clock_mhz=np.where(random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)),
+        time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
+    )
+    for seed in range(5):
+        chance = np.random.default_rng(seed)
+        wild = samples_at(
+            chance.choice([1.0, 2.0, 4.0], 15).tolist(),
+            chance.choice([10.0, 20.0, 50.0, 100.0], 15).tolist(),
+            (10.0 ** chance.uniform(-6.0, 6.0, 15)).tolist(),
+        )
+        found = gaussian_process.predict(gaussian_process.fit(wild), far)
+        assert np.all(np.isfinite(found) & (found > 0.0)), f"seed {seed}"
+
+
+def test_the_trend_goes_on_beyond_the_samples_and_then_the_worst_case() -> None:
+    coefficients = gaussian_process.fit(grid_samples())
+    at = make_queries(["a"] * 3, ["V100-16GB"] * 3, batch=[8.0, 16.0, 64.0], sm_percent=[50.0] * 3)
+    eight, sixteen, sixty_four = gaussian_process.predict(coefficients, at)
+    assert 1.5 < sixteen / eight < 2.2
+    np.testing.assert_allclose(sixty_four / sixteen, 4.0)
+
+
+def test_clock_and_quota_are_learned_where_they_vary() -> None:
+    grid = grid_samples()
+    size = len(grid)
+    clock, quota = np.tile([1530.0, 1100.0, 800.0], size), np.repeat([100.0, 80.0, 60.0], size)
+    at = make_queries(
+        ["a"] * (3 * size),
+        ["V100-16GB"] * (3 * size),
+        batch=np.tile(grid.at.batch, 3),
+        sm_percent=np.tile(grid.at.sm_percent, 3),
+        clock_mhz=clock,
+        time_quota_percent=quota,
+    )
+    samples = make_samples(at, np.tile(grid.latency_ms, 3) * (1530.0 / clock) ** 0.6 * 100.0 / quota)
+    found = gaussian_process.predict(gaussian_process.fit(samples), at) / samples.latency_ms - 1.0
+    assert np.abs(found).mean() < 0.01
+
+
+def test_a_table_of_scattered_conditions_stays_small() -> None:
+    random = np.random.default_rng(2)
+    at = make_queries(
+        ["a"] * 900,
+        ["V100-16GB"] * 900,
+        batch=random.uniform(1.0, 256.0, 900),
+        sm_percent=random.uniform(2.0, 100.0, 900),
+        time_quota_percent=random.uniform(10.0, 100.0, 900),
+    )
+    samples = make_samples(at, known_latency_ms(at.batch, at.sm_percent) * 100.0 / at.time_quota_percent)
+    coefficients = gaussian_process.fit(samples)
+    assert sum(array.size for array in coefficients.arrays.values()) < 4300
+    found = gaussian_process.predict(coefficients, at) / samples.latency_ms - 1.0
+    assert np.abs(found).mean() < 0.02
+
+
+def held_out_error(samples: Samples) -> np.ndarray:
+    """Relative errors of a random quarter."""
+    is_held = np.random.default_rng(0).random(len(samples)) < 0.25
+    found = np.full(len(samples), np.nan)
+    for rows in samples.at.groups().values():
+        coefficients = gaussian_process.fit(samples.take(rows[~is_held[rows]]))
+        found[rows] = gaussian_process.predict(coefficients, samples.at.take(rows))
+    return np.abs(found[is_held] / samples.latency_ms[is_held] - 1.0)
+
+
+def test_a_quarter_of_igniters_measurements_is_foreseen_within_two_percent() -> None:
+    found = held_out_error(igniter_solo())
+    assert found.mean() < 0.02 and np.quantile(found, 0.9) < 0.05
+
+
+def test_a_quarter_of_vggs_measurements_is_foreseen_within_five_percent() -> None:
+    assert held_out_error(rapp_full_quota("vgg11", "vgg16", "vgg19_bn")).mean() < 0.05
