@@ -15,7 +15,7 @@ import numpy as np
 from app.control.observe import age_s
 from app.control.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose import Choice
-from solvers.forecast.forecast import PLANNING_LEVEL, Forecast, History, Series
+from solvers.forecast.forecast import PLANNING_LEVEL, Forecast, History, Series, widen
 from solvers.forecast.techniques import forecast_by
 from solvers.plan import planned_rates_rps
 from solvers.state import Demand, Service
@@ -107,5 +107,5 @@ def _forecasts(service: str, series: Series, ends: Set[int], snapshot: Snapshot)
         history = History(recent=series.part(0, end), seasons=choice.seasons)
         forecast = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=_LEVELS)
         assert forecast is not None, "the last window of each end was heard"
-        made[end] = forecast
+        made[end] = widen(forecast, choice.margin)
     return made

@@ -14,8 +14,8 @@ from app.control.forecast import complete_windows, horizon_s, is_heard, make_ser
 from app.control.observe import age_s
 from app.control.store import WINDOWS_IN_SNAPSHOT, Snapshot
 from solvers.forecast.back_test import Question, Score, back_test
-from solvers.forecast.choose import Choice, choose, merge
-from solvers.forecast.forecast import History, Season, Series, windows_ahead
+from solvers.forecast.choose import Choice, choose, margin_of, merge
+from solvers.forecast.forecast import History, Season, Series, widen, windows_ahead
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
@@ -84,14 +84,16 @@ def judge(case: Case) -> Choice:
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
     first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
     question = Question(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MOST_ORIGINS)
-    new = back_test(windows, question, lambda _: before, since=max(1, first))
+    margins = {name: margin_of(score) for name, score in old.scores.items()}
+    new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
     return _chosen(choose(scores, old.technique), scores, seasons_now, case.until_s)
 
 
 def _chosen(technique: str, scores: Mapping[str, Score], seasons: tuple[Season, ...], until_s: float) -> Choice:
     needed = tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique))
-    return Choice(technique=technique, seasons=needed, scores=scores, judged_until_s=until_s)
+    margin = margin_of(scores.get(technique))
+    return Choice(technique=technique, seasons=needed, margin=margin, scores=scores, judged_until_s=until_s)
 
 
 def _until(series: Series, end_s: float) -> Series:
@@ -105,6 +107,8 @@ class ForecastView:
     service: str
     technique: str
     """The one that was chosen."""
+    margin: float
+    """Factor on its spread that the back-tests ask for, ≥ 1."""
     telemetry: Literal["heard", "stopped", "never"]
     """stopped, never: nobody reports of the service lately, or ever did; the planned rate stays."""
     silent_for_s: float | None
@@ -127,10 +131,11 @@ def view_forecast(snapshot: Snapshot, service: str, choice: Choice) -> ForecastV
         history = History(recent=make_series(complete_windows(windows, snapshot)), seasons=choice.seasons)
         ahead_s = horizon_s(snapshot.settings)
         made = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=SHOWN_LEVELS)
-        rates_rps = () if made is None else made.rates_rps
+        rates_rps = () if made is None else widen(made, choice.margin).rates_rps
     return ForecastView(
         service=service,
         technique=choice.technique,
+        margin=choice.margin,
         telemetry="heard" if rates_rps else "stopped" if windows else "never",
         silent_for_s=max(0.0, age_s(windows[-1], snapshot.at)) if windows else None,
         horizon_s=horizon_s(snapshot.settings),

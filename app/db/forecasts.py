@@ -34,8 +34,9 @@ async def load_revision(connection: AsyncConnection) -> Revision:
 
 
 async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
-    """The choices that are not the default's, without scores, by service: what a tick needs."""
-    statement = select(forecast_choice).where(forecast_choice.c.technique != DEFAULT)
+    """The choices that are not `Choice()`, without scores, by service: what a tick needs."""
+    is_special = or_(forecast_choice.c.technique != DEFAULT, forecast_choice.c.margin != 1.0)
+    statement = select(forecast_choice).where(is_special)
     return {row.service: _choice(row, with_scores=False) for row in await connection.execute(statement)}
 
 
@@ -51,7 +52,7 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
     if not choices:
         return
     statement = insert(forecast_choice)
-    changed = {name: statement.excluded[name] for name in ("technique", "seasons", "scores", "at")}
+    changed = {name: statement.excluded[name] for name in ("technique", "seasons", "margin", "scores", "at")}
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["service"], set_=changed),
         [
@@ -59,6 +60,7 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
                 "service": name,
                 "technique": choice.technique,
                 "seasons": msgspec.to_builtins(choice.seasons),
+                "margin": choice.margin,
                 "scores": msgspec.to_builtins(choice.scores),
                 "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
             }
@@ -119,6 +121,7 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
     return Choice(
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
+        margin=row.margin,
         scores=msgspec.convert(row.scores, dict[str, Score]) if with_scores else {},
         judged_until_s=row.at.timestamp(),
     )

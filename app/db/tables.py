@@ -296,6 +296,7 @@ forecast_choice = Table(
     _key("service"),
     _must("technique", Text),
     _must("seasons", JSON),
+    _must("margin", Double),
     _must("scores", JSON),
     _must("at", TIME),
 )

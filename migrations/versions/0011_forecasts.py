@@ -33,12 +33,14 @@ CREATE TABLE forecast_choice (
     service resource_name PRIMARY KEY,
     technique text NOT NULL,
     seasons jsonb NOT NULL,
+    margin positive_amount NOT NULL CHECK (margin >= 1),
     scores jsonb NOT NULL,
     at timestamptz NOT NULL
 );
 CREATE INDEX forecast_choice_by_time ON forecast_choice (at);
 COMMENT ON TABLE forecast_choice IS 'The technique that forecasts each service, and how each did in back-tests.';
 COMMENT ON COLUMN forecast_choice.seasons IS 'What the technique needs to know of the time of day; [] for most.';
+COMMENT ON COLUMN forecast_choice.margin IS 'Factor on the spread of the forecast, so that quantiles are kept.';
 COMMENT ON COLUMN forecast_choice.at IS 'Windows before this moment were judged.';
 """
 

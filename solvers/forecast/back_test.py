@@ -6,20 +6,36 @@ loss at the planning level τ (Koenker and Bassett 1978), which the true quantil
 
     loss = τ · (observed − forecast) where more came, (1 − τ) · (forecast − observed) where less came.
 
+A technique's spread is a promise that the back-test checks: the margin is the factor that it needs, so that the stated
+share of the windows stays below (split conformal prediction: Vovk et al., *Algorithmic Learning in a Random World*,
+2005; here with the technique's own spread as the scale). Margins that are known already are applied before judging.
+
 Windows of which nothing was heard are no origin's judge. Where a technique has nothing to say the default speaks in its
 place, as it does in the loop, so that all are judged by the same windows.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
-from solvers.forecast.forecast import PLANNING_LEVEL, History, Numbers, Reals, Season, Series, windows_ahead
+from solvers.forecast.forecast import (
+    PLANNING_LEVEL,
+    History,
+    Numbers,
+    Reals,
+    Season,
+    Series,
+    normal_quantile,
+    windows_ahead,
+)
 from solvers.forecast.techniques import TECHNIQUES, forecast_by
 
 INTERVAL = (0.05, 0.95)
 """Levels of the ends of the 90 % interval."""
+MOST_MARGIN = 3.0
+"""A service that needs more does not have a margin but another technique."""
 _SEASON_TIMES = 12
 """Seasons are made anew so often over a back-test: that is the costly part."""
 
@@ -42,6 +58,8 @@ class Score:
     error_rps: float
     """|observed − median|."""
     observed_rps: float
+    margin: float = 1.0
+    """Factor on the technique's own spread with which the planning level would have been kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +68,7 @@ class Question:
 
     horizon_s: float
     level: float = PLANNING_LEVEL
+    """Above 0.5, so that a wider spread is more."""
     lookback: int = 60
     """Windows that a technique sees."""
     most_origins: int = 120
@@ -57,11 +76,17 @@ class Question:
 
 
 def back_test(
-    series: Series, question: Question, seasons_before: SeasonsBefore = lambda _: (), *, since: int = 1
+    series: Series,
+    question: Question,
+    seasons_before: SeasonsBefore = lambda _: (),
+    *,
+    margins: Mapping[str, float] = MappingProxyType({}),
+    since: int = 1,
 ) -> Mapping[str, Score]:
     """A score of every technique; empty where no window can be judged.
 
-    since: first origin, as number of windows before it, ≥ 1. O(origins · techniques · lookback).
+    margins: factor on the spread, by technique; 1 where one is missing. since: first origin, as number of windows
+    before it, ≥ 1. O(origins · techniques · lookback).
     """
     ahead = windows_ahead(series, question.horizon_s)
     last = len(series.arrivals) - ahead
@@ -74,12 +99,15 @@ def back_test(
         _forecasts(series, int(origin), question, seasons)
         for origin, seasons in _with_seasons(series, origins, seasons_before)
     ]
-    known = [(number, rates) for number, rates in enumerate(made) if rates is not None]
+    known = [(number, pairs) for number, pairs in enumerate(made) if pairs is not None]
     if not known:
         return {}
     observed = series.rates_rps[origins[[number for number, _ in known]] + ahead - 1]
-    rates = np.array([entry for _, entry in known])
-    return {name: _score(rates[:, place, :], observed, question.level) for place, name in enumerate(TECHNIQUES)}
+    forecasts = np.array([pairs for _, pairs in known])
+    return {
+        name: _score(forecasts[:, place, :], observed, level=question.level, margin=margins.get(name, 1.0))
+        for place, name in enumerate(TECHNIQUES)
+    }
 
 
 def _with_seasons(
@@ -97,16 +125,20 @@ def _with_seasons(
 
 def _forecasts(
     series: Series, origin: int, question: Question, seasons: tuple[Season, ...]
-) -> list[tuple[float, ...]] | None:
-    """(techniques, levels) rates: planning level, median, ends of the interval. None where nothing was heard."""
+) -> list[tuple[float, float]] | None:
+    """(techniques, 2) median and spread. None where nothing was heard."""
     history = History(recent=series.part(origin - question.lookback, origin), seasons=seasons)
-    levels = (question.level, 0.5, *INTERVAL)
-    made = [forecast_by(name, history, horizon_s=question.horizon_s, levels=levels) for name in TECHNIQUES]
-    return None if any(one is None for one in made) else [one.rates_rps for one in made if one is not None]
+    made = [forecast_by(name, history, horizon_s=question.horizon_s, levels=()) for name in TECHNIQUES]
+    pairs = [(one.expected_rps, one.spread_rps) for one in made if one is not None]
+    return pairs if len(pairs) == len(made) else None
 
 
-def _score(rates: Reals, observed: Reals, level: float) -> Score:
-    planned, median, low, high = rates.T
+def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) -> Score:
+    """forecasts: (N, 2) medians and spreads; observed: (N,) what came."""
+    expected, spread = forecasts.T
+    planned, low, high = (
+        np.maximum(0.0, expected + normal_quantile(one) * margin * spread) for one in (level, *INTERVAL)
+    )
     above = observed - planned
     # A forecast that is exactly right is covered, also after rounding.
     slack = 1e-9 * (1.0 + observed)
@@ -115,6 +147,16 @@ def _score(rates: Reals, observed: Reals, level: float) -> Score:
         pinball_rps=float(np.mean(np.maximum(level * above, (level - 1.0) * above))),
         coverage=float(np.mean(observed <= planned + slack)),
         interval_coverage=float(np.mean((observed >= low - slack) & (observed <= high + slack))),
-        error_rps=float(np.mean(np.abs(observed - median))),
+        error_rps=float(np.mean(np.abs(observed - expected))),
         observed_rps=float(np.mean(observed)),
+        margin=_needed_margin(expected, spread, observed, level),
     )
+
+
+def _needed_margin(expected: Reals, spread: Reals, observed: Reals, level: float) -> float:
+    """Between 0 and MOST_MARGIN; 1 where no forecast had a spread."""
+    wide = spread > 0.0
+    if not wide.any():
+        return 1.0
+    needed = (observed - expected)[wide] / spread[wide] / normal_quantile(level)
+    return float(np.quantile(np.clip(needed, 0.0, MOST_MARGIN), level))

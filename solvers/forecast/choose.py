@@ -1,4 +1,4 @@
-"""Which technique forecasts a service: the one with the least loss so far, and only when it is clearly the least."""
+"""Which technique forecasts a service, and with which margin: the one that loses least, when it clearly does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +22,8 @@ class Choice:
     technique: str = DEFAULT
     seasons: tuple[Season, ...] = ()
     """Those that the technique needs."""
+    margin: float = 1.0
+    """Factor on the technique's spread, ≥ 1."""
     scores: Mapping[str, Score] = field(default_factory=dict)
     """By technique; older forecasts count less."""
     judged_until_s: float = 0.0
@@ -40,6 +42,17 @@ def choose(scores: Mapping[str, Score], current: str = DEFAULT) -> str:
         return current
     best = min(judged, key=lambda name: scores[name].pinball_rps)
     return best if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps else current
+
+
+def margin_of(score: Score | None) -> float:
+    """The factor on a technique's spread that its back-tests ask for, ≥ 1; near 1 while there are few of them.
+
+    A technique that promises more than is needed keeps its margin: back-tests know only what has been.
+    """
+    if score is None:
+        return 1.0
+    trust = score.forecasts / (score.forecasts + FEWEST_FORECASTS)
+    return 1.0 + trust * (max(1.0, score.margin) - 1.0)
 
 
 def merge(old: Mapping[str, Score], new: Mapping[str, Score], *, elapsed_s: float) -> dict[str, Score]:

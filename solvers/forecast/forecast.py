@@ -97,6 +97,10 @@ class Forecast:
 
     technique: str
     horizon_s: float
+    expected_rps: float
+    """The median."""
+    spread_rps: float
+    """Standard deviation of one window's rate."""
     levels: tuple[float, ...]
     rates_rps: tuple[float, ...]
     """The rate that stays below with the chance of the same position in `levels`; ≥ 0."""
@@ -120,8 +124,23 @@ def make_forecast(
     return Forecast(
         technique=technique,
         horizon_s=horizon_s,
+        expected_rps=float(expected_rps),
+        spread_rps=float(spread_rps),
         levels=tuple(levels),
         rates_rps=tuple(max(0.0, float(expected_rps + normal_quantile(level) * spread_rps)) for level in levels),
+    )
+
+
+def widen(forecast: Forecast, margin: float) -> Forecast:
+    """The forecast with `margin` times its spread."""
+    if margin == 1.0:
+        return forecast
+    return make_forecast(
+        forecast.technique,
+        expected_rps=forecast.expected_rps,
+        spread_rps=margin * forecast.spread_rps,
+        horizon_s=forecast.horizon_s,
+        levels=forecast.levels,
     )
 
 

@@ -32,6 +32,7 @@ SCORE = Score(forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage
 DAILY = Choice(
     technique="seasonal_daily",
     seasons=(Season(period_s=DAY_S, rates_rps=(1.0, 2.0, 3.0, 2.0)),),
+    margin=1.25,
     scores={"seasonal_daily": SCORE, "burst_aware": replace(SCORE, pinball_rps=2.0)},
     judged_until_s=START.timestamp(),
 )
@@ -142,6 +143,10 @@ def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: 
             assert await forecasts.get(connection, "chat") == DAILY
         snapshot = await store.load_snapshot(START)
         assert snapshot.choices == {"chat": replace(DAILY, scores={})}
+        wide = Choice(margin=1.5, judged_until_s=START.timestamp() + 200.0)
+        async with engine.begin() as connection:
+            await forecasts.save(connection, {"chat": wide})
+        assert (await store.load_snapshot(START)).choices == {"chat": wide}
         back = Choice(judged_until_s=START.timestamp() + 300.0)
         async with engine.begin() as connection:
             await forecasts.save(connection, {"chat": back})

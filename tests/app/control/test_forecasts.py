@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
+import pytest
 
 from app.control.forecast import KEPT, make_demands
 from app.control.forecasts import MOST_SERVICES, Case, choose_forecasts, judge, view_forecast
@@ -38,6 +39,7 @@ def test_a_service_starts_with_the_default_and_takes_what_proves_better() -> Non
     chosen = judge(a_case(a_walk(600)))
     assert chosen.technique in {"ewma_fast", "holt_fast", "last_value"}
     assert chosen.seasons == ()
+    assert chosen.margin >= 1.0
     assert {score.forecasts for score in chosen.scores.values()} == {120.0}
 
 
@@ -55,7 +57,8 @@ def test_each_window_is_judged_once() -> None:
 
 def test_a_service_that_nobody_heard_of_keeps_its_choice() -> None:
     old = Choice(technique="holt", scores=judge(a_case(a_walk(300))).scores, judged_until_s=NOW_S - 900.0)
-    assert judge(a_case(None, choice=old)) == replace(old, judged_until_s=NOW_S)
+    kept = judge(a_case(None, choice=old))
+    assert kept == replace(old, judged_until_s=NOW_S, margin=kept.margin)
 
 
 def test_a_seasonal_choice_carries_its_season_made_anew() -> None:
@@ -107,6 +110,16 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     assert make_demands(plain)[0].method == "burst_aware"
     assert len(set(rates.values())) == 4
     assert make_demands(a_snapshot(state=state))[0].method == KEPT
+
+
+def test_the_tick_applies_the_margin() -> None:
+    snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
+    plain, wide = (
+        make_demands(replace(snapshot, choices={"chat": Choice(margin=margin)}))[0].arrival_rate_rps
+        for margin in (1.0, 2.0)
+    )
+    # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
+    assert wide - plain == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
 
 
 def test_a_season_that_is_missing_leaves_the_default_to_speak() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.forecast.back_test import Question, Score, back_test
-from solvers.forecast.choose import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, merge
+from solvers.forecast.back_test import MOST_MARGIN, Question, Score, back_test
+from solvers.forecast.choose import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, margin_of, merge
 from solvers.forecast.forecast import Season, Series
 from solvers.forecast.seasons import COARSE_S, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
@@ -160,6 +160,34 @@ def test_scores_add_up_and_old_ones_fade() -> None:
     assert (faded.forecasts, faded.pinball_rps) == (500.0, pytest.approx(2.5))
     assert merge({}, new, elapsed_s=5.0) == new
     assert merge(old | {"gone": SCORE}, {}, elapsed_s=0.0) == old
+
+
+def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
+    # Bursts that no technique foresees: a twelfth of the windows has twice the rate.
+    draw = np.random.default_rng(13)
+    series = noise(np.where(draw.random(2400) < 1.0 / 12.0, 200.0, 100.0), seed=14)
+    question = Question(horizon_s=1.0, most_origins=2000)
+    before = back_test(series.part(0, 1200), question)
+    margins = {name: margin_of(score) for name, score in before.items()}
+    bare, wide = (back_test(series, question, margins=given, since=1200) for given in ({}, margins))
+    for name, score in wide.items():
+        assert bare[name].coverage < 0.945
+        assert 0.93 <= score.coverage <= 0.97, name
+        assert score.pinball_rps <= 1.01 * bare[name].pinball_rps
+        assert score.margin == bare[name].margin > 1.0
+
+
+def test_a_margin_is_never_less_than_the_technique_s_own_and_grows_with_trust() -> None:
+    assert margin_of(None) == 1.0
+    assert margin_of(replace(SCORE, margin=0.5)) == 1.0
+    assert margin_of(replace(SCORE, margin=2.0, forecasts=FEWEST_FORECASTS)) == 1.5
+    assert margin_of(replace(SCORE, margin=2.0, forecasts=0.0)) == 1.0
+
+
+def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -> None:
+    assert {score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()} == {1.0}
+    explosion = back_test(a_series(10.0 ** np.arange(12)), NEXT)
+    assert max(score.margin for score in explosion.values()) == MOST_MARGIN
 
 
 def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from solvers.errors import InvalidInput
 from solvers.forecast import holt, last_value
-from solvers.forecast.forecast import Forecast, Season, Series, Technique
+from solvers.forecast.forecast import Forecast, Season, Series, Technique, make_forecast, widen
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
 from tests.solvers.forecast.histories import NAN, a_history, a_series, poisson_rates, rate_of
 
@@ -149,6 +149,15 @@ def test_an_unknown_technique_and_one_without_its_season_speak_as_the_default() 
         made = forecast_by(name, history, horizon_s=1.0, levels=(0.5,))
         assert isinstance(made, Forecast)
         assert made.technique == DEFAULT
+
+
+def test_a_wider_forecast_has_the_same_median_and_a_wider_spread() -> None:
+    made = make_forecast("x", expected_rps=10.0, spread_rps=5.0, horizon_s=1.0, levels=LEVELS)
+    wide = widen(made, 2.0)
+    # 10 ± 1.6449 · 5, then · 10, cut off at 0.
+    assert made.rates_rps == pytest.approx((1.776, 10.0, 18.224), abs=0.001)
+    assert wide.rates_rps == pytest.approx((0.0, 10.0, 26.449), abs=0.001)
+    assert widen(made, 1.0) is made
 
 
 def test_a_part_of_a_series_keeps_its_time() -> None:
