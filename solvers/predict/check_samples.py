@@ -5,13 +5,13 @@ import numpy.typing as npt
 
 from solvers.document import LARGEST_NUMBER, describe
 from solvers.errors import InvalidInput
+from solvers.predict.interference.pairs import pairs_of
 from solvers.predict.samples import Queries, Reals, Samples
 
 Flags = npt.NDArray[np.bool_]
 
 LARGEST_BATCH = 65536.0
 LONGEST_NAME = 253
-_A_NAME = f"a name must have 1 to {LONGEST_NAME} characters, none of them a control character"
 
 
 def check_samples(samples: Samples) -> None:
@@ -33,23 +33,31 @@ def check_queries(queries: Queries) -> None:
     for name, values in (("network", queries.network), ("gpu_type", queries.gpu_type)):
         for entry in sorted(set(values)):
             if not _is_name(entry):
-                raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{_A_NAME}, not {describe(entry)}")
+                problem = f"must have 1 to {LONGEST_NAME} characters, none of them a control character"
+                raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{problem}, not {describe(entry)}")
     size = len(queries)
     _check("batch", queries.batch, size, at_least=1.0, at_most=LARGEST_BATCH)
     _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
     _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
     _check("time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0)
     _check("power_limit_w", queries.power_limit_w, size, above=0.0, may_lack=True)
-    for row, company in enumerate(queries.neighbours) if any(queries.neighbours) else ():
-        for neighbour in company:
-            if not _is_name(neighbour.network):
-                raise InvalidInput(f"rows[{row}].neighbours", f"{_A_NAME}, not {describe(neighbour.network)}")
-            if not (1.0 <= neighbour.batch <= LARGEST_BATCH and 0.0 < neighbour.sm_percent <= 100.0):
-                raise InvalidInput(
-                    f"rows[{row}].neighbours",
-                    f"{neighbour.network} has batch {neighbour.batch:g} and {neighbour.sm_percent:g} % of the SMs; "
-                    "a batch is at least 1, and a share above 0 and at most 100",
-                )
+    _check_neighbours(queries)
+
+
+def _check_neighbours(queries: Queries) -> None:
+    pairs = pairs_of(queries)
+    is_name = {network: _is_name(network) for network in set(pairs.network)}
+    is_wrong: Flags = np.array([not is_name[network] for network in pairs.network], dtype=bool)
+    is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= LARGEST_BATCH))
+    is_wrong |= ~((pairs.sm_percent > 0.0) & (pairs.sm_percent <= 100.0))
+    if is_wrong.any():
+        pair = int(np.argmax(is_wrong))
+        found = f"{pairs.network[pair]}:{pairs.batch[pair]:g}:{pairs.sm_percent[pair]:g}"
+        raise InvalidInput(
+            f"rows[{pairs.row[pair]}].neighbours",
+            f"a neighbour needs a name of 1 to {LONGEST_NAME} characters, a batch of at least 1 and at most "
+            f"{LARGEST_BATCH:g} and a share above 0 and at most 100 %, not {describe(found)}",
+        )
 
 
 def _is_name(text: str) -> bool:

@@ -119,18 +119,25 @@ def _coefficients(document: object, path: str) -> Coefficients:
 def _array(document: object, path: str) -> Reals:
     fields = Fields(document, path)
     shape = fields.each("shape", read_whole)
-    # Coefficients have units of their own, such as ms·percent per request, and may be of any size.
-    values = fields.each(
-        "values", lambda value, at: read_number(value, at, at_least=-sys.float_info.max, at_most=sys.float_info.max)
-    )
+    values = fields.each("values", _coefficient)
     if math.prod(shape) != len(values):
         raise InvalidInput(fields.at("values"), f"must be {math.prod(shape)} numbers for shape {list(shape)}")
     fields.done()
     return np.array(values, dtype=np.float64).reshape(shape)
 
 
+def _coefficient(document: object, path: str) -> float:
+    """Of any size, for coefficients have units of their own; null = NaN, which stands for a fact that is not known."""
+    if document is None:
+        return math.nan
+    return read_number(document, path, at_least=-sys.float_info.max, at_most=sys.float_info.max)
+
+
 def _array_document(array: Reals) -> dict[str, Json]:
-    return {"shape": list(array.shape), "values": [*array.ravel().tolist()]}
+    return {
+        "shape": list(array.shape),
+        "values": [None if math.isnan(value) else value for value in array.ravel().tolist()],
+    }
 
 
 def _maybe_empty(fields: Fields, name: str) -> str:

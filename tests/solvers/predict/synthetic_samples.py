@@ -1,10 +1,11 @@
 """Samples of made-up networks whose curves are known, for tests of fits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from solvers.predict.samples import Company, Reals, Samples, make_queries, make_samples
+from solvers.predict.samples import Company, Neighbour, Reals, Samples, make_queries, make_samples
 
 BATCHES = (1.0, 2.0, 4.0, 8.0)
 SHARES = tuple(float(share) for share in range(10, 101, 10))
@@ -45,3 +46,36 @@ def samples_at(
     """Samples of one network at these conditions."""
     at = make_queries([network] * len(batch), ["V100-16GB"] * len(batch), batch=batch, sm_percent=sm_percent)
     return make_samples(at, latency_ms)
+
+
+def joined(*parts: Samples) -> Samples:
+    """All samples, one part after the other."""
+    ats = [part.at for part in parts]
+    return Samples(
+        at=make_queries(
+            sum((at.network for at in ats), ()),
+            sum((at.gpu_type for at in ats), ()),
+            batch=np.concatenate([at.batch for at in ats]),
+            sm_percent=np.concatenate([at.sm_percent for at in ats]),
+            clock_mhz=np.concatenate([at.clock_mhz for at in ats]),
+            time_quota_percent=np.concatenate([at.time_quota_percent for at in ats]),
+            power_limit_w=np.concatenate([at.power_limit_w for at in ats]),
+            neighbours=sum((at.neighbours for at in ats), ()),
+        ),
+        latency_ms=np.concatenate([part.latency_ms for part in parts]),
+        power_w=np.concatenate([part.power_w for part in parts]),
+        memory_mib=np.concatenate([part.memory_mib for part in parts]),
+        l2_util_percent=np.concatenate([part.l2_util_percent for part in parts]),
+    )
+
+
+def shuffled(samples: Samples, *, seed: int = 0) -> Samples:
+    """The same samples in another order."""
+    return samples.take(np.random.default_rng(seed).permutation(len(samples)))
+
+
+def beside(network: str, neighbour: str, *, factor: float, gpu_type: str = "V100-16GB") -> Samples:
+    """The grid of a network next to a neighbour that stretches every latency by the factor."""
+    company = (Neighbour(neighbour, 4.0, 50.0),)
+    samples = grid_samples((network,), gpu_type=gpu_type, neighbours=company)
+    return replace(samples, latency_ms=factor * samples.latency_ms)
