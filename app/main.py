@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -25,8 +26,12 @@ from app.clock import Clock, WallClock
 from app.control.controller import Controller, SlowJob
 from app.control.forecasts import CHOOSE_PERIOD_S, choose_forecasts
 from app.control.ingest import IngestQueue
+from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome
+from app.control.refit import LIMIT_S as REFIT_LIMIT_S
+from app.control.refit import PERIOD_S as REFIT_PERIOD_S
+from app.control.refit import run_in_process, run_refit
 from app.control.worker import SolverWorker
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
@@ -37,8 +42,9 @@ from app.db.leader import Leader
 from app.db.listen import Listener
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
+from app.db.refits import refit_waiting
 from app.db.targets import COMMAND_CHANNEL
-from app.db.transaction import transaction, translated
+from app.db.transaction import Engine, transaction, translated
 from app.errors import PlimsollError, Unavailable
 from app.logs import configure_logs
 from app.metrics import LoopMetrics
@@ -146,27 +152,15 @@ async def running_controller(
             keep = Retention(observations_days=plane.settings.retention_days, rates_days=plane.settings.rates_days)
             await maintain(engine, plane.clock.now(), keep)
 
-    forecasts = PostgresForecasts(engine)
-
-    async def forecasts_chosen() -> None:
-        with translated():
-            await choose_forecasts(forecasts, plane.clock.now())
-
-    async def learned() -> None:
-        with translated():
-            await learn_once(learner)
-
     solver, store = SolverWorker(), PostgresStore(engine)
-    learner = Learner(store=store, clock=plane.clock)
     controller = Controller(
         Loop(store=store, solver=solver, clock=plane.clock),
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
         maintain=maintained,
-        learn=learned,
         on_tick=ticked,
-        slow_jobs=(SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=forecasts_chosen),),
+        slow_jobs=_slow_jobs(engine, store, plane.clock),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
     try:
@@ -177,6 +171,30 @@ async def running_controller(
             await task
         await solver.close()
         await engine.dispose()
+
+
+def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[SlowJob, ...]:
+    """What the leader does beside its ticks."""
+    forecasts, learner = PostgresForecasts(engine), Learner(store=store, clock=clock)
+    tried: dict[str, datetime] = {}
+
+    async def choose() -> None:
+        with translated():
+            await choose_forecasts(forecasts, clock.now())
+
+    async def learn() -> None:
+        with translated():
+            await learn_once(learner)
+
+    async def refit() -> None:
+        run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
+        await refit_waiting(engine, run, now=clock.now, tried=tried)
+
+    return (
+        SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),
+        SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
+        SlowJob(name="refit", period_s=REFIT_PERIOD_S, run=refit),
+    )
 
 
 def run_controller(settings: Settings) -> None:

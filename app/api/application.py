@@ -14,6 +14,7 @@ from app.api.middleware import RequestMiddleware
 from app.api.routes import (
     demand,
     events,
+    fits,
     gpu_types,
     gpus,
     health,
@@ -43,6 +44,7 @@ RESOURCES = (
     gpus,
     networks,
     profiles,
+    fits,
     services,
     demand,
     preview,

@@ -15,6 +15,7 @@ from app.api.schemas import (
     NodeView,
     PolicyStatus,
     PolicyView,
+    PredictionView,
     ProfileStatus,
     ProfileView,
     ReadingView,
@@ -162,12 +163,14 @@ def node_view(row: NodeRow) -> NodeView:
     )
 
 
-def network_view(row: NetworkRow) -> NetworkView:
-    """A stored network as a manifest."""
+def network_view(row: NetworkRow, predictions: Sequence[PredictionView] | None = None) -> NetworkView:
+    """A stored network as a manifest; in lists without its predictions."""
     return NetworkView(
         metadata=manifests.TypeMetadata(name=row.name, labels=dict(row.labels), created_at=row.created_at),
         spec=manifests.NetworkSpec(description=row.description),
-        status=NetworkStatus(gpu_types=list(row.gpu_types)),
+        status=NetworkStatus(
+            gpu_types=list(row.gpu_types), predictions=None if predictions is None else list(predictions)
+        ),
     )
 
 

@@ -35,6 +35,8 @@ class Parts:
     """For previews; the control loop has its own."""
     preview_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One preview at a time per process: each occupies a core for as long as the policy's budget."""
+    fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics
     skewed_nodes: set[str] = field(default_factory=set)
     """Nodes whose windows end far from now; each was noted in the audit."""

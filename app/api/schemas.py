@@ -88,10 +88,29 @@ class GpuView(View):
     cordoned: bool
 
 
+class PredictionView(View):
+    """How well the times of a network on one GPU type are known; errors are shares, 0.02 = 2 %."""
+
+    gpu_type: str
+    profile_version: int
+    provenance: str
+    source: str
+    technique: str | None = Field(description="Of the latency fit in force; null: nothing was fitted")
+    cross_validated_error: float | None
+    samples: int
+    correction: float | None = Field(description="Learned true over stated time, of all rows; null: not served yet")
+    error: float | None = Field(description="Of the corrected times, over the last half minute of serving")
+    band: float | None = Field(description="Errors above it raise the alarm")
+    alarm_since: datetime | None = Field(description="Since when the drift alarm stands")
+
+
 class NetworkStatus(View):
     """What the server knows of a network."""
 
     gpu_types: list[str] = Field(description="GPU types that it has a profile on")
+    predictions: list[PredictionView] | None = Field(
+        default=None, description="How well its times are known, by GPU type; null in lists"
+    )
 
 
 class NetworkView(manifests.Network):

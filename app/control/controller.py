@@ -14,7 +14,6 @@ import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from app.clock import Clock
-from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.loop import Loop, TickOutcome, tick
 from app.control.worker import SolverUnavailable
 
@@ -66,10 +65,6 @@ def _ignore(outcome: TickOutcome) -> None:
     """Nobody watches."""
 
 
-async def _nothing() -> None:
-    """A job that is not there."""
-
-
 class Controller:
     """Runs the loop in this process for as long as it leads."""
 
@@ -81,7 +76,6 @@ class Controller:
         *,
         period_s: Callable[[], Awaitable[float]],
         maintain: Callable[[], Awaitable[None]],
-        learn: Callable[[], Awaitable[None]] = _nothing,
         on_tick: Callable[[TickOutcome], None] = _ignore,
         slow_jobs: Sequence[SlowJob] = (),
     ) -> None:
@@ -92,7 +86,6 @@ class Controller:
         self._period_s = period_s
         self._maintain = maintain
         self._slow_jobs = tuple(slow_jobs)
-        self._learn = learn
         self._wake = asyncio.Event()
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
@@ -110,7 +103,6 @@ class Controller:
         period_s = FIRST_PERIOD_S
         scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
         scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
-        scheduler.add_job(self._safely_learn, "interval", seconds=self._wall(LEARNING_PERIOD_S), id="learn")
         for job in self._slow_jobs:
             run = partial(self._safely_run, job)
             scheduler.add_job(run, "interval", seconds=self._wall(job.period_s), id=job.name)
@@ -179,15 +171,6 @@ class Controller:
             await self._maintain()
         except Exception as error:
             log.error("maintenance failed; it runs again within the hour", error=str(error))
-
-    async def _safely_learn(self) -> None:
-        """Broad by intent: what is not learned now is learned in the next period; plans go on as they are."""
-        if not self.leads:
-            return
-        try:
-            await self._learn()
-        except Exception as error:
-            log.error("learning failed; the next period tries again", error=str(error), kind=type(error).__name__)
 
     async def _safely_run(self, job: SlowJob) -> None:
         if not self.leads:

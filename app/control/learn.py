@@ -7,7 +7,7 @@ with what was learned from it, so that a repeated reading changes nothing and a 
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -17,6 +17,7 @@ import structlog
 from app.clock import Clock
 from app.control.predict import normal_deviate, row_keys, sigma_of
 from app.control.readings import StatedTimes, make_readings
+from app.control.served import EVERY_S, Condition, served_samples
 from app.control.store import Correction, Event, Execution, FitHealth, Snapshot, Store
 from solvers.plan import BoundGpu
 from solvers.predict.online import Health, Reading, learn, log_factors, new_health
@@ -48,6 +49,8 @@ class Learner:
     clock: Clock
     settled: dict[str, tuple[Settings, float]] = field(default_factory=dict)
     read_until_s: float = 0.0
+    sampled_s: dict[Condition, float] = field(default_factory=dict)
+    """When each condition was last made a sample of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,23 @@ async def learn_once(learner: Learner) -> LearnOutcome:
         log.info("the catalogue changed while it was learned about; the next round reads the same period again")
         return LearnOutcome()
     learner.read_until_s = until_s
+    await _keep_samples(learner, gpus, executions, snapshot.at, until_s)
     for event in outcome.events:
         log.warning("operating points", subject=event.subject, kind=event.kind, reason=event.reason)
     if outcome.events:
         await learner.store.add_events(*outcome.events)
     return outcome
+
+
+async def _keep_samples(
+    learner: Learner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], at: datetime, until_s: float
+) -> None:
+    """A few of what was served, for fits to come."""
+    recent = {condition: when for condition, when in learner.sampled_s.items() if until_s - when < EVERY_S}
+    rows = served_samples(gpus, executions, recent, until_s)
+    if rows:
+        await learner.store.add_samples(tuple(rows.values()), at)
+    learner.sampled_s = recent | dict.fromkeys(rows, until_s)
 
 
 def judge(

@@ -15,6 +15,7 @@ from app.control.store import (
     PlanRecord,
     PlanState,
     PolicySettings,
+    SampleRow,
     Snapshot,
 )
 from app.control.windows import (
@@ -59,6 +60,8 @@ class MemoryStore:
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     """How services are forecast."""
+    samples: dict[SampleRow, datetime] = field(default_factory=dict)
+    """Measurements, and when each came in."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
     _revision: int = 1
@@ -222,6 +225,13 @@ class MemoryStore:
             return False
         self._fit_health |= {row.group: row for row in rows if row.group in self._points}
         return True
+
+    async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
+        """Keep measurements; returns how many were not there yet."""
+        before = len(self.samples)
+        for row in rows:
+            self.samples.setdefault(row, at)
+        return len(self.samples) - before
 
     def _revise(self) -> None:
         self._revision += 1

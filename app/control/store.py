@@ -14,7 +14,7 @@ from solvers.forecast.choose import Choice
 from solvers.outcome import PlanReport, Violation
 from solvers.plan import BoundPlan, Plan
 from solvers.predict.online import Health
-from solvers.predict.samples import Group
+from solvers.predict.samples import Company, Group
 from solvers.problem import Objective, OperatingPoints, Problem
 from solvers.state import ClusterState, Demand, Json, Mode
 
@@ -95,6 +95,31 @@ class Execution:
     requests: int
     execution_ms: float
     """Mean over the batches; 0 without any."""
+
+
+SERVED = "served"
+"""Source of samples that were read off served executions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """One measurement of a network on a GPU type, as it is kept; None = not measured, or not known."""
+
+    network: str
+    gpu_type: str
+    batch: float
+    sm_percent: float
+    clock_mhz: float | None = None
+    time_quota_percent: float = 100.0
+    power_limit_w: float | None = None
+    neighbours: Company = ()
+    latency_ms: float
+    """Mean execution time of one whole batch."""
+    power_w: float | None = None
+    memory_mib: float | None = None
+    l2_util_percent: float | None = None
+    source: str = ""
+    measured_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,4 +263,8 @@ class Store(Protocol):
 
     async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
+        ...
+
+    async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
+        """Keep measurements; returns how many were not there yet."""
         ...

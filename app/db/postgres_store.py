@@ -15,11 +15,12 @@ from app.control.store import (
     FitHealth,
     Ingested,
     PlanRecord,
+    SampleRow,
     ServiceWindow,
     Snapshot,
 )
 from app.control.windows import Sums, make_window, snapshot_numbers
-from app.db import events, forecasts, gpu_types, health, nodes, plans, policies, profiles, services, targets
+from app.db import events, forecasts, gpu_types, health, nodes, plans, policies, profiles, samples, services, targets
 from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
@@ -139,6 +140,11 @@ class PostgresStore:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         async with self._engine.begin() as connection:
             return await health.save(connection, rows, catalogue_revision)
+
+    async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
+        """Keep measurements; returns how many were not there yet."""
+        async with self._engine.begin() as connection:
+            return await samples.add(connection, rows, at=at)
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:

@@ -53,7 +53,12 @@ def test_every_post_takes_an_idempotency_key_but_those_that_are_idempotent() -> 
         if name.startswith("POST")
         and "Idempotency-Key" not in [parameter["name"] for parameter in operation.get("parameters", [])]
     }
-    assert keyless == {"POST /api/v1/plans/preview", "POST /api/v1/nodes/{name}/sync"}
+    assert keyless == {
+        "POST /api/v1/plans/preview",
+        "POST /api/v1/nodes/{name}/sync",
+        "POST /api/v1/networks/{name}/samples",
+        "POST /api/v1/networks/{name}/fit",
+    }
 
 
 def test_the_sync_body_is_described() -> None:

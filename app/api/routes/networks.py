@@ -10,6 +10,7 @@ from app.api.conversions import network_view
 from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
+from app.api.predictions import load_predictions
 from app.api.schemas import NetworkView, Page
 from app.db import profiles
 from app.db.transaction import Connection
@@ -48,7 +49,8 @@ async def delete_network(context: Admin, name: TypeName, conditions: Conditions)
 
 
 async def _load(_context: Context, connection: Connection, name: str) -> NetworkView:
-    return network_view(await profiles.get_network(connection, name))
+    row = await profiles.get_network(connection, name)
+    return network_view(row, await load_predictions(connection, name))
 
 
 async def _save(context: Context, connection: Connection, manifest: manifests.Network) -> None:

@@ -47,7 +47,7 @@ PRESENT = OperatingPoints(
 
 
 def true_ms(batch: float, share: float) -> float:
-    return (2.0 + 3.0 * batch) * (100.0 / (share + 5.0)) ** 0.8
+    return (2.0 + 3.0 * batch) * float((100.0 / (share + 5.0)) ** 0.8)
 
 
 def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:

@@ -1,0 +1,96 @@
+"""Samples as they are sent, and fits and what became of them as the API answers them."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field, JsonValue
+
+from app.api.schemas import View
+from app.manifests import Size, Strict, TypeName
+
+Batch = Annotated[float, Field(ge=1, le=65_536, allow_inf_nan=False)]
+Percent = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+
+MOST_SAMPLES = 5000
+MOST_NEIGHBOURS = 16
+
+
+class NeighbourIn(Strict):
+    """A replica that shared the GPU."""
+
+    network: TypeName
+    batch: Batch
+    sm_percent: Percent
+
+
+class SampleIn(Strict):
+    """One measurement: under which conditions, and what was measured."""
+
+    gpu_type: TypeName
+    batch: Batch
+    sm_percent: Percent
+    clock_mhz: Size | None = Field(default=None, description="Absent: the GPU type's highest")
+    time_quota_percent: Percent = 100.0
+    power_limit_w: Size | None = None
+    neighbours: list[NeighbourIn] = Field(default_factory=list, max_length=MOST_NEIGHBOURS)
+    latency_ms: Size = Field(description="Mean execution time of one whole batch")
+    power_w: Size | None = Field(default=None, description="Of the whole GPU, idle power included")
+    memory_mib: Size | None = None
+    l2_util_percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    measured_at: AwareDatetime | None = Field(
+        default=None, description="Two equal measurements count twice only where they say different times"
+    )
+
+
+class SamplesRequest(Strict):
+    """Measurements of one network. Sending them again changes nothing."""
+
+    source: str = Field(default="", max_length=200, description="Who measured, and with what")
+    samples: list[SampleIn] = Field(min_length=1, max_length=MOST_SAMPLES)
+
+
+class SamplesAdded(View):
+    """What became of samples."""
+
+    received: int
+    added: int = Field(description="Those that were not there yet")
+
+
+class FitView(View):
+    """One version of a fit; errors are shares, 0.02 = 2 %."""
+
+    id: int
+    network: str = Field(description="Empty: about all networks on the GPU type")
+    gpu_type: str
+    quantity: str
+    version: int
+    is_current: bool
+    technique: str
+    training_error: float
+    cross_validated_error: float | None = Field(description="Mean over held-out samples; null: too few to hold any out")
+    cross_validated_error_p90: float | None
+    sample_count: int
+    source: str
+    created_at: datetime
+
+
+class FitDocument(FitView):
+    """A fit with its coefficients."""
+
+    document: JsonValue = Field(description="As `plimsoll fit` writes it and `plimsoll predict` reads it")
+
+
+class VerdictView(View):
+    """Whether a fit's operating points were put in force on one GPU type."""
+
+    gpu_type: str
+    applied: bool
+    reason: str
+
+
+class RefitView(View):
+    """What a refit made."""
+
+    network: str
+    fits: list[FitView] = Field(description="In force now")
+    verdicts: list[VerdictView]

@@ -1,0 +1,116 @@
+"""Samples and fits: measurements come in, techniques are chosen, and operating points are made from them."""
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from app.api.answers import ACT, LIST, READ, problems
+from app.api.auth import Admin, Viewer
+from app.api.body import resource_router
+from app.api.conversions import check_known
+from app.api.fit_schemas import (
+    FitDocument,
+    FitView,
+    RefitView,
+    SampleIn,
+    SamplesAdded,
+    SamplesRequest,
+    VerdictView,
+)
+from app.api.pages import Paging
+from app.api.parts import Context
+from app.api.schemas import Page
+from app.control.refit import LIMIT_S, run_in_process, run_refit
+from app.control.store import SERVED, SampleRow
+from app.db import fits, gpu_types, profiles, samples
+from app.db.refits import refit
+from app.db.transaction import Connection
+from app.errors import InvalidRequest, Unavailable
+from app.manifests import TypeName
+from solvers.predict.fit_json import fit_to_document
+from solvers.predict.samples import Neighbour
+
+router = resource_router("fits")
+
+
+@router.post("/networks/{name}/samples", responses=ACT)
+async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> SamplesAdded:
+    """Keep measurements of a network; those that are there already change nothing."""
+    if sent.source == SERVED:
+        raise InvalidRequest(f"{SERVED!r} is for what the agents report", field="source")
+    rows = [_row(name, sent.source, sample) for sample in sent.samples]
+    async with context.transaction() as connection:
+        await profiles.get_network(connection, name)
+        await _check_names(context, connection, sent)
+        added = await samples.add(connection, rows, at=context.now())
+        if added:
+            await context.audit(
+                connection, "SamplesAdded", f"network/{name}", reason=sent.source, after={"added": added}
+            )
+    return SamplesAdded(received=len(rows), added=added)
+
+
+@router.post("/networks/{name}/fit", responses=problems(400, 404, 409))
+async def fit_network(
+    context: Admin,
+    name: TypeName,
+    apply: Annotated[bool, Query(description="Put the new operating points in force where they are no worse")] = False,
+) -> RefitView:
+    """Fit the network's samples anew, now; one fit at a time, else 503."""
+    turn: asyncio.Lock = context.parts.fit_turn
+    if turn.locked():
+        raise Unavailable("another fit runs; repeat this one in a moment")
+    async with turn:
+        outcome = await refit(
+            context.parts.engine,
+            partial(run_in_process, run_refit, limit_s=LIMIT_S),
+            name,
+            actor=context.actor,
+            now=context.now,
+            apply=apply,
+        )
+    return RefitView(
+        network=name,
+        fits=[FitView.model_validate(row) for row in outcome.fits],
+        verdicts=[VerdictView.model_validate(verdict) for verdict in outcome.verdicts],
+    )
+
+
+@router.get("/networks/{name}/fits", responses=LIST | READ)
+async def list_fits(
+    context: Viewer,
+    name: TypeName,
+    paging: Paging,
+    current: Annotated[bool, Query(description="Only those in force")] = True,
+) -> Page[FitView]:
+    """Fits of a network, newest first, without their coefficients."""
+    async with context.transaction() as connection:
+        await profiles.get_network(connection, name)
+        rows = await fits.list_rows(
+            connection, network=name, current_only=current, before=paging.after_number, limit=paging.fetch
+        )
+    return paging.page(rows, view=FitView.model_validate, key=lambda row: row.id)
+
+
+@router.get("/fits/{fit_id}", responses=READ)
+async def get_fit(context: Viewer, fit_id: Annotated[int, Path(ge=1, le=2**53)]) -> FitDocument:
+    """One version of a fit with its coefficients."""
+    async with context.transaction() as connection:
+        row, fit = await fits.get(connection, fit_id)
+    view = FitView.model_validate(row)
+    return FitDocument.model_validate({**view.model_dump(), "document": fit_to_document(fit)})
+
+
+def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
+    company = sorted(Neighbour(entry.network, entry.batch, entry.sm_percent) for entry in sample.neighbours)
+    return SampleRow(
+        **sample.model_dump(exclude={"neighbours"}), network=network, source=source, neighbours=tuple(company)
+    )
+
+
+async def _check_names(context: Context, connection: Connection, sent: SamplesRequest) -> None:
+    types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+    wanted = sorted({sample.gpu_type for sample in sent.samples})
+    check_known(wanted, types, what="GPU type", field="samples")

@@ -1,0 +1,177 @@
+"""Refits: load what one works on, keep what it made, and put its operating points in force where they are better."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.control.refit import Candidate, RefitAnswer, RefitRequest
+from app.control.store import Event
+from app.db import events, fits, gpu_types, health, policies, profiles, samples
+from app.db.fits import FitRow
+from app.db.profiles import Profile, ProfileRow
+from app.db.transaction import Engine, lock_object, transaction
+from app.errors import InvalidRequest
+from solvers.predict.samples import Group
+from solvers.state import Mode
+
+MOST_OWN, MOST_OTHERS = 4000, 2000
+"""Newest samples that one refit works on: a few seconds for one network with all techniques."""
+ACTOR = "controller"
+FITTED = "fitted"
+"""The sources of profiles that refits made begin with it."""
+
+Run = Callable[[RefitRequest], Awaitable[RefitAnswer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of the operating points for one GPU type."""
+
+    gpu_type: str
+    applied: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefitOutcome:
+    """What one refit changed."""
+
+    fits: tuple[FitRow, ...]
+    """In force now, of the network."""
+    verdicts: tuple[Verdict, ...]
+
+
+async def refit(
+    engine: Engine, run: Run, network: str, *, actor: str, now: Callable[[], datetime], apply: bool
+) -> RefitOutcome:
+    """Fit a network's samples anew, keep the fits, and make a new profile version where that is better and wanted.
+
+    Raises NotFound, and InvalidRequest when there are no samples.
+    """
+    async with transaction(engine) as connection:
+        request = await load_request(connection, network, source=actor, now=now())
+    answer = await run(request)
+    async with transaction(engine) as connection:
+        await lock_object(connection, "Fits", network)
+        return await save_answer(connection, network, answer, at=now(), actor=actor, apply=apply)
+
+
+async def refit_waiting(
+    engine: Engine, run: Run, *, now: Callable[[], datetime], tried: dict[str, datetime]
+) -> RefitOutcome | None:
+    """Refit the network whose new samples wait longest; None when there is none.
+
+    Its operating points are put in force where the policy is in mode auto and learning. `tried` remembers the newest
+    sample with which each network was tried, so that one whose samples are too few does not keep the others waiting.
+    """
+    async with transaction(engine) as connection:
+        waiting = await samples.list_unfitted(connection)
+        settings = await policies.load_current(connection)
+    network = next((name for name, newest_at in waiting if tried.get(name) != newest_at), None)
+    if network is None:
+        return None
+    tried[network] = dict(waiting)[network]
+    apply = settings.learning and settings.mode is Mode.AUTO
+    return await refit(engine, run, network, actor=ACTOR, now=now, apply=apply)
+
+
+async def load_request(connection: AsyncConnection, network: str, *, source: str, now: datetime) -> RefitRequest:
+    """What a refit of the network works on. Raises NotFound, and InvalidRequest when there are no samples."""
+    await profiles.get_network(connection, network)
+    found = await samples.load(connection, network=network, own_limit=MOST_OWN, other_limit=MOST_OTHERS)
+    if not len(found):
+        raise InvalidRequest(f"there are no samples of {network!r}; send some to /networks/{network}/samples first")
+    points = await profiles.load_points(connection)
+    return RefitRequest(
+        network=network,
+        samples=found,
+        gpu_types=await gpu_types.load_all(connection, now),
+        present=tuple(entry for entry in points if entry.network == network),
+        source=source,
+    )
+
+
+async def save_answer(
+    connection: AsyncConnection, network: str, answer: RefitAnswer, *, at: datetime, actor: str, apply: bool
+) -> RefitOutcome:
+    """Keep the fits, judge the operating points, and write both in the audit."""
+    before = {
+        row.gpu_type: row
+        for row in await fits.list_rows(connection, network=network, current_only=True)
+        if row.quantity == "latency_ms"
+    }
+    in_force = {
+        row.gpu_type: row for row in await profiles.list_profiles(connection, network_name=network) if row.is_current
+    }
+    alarmed = {row.group for row in await health.load_all(connection, network) if row.now.is_alarmed}
+    verdicts = [Verdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
+    for candidate in answer.candidates:
+        group = Group(network, candidate.performance.points.gpu_type)
+        bar = _bar(candidate, in_force.get(group.gpu_type), before.get(group.gpu_type))
+        verdict = judge(candidate, bar=bar, is_alarmed=group in alarmed, apply=apply)
+        if verdict.applied:
+            await profiles.save_profiles(connection, [_profile(candidate)], at=at)
+        verdicts.append(verdict)
+    ids = await fits.save(connection, answer.fits, at=at)
+    if ids or any(verdict.applied for verdict in verdicts):
+        await events.add(connection, _event(network, answer, verdicts, at=at, actor=actor))
+    rows = await fits.list_rows(connection, network=network, current_only=True)
+    return RefitOutcome(fits=rows, verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)))
+
+
+def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> Verdict:
+    """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
+    gpu_type = candidate.performance.points.gpu_type
+    figures = f"{candidate.technique}, error {_percent(candidate.error)}, of {candidate.sample_count} samples"
+
+    def say(applied: bool, why: str) -> Verdict:
+        return Verdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
+
+    if not apply:
+        return say(False, "nobody asked to apply it")
+    if not math.isfinite(candidate.error):
+        return say(False, "there are too few samples to judge it")
+    if bar is None:
+        return say(True, "there was nothing to compare with")
+    if candidate.error <= bar:
+        return say(True, f"no worse than the profile in force ({_percent(bar)})")
+    if is_alarmed:
+        return say(True, "the profile in force has drifted")
+    return say(False, f"the profile in force is better ({_percent(bar)})")
+
+
+def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
+    """The error not to exceed. A profile that was fitted to these samples knew them: its held-out error counts, too."""
+    if profile is None or candidate.present_error is None:
+        return None
+    if profile.source.startswith(FITTED) and before is not None and before.cross_validated_error is not None:
+        return max(candidate.present_error, before.cross_validated_error)
+    return candidate.present_error
+
+
+def _profile(candidate: Candidate) -> Profile:
+    return Profile(
+        points=candidate.performance.points,
+        provenance="measured",
+        source=f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples",
+        latency_sigma=candidate.performance.latency_sigma,
+    )
+
+
+def _event(network: str, answer: RefitAnswer, verdicts: Sequence[Verdict], *, at: datetime, actor: str) -> Event:
+    told = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
+    return Event(
+        at=at,
+        actor=actor,
+        kind="NetworkFitted",
+        subject=f"network/{network}",
+        reason=told or "no latency could be fitted",
+        after={"fits": len(answer.fits), "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied]},
+    )
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:.1f} %" if math.isfinite(error) else "unknown"
