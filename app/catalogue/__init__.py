@@ -10,6 +10,7 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 
+from solvers.predict.layers import LayerCounts
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType
 
@@ -18,6 +19,9 @@ SM_PERCENT_STEP = 5.0
 LAUNCH_PER_NEIGHBOUR = 3.0
 """1.94 fits iGniter's pairs; 3.0 also covers its launch delays with 3 to 5 replicas (4.9, 8.7 and 12.4 times that of
 one) and their straight continuation to 10 (31 times)."""
+
+_SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
+"""Columns of layers.csv that count no kind of layer."""
 
 Row = Mapping[str, str]
 
@@ -66,6 +70,19 @@ def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]
     """Every operating point of one network with its GPU type and how it is known: measured, scaled or estimated."""
     _select([network], list_networks(), "network")
     return tuple((row["gpu_type"], _point(row), row["provenance"]) for row in _rows(f"profiles/{network}.csv"))
+
+
+def load_layers() -> Mapping[str, LayerCounts]:
+    """Layer counts of every network that was counted, by name; more networks than have operating points."""
+    return {
+        row["network"]: LayerCounts(
+            network=row["network"],
+            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            parameters_millions=float(row["parameters_millions"]),
+            gmacs=float(row["gmacs"]),
+        )
+        for row in _rows("layers.csv")
+    }
 
 
 def _gpu_type(row: Row) -> GpuType:

@@ -8,6 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from app.catalogue import load_layers
 from app.cli.errors import CliError
 from app.cli.files import STDIO, summary_stream, write_text
 from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, count, show_line, show_table
@@ -87,7 +88,7 @@ def _tell_unlearned(measured: SampleFiles, fits: Fits) -> None:
 
 def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:
     try:
-        return make_fits(measured.samples, technique=technique, seed=seed, source=source)
+        return make_fits(measured.samples, technique=technique, layers=load_layers(), seed=seed, source=source)
     except InvalidInput as error:
         if place := find_row(error):
             raise measured.refusal(error.problem, row=place[0], column=place[1]) from error

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from app.catalogue import load_layers
 from app.cli.errors import CliError
 from app.cli.files import STDIO, write_csv
 from app.cli.output import count
@@ -15,6 +16,7 @@ from solvers.errors import InvalidInput
 from solvers.predict.fit import Quantity
 from solvers.predict.fit_json import fits_from_json
 from solvers.predict.fits import Fits, Predictions
+from solvers.predict.predict_alone import ESTIMATES
 from solvers.predict.predicting import predict_latency, predict_quantity
 
 _EXTRA: dict[str, Quantity] = {"power": "power_w", "memory": "memory_mib"}
@@ -35,7 +37,8 @@ def predict(
 
     Needs no database and no network. The output has the columns of the queries, then latency_ms, latency_ms_low,
     latency_ms_high and technique; nine of ten true latencies lie between low and high. Measured columns may be there:
-    they are left out, and latency_ms is compared with what is predicted.
+    they are left out, and latency_ms is compared with what is predicted. A network that was not measured on the GPU
+    type is estimated from another type (technique gpu_type_ratio) or from its layers (layer_counts), if possible.
     """
     if fits == queries == STDIO:
         raise typer.BadParameter("only one of FIT and QUERIES can come from stdin")
@@ -45,6 +48,7 @@ def predict(
     predictions = _predict(known, asked)
     extra: dict[str, Reals] = {quantity: _quantity(known, quantity, asked) for quantity in extra_quantities}
     write_csv(output, prediction_rows(asked, predictions, extra))
+    _tell_estimated(asked, predictions)
     _show_error(asked, predictions)
 
 
@@ -67,7 +71,7 @@ def _read_fits(path: Path) -> Fits:
 
 def _predict(fits: Fits, asked: QueryFile) -> Predictions:
     try:
-        return predict_latency(fits, asked.queries)
+        return predict_latency(fits, asked.queries, layers=load_layers())
     except InvalidInput as error:
         if place := find_row(error):
             raise asked.table.refusal(error.problem, row=place[0], column=place[1]) from error
@@ -78,6 +82,16 @@ def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
     if not fits.of(quantity):
         raise CliError(f"the fits hold nothing of {quantity}", hint=f"fit samples that have the column {quantity}")
     return predict_quantity(fits, quantity, asked.queries)
+
+
+def _tell_estimated(asked: QueryFile, predictions: Predictions) -> None:
+    """On stderr: which rows are of networks that were not measured on their GPU type."""
+    rows = [row for row, name in enumerate(predictions.technique) if name.split("+")[0] in ESTIMATES]
+    if rows:
+        groups = sorted({(asked.queries.network[row], asked.queries.gpu_type[row]) for row in rows})
+        names = ", ".join(f"{network} on {gpu_type}" for network, gpu_type in groups)
+        total = count(len(asked.queries), "row")
+        sys.stderr.write(f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n")
 
 
 def _show_error(asked: QueryFile, predictions: Predictions) -> None:

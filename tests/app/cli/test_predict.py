@@ -79,6 +79,37 @@ def test_an_unknown_network_is_answered_with_the_known_ones(fits: Path) -> None:
     assert "alexnet on V100, resnet50 on V100" in ask(fits, ["vgg19,V100,1,50"]).err
 
 
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fits of five networks whose layers the catalogue knows, on a V100; of one also on a T4, three times as slow."""
+    lines = ["network,gpu_type,batch,sm_percent,latency_ms"]
+    for name, gpu_type, scale in (
+        ("resnet18", "V100", 1.8),
+        ("resnet34", "V100", 3.4),
+        ("resnet50", "V100", 5.0),
+        ("resnet101", "V100", 10.1),
+        ("resnet152", "V100", 15.2),
+        ("resnet50", "T4", 15.0),
+    ):
+        for batch in (1, 4, 16):
+            lines += [f"{name},{gpu_type},{batch},{share},{scale * (batch / share + 0.1)}" for share in (20, 50, 100)]
+    path = tmp_path_factory.mktemp("family") / "fit.json"
+    assert cli("fit", "-", "-o", path, "--technique", "linear_fractional", stdin="\n".join(lines)).code == 0
+    return path
+
+
+def test_rows_of_networks_not_measured_there_are_estimated_and_counted(family: Path) -> None:
+    result = ask(family, ["resnet18,T4,4,50", "resnext50_32x4d,V100,4,50", "resnet18,V100,4,50", "resnet18,T4,1,20"])
+    assert result.code == 0
+    rows = list(csv.reader(io.StringIO(result.out)))[1:]
+    assert [row[-1] for row in rows] == ["gpu_type_ratio", "layer_counts", "linear_fractional", "gpu_type_ratio"]
+    moved, from_layers, measured = (list(map(float, row[4:7])) for row in rows[:3])
+    assert moved[0] == pytest.approx(3.0 * measured[0], rel=0.02)
+    assert 3.4 * 0.18 < from_layers[0] < 10.1 * 0.18
+    assert moved[2] / moved[1] > 1.5 > measured[2] / measured[1]
+    assert result.err == "Estimated, since not measured there: 3 of 4 rows: resnet18 on T4, resnext50_32x4d on V100\n"
+
+
 def test_an_unknown_column_is_refused_with_the_known_ones(fits: Path) -> None:
     result = ask(fits, ["alexnet,V100,1,50,x"], header="network,gpu_type,batch,sm_percent,colour")
     assert result.err.startswith("Error: stdin:1: column colour: unknown column; the columns are network, gpu_type,")
