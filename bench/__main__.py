@@ -14,7 +14,7 @@ from bench.report import RESULTS, machine, print_table, write_results
 from bench.targets import compare
 
 PROMISED = ("tick", "reaction", "sync", "demo")
-TECHNIQUES = ("capacity_law", "sharing", "placement", "sim_engine", "catalogue_error", "shared_problems")
+TECHNIQUES = ("capacity_law", "sharing", "placement", "sim_engine", "catalogue_error", "shared_problems", "forecast")
 LONG = ("autoscale", "ingest")
 
 

@@ -5,7 +5,8 @@ traces lie in ../shared/data; without them only the made ones are measured.
 
 `chosen` is the loop's own way, without knowing what comes: each stretch is forecast by what was chosen from the
 stretches before it, with the margin that they asked for. The default is first: on five minutes that is half of them.
-`best` is the technique that, seen from the end, lost least; `last` the one that stands chosen at the end.
+`best` is the technique that, seen from the end, lost least; `last` the one that stands chosen at the end. `settled` is
+the technique chosen from the first half against the best one of the second half, over the second half.
 """
 
 import csv
@@ -110,9 +111,20 @@ def measure(name: str, series: Series) -> tuple[list[Figures], Figures]:
         "last": current.technique,
         "best": best,
         "last_over_best_percent": 100.0 * (every[current.technique].pinball_rps / every[best].pinball_rps - 1.0),
+        "settled_over_best_percent": _settled_over_best_percent(series),
         "over_best_percent": 100.0 * (chosen[DEFAULT].pinball_rps / every[best].pinball_rps - 1.0),
         "under_default_percent": 100.0 * (1.0 - chosen[DEFAULT].pinball_rps / every[DEFAULT].pinball_rps),
     }
+
+
+def _settled_over_best_percent(series: Series) -> float:
+    middle, windows = len(series.arrivals) // 2, len(series.arrivals)
+    question, seasons = Question(horizon_s=_horizon_s(series), most_origins=windows), _seasons_of(series)
+    first = back_test(series.part(0, middle), question, seasons)
+    margins = {technique: margin_of(score) for technique, score in first.items()}
+    second = back_test(series, question, seasons, margins=margins, since=middle)
+    best_rps = min(score.pinball_rps for score in second.values())
+    return 100.0 * (second[choose(first)].pinball_rps / best_rps - 1.0)
 
 
 def _horizon_s(series: Series) -> float:
@@ -158,7 +170,7 @@ def main() -> None:
     print_table(rows)
     print("\nThe technique chosen as the trace goes on, against the best one seen from the end")
     print_table(chosen)
-    for figure in ("last_over_best_percent", "over_best_percent", "under_default_percent"):
+    for figure in ("last_over_best_percent", "settled_over_best_percent", "over_best_percent", "under_default_percent"):
         values = [float(str(row[figure])) for row in chosen]
         print(
             f"{figure}: mean {np.mean(values):.1f}, median {np.median(values):.1f}, worst {_worst(figure, values):.1f}"
