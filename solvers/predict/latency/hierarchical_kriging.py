@@ -40,6 +40,7 @@ from solvers.predict.latency.launch_and_run import (
     Readings,
     find_posterior,
     log_latency,
+    make_gaussian,
     make_readings,
     make_surface_nodes,
     run_weight,
@@ -49,7 +50,7 @@ from solvers.predict.latency.launch_and_run import (
 from solvers.predict.latency.student_noise import weigh
 from solvers.predict.samples import Group, Queries, Reals, Samples
 
-_LEAST_SAMPLES = 2
+_LEAST_CONDITIONS = 2
 _ROUNDS = 3  # Of EM; the held-out error does not fall further after two.
 _SUPPOSED_WEIGHT = 10.0  # ν; 5 to 60 make no difference with 60 networks, and three alone must not decide K.
 _FIRST_NOISE = 0.04
@@ -75,29 +76,29 @@ class _Measured:
 
 
 def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
-    """Coefficients of every group with at least two samples. Raises TooFewSamples when there is none.
+    """Coefficients of every group measured under two conditions or more. Raises TooFewSamples when there is none.
 
     63 networks × 600 samples take some seconds, 63 × 60 less than one.
     """
     parts = {group: sorted_samples(samples.take(rows)) for group, rows in samples.at.groups().items()}
-    parts = {group: part for group, part in parts.items() if len(part) >= _LEAST_SAMPLES}
-    if not parts:
-        raise TooFewSamples(
-            f"no network has {_LEAST_SAMPLES} samples on a GPU type; measure at least one at two points"
-        )
     clocks = {group: highest_clock_mhz(part.at) for group, part in parts.items()}
     logs = {group: log_conditions(part.at, highest_clock_mhz=clocks[group]) for group, part in parts.items()}
+    logs = {group: rows for group, rows in logs.items() if len(np.unique(rows, axis=0)) >= _LEAST_CONDITIONS}
+    if not logs:
+        raise TooFewSamples(
+            f"no network was measured under {_LEAST_CONDITIONS} conditions on a GPU type; measure one so"
+        )
     measured = measured_range(np.concatenate(list(logs.values())))
     nodes = make_surface_nodes(np.concatenate(list(logs.values())))
     groups = [
-        _Measured(readings=make_readings(nodes, logs[group]), log_latency=np.log(part.latency_ms))
-        for group, part in parts.items()
+        _Measured(readings=make_readings(nodes, rows), log_latency=np.log(parts[group].latency_ms))
+        for group, rows in logs.items()
     ]
     population, noise, found = _learn_population(nodes, groups)
     sums = _with_sums(groups, found, population, noise)
     return {
         group: _coefficients(nodes, measured, clocks[group], weights, surfaces)
-        for group, (weights, surfaces) in zip(parts, sums, strict=True)
+        for group, (weights, surfaces) in zip(logs, sums, strict=True)
     }
 
 
@@ -123,7 +124,7 @@ def _learn_population(nodes: Nodes, groups: list[_Measured]) -> tuple[Gaussian, 
     found: list[Posterior] = []
     for group in groups:
         start = touch_from_below(nodes, group.readings, group.log_latency, supposed)
-        own = Gaussian(start, supposed.covariance)
+        own = supposed._replace(mean=start)
         found.append(find_posterior(group.readings, group.log_latency, own, start=start, noise=noise, is_near=False))
     for _ in range(_ROUNDS):
         population, noise = _describe(found, groups, supposed)
@@ -143,7 +144,7 @@ def _describe(found: list[Posterior], groups: list[_Measured], supposed: Gaussia
     covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (len(found) + _SUPPOSED_WEIGHT)
     squared = sum(posterior.squared_noise for posterior in found) + _NOISE_WEIGHT * _FIRST_NOISE**2
     count = sum(len(group.log_latency) for group in groups) + _NOISE_WEIGHT
-    return Gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _LEAST_NOISE)
+    return make_gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _LEAST_NOISE)
 
 
 def _with_sums(

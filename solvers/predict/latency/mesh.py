@@ -39,7 +39,8 @@ def find_corners(axes: tuple[Reals, ...], points: Reals) -> Corners:
         upper = np.minimum(lower + 1, len(nodes) - 1)
         positions = positions[:, :, None] * len(nodes) + np.stack([lower, upper], axis=1)[:, None, :]
         weights = weights[:, :, None] * np.stack([1.0 - fraction, fraction], axis=1)[:, None, :]
-        positions, weights = positions.reshape(count, -1), weights.reshape(count, -1)
+        corners = 2 * positions.shape[1]
+        positions, weights = positions.reshape(count, corners), weights.reshape(count, corners)
     return Corners(positions, weights)
 
 

@@ -68,14 +68,21 @@ def test_six_samples_of_a_new_network_are_worth_more_with_the_others() -> None:
     assert np.mean(together) < 0.6 * np.mean(apart)
 
 
-def test_two_samples_are_enough_and_one_is_not() -> None:
+def test_two_conditions_are_enough_and_one_is_not_however_often_it_was_measured() -> None:
     learned = hierarchical_kriging.fit_groups(samples_at([1.0, 4.0], [50.0, 50.0], [3.0, 9.0]))
     at = make_queries(["a"] * 3, ["V100-16GB"] * 3, batch=[1.0, 2.0, 4.0], sm_percent=[50.0] * 3)
     found = hierarchical_kriging.predict(learned[Group("a", "V100-16GB")], at)
     assert np.all(np.diff(found) > 0.0)
     np.testing.assert_allclose(found[[0, 2]], [3.0, 9.0], rtol=0.1)
-    with pytest.raises(TooFewSamples, match="2 samples"):
-        hierarchical_kriging.fit_groups(samples_at([1.0], [50.0], [3.0]))
+    for times in (1, 20):
+        with pytest.raises(TooFewSamples, match="2 conditions"):
+            hierarchical_kriging.fit_groups(samples_at([1.0] * times, [50.0] * times, [3.0] * times))
+
+
+def test_no_queries_get_no_latencies() -> None:
+    samples = grid_samples()
+    learned = hierarchical_kriging.fit_groups(samples)[Group("a", "V100-16GB")]
+    assert hierarchical_kriging.predict(learned, samples.at.take(np.array([], dtype=np.intp))).shape == (0,)
 
 
 def test_a_group_of_one_sample_is_left_out_and_does_not_spoil_the_others() -> None:

@@ -1,7 +1,6 @@
 import numpy as np
 
 from solvers.predict.latency.launch_and_run import (
-    Gaussian,
     Nodes,
     find_posterior,
     log_latency,
@@ -66,7 +65,7 @@ def test_surfaces_drawn_from_the_prior_are_found_from_their_maximum() -> None:
         truth = log_latency(readings, draw(nodes, seed))
         measured = truth + np.random.default_rng(seed).normal(0.0, 0.02, len(truth))
         start = touch_from_below(nodes, readings, measured, supposed)
-        prior = Gaussian(start, supposed.covariance)
+        prior = supposed._replace(mean=start)
         found = find_posterior(readings, measured, prior, start=start, noise=0.02, is_near=False)
         assert np.abs(log_latency(readings, found.mode) - truth).mean() < 0.02, f"seed {seed}"
 
@@ -76,7 +75,7 @@ def test_samples_leave_less_uncertain_than_was_supposed() -> None:
     nodes = make_surface_nodes(logs)
     readings, supposed = make_readings(nodes, logs), suppose(nodes)
     measured = log_latency(readings, draw(nodes, 1))
-    prior = Gaussian(touch_from_below(nodes, readings, measured, supposed), supposed.covariance)
+    prior = supposed._replace(mean=touch_from_below(nodes, readings, measured, supposed))
     found = find_posterior(readings, measured, prior, start=prior.mean, noise=0.02, is_near=False)
     assert np.all(np.diag(found.covariance) <= np.diag(supposed.covariance) * (1.0 + 1e-9))
     assert np.linalg.eigvalsh(found.covariance).min() > 0.0
