@@ -53,10 +53,14 @@ def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[
 LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
     "latency_ms": _learners(
         "solvers.predict.latency",
+        "hierarchical_kriging",
+        "gaussian_process",
         "linear_fractional",
         "locally_weighted",
         "piecewise_linear",
         "throttling",
+        "factorisation_machine",
+        pooled=("hierarchical_kriging", "factorisation_machine"),
     ),
     "power_w": _learners("solvers.predict.power", "roofline", "duty_cycle", pooled=("roofline",)),
     "memory_mib": _learners("solvers.predict", "memory"),
