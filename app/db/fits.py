@@ -111,7 +111,10 @@ WHERE (CAST(:network AS text) IS NULL OR coalesce(network, '') = :network)
 ORDER BY id DESC LIMIT :limit
 """
 
-_OF_GROUP = "network IS NOT DISTINCT FROM CAST(:network AS text) AND gpu_type = :gpu_type AND quantity = :quantity"
+_OF_GROUP = (
+    "network IS NOT DISTINCT FROM CAST(:network AS text) AND gpu_type = CAST(:gpu_type AS text) "
+    "AND quantity = CAST(:quantity AS text)"
+)
 
 _IS_KNOWN = text(
     f"SELECT EXISTS (SELECT FROM fit WHERE {_OF_GROUP} AND is_current AND document = :document)"
@@ -123,7 +126,7 @@ _INSERT = text(
     f"""
 INSERT INTO fit (network, gpu_type, quantity, version, technique, document, training_error, cross_validated_error,
                  cross_validated_error_p90, sample_count, source, created_at)
-SELECT CAST(:network AS text), :gpu_type, :quantity,
+SELECT CAST(:network AS text), CAST(:gpu_type AS text), CAST(:quantity AS text),
        (SELECT coalesce(max(version), 0) + 1 FROM fit WHERE {_OF_GROUP}), :technique, :document,
        :training_error, :cross_validated_error, :cross_validated_error_p90, :sample_count, :source, :at
 RETURNING id

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.control.store import SERVED
 from app.db.ingest import ensure_days
 from app.db.rates import roll_up_rates
 
@@ -28,6 +29,10 @@ class Retention:
     windows_hours: int = 6
     rates_days: int = 28
     """Arrivals in steps of five minutes, which seasons are made from, and choices of a forecast that nobody renews."""
+    served_samples_days: int = 30
+    """Measurements that were read off served executions; those that people sent are kept for ever."""
+    old_fits_days: int = 90
+    """Fits that are no longer in force."""
 
 
 async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = None) -> None:
@@ -67,6 +72,11 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
         ("DELETE FROM service_rate WHERE start < :before", timedelta(days=keep.rates_days)),
         ("DELETE FROM forecast_choice WHERE at < :before", timedelta(days=keep.rates_days)),
+        (
+            f"DELETE FROM sample WHERE source = '{SERVED}' AND received_at < :before",
+            timedelta(days=keep.served_samples_days),
+        ),
+        ("DELETE FROM fit WHERE NOT is_current AND created_at < :before", timedelta(days=keep.old_fits_days)),
         ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
         ("DELETE FROM plan WHERE at < :before AND state = 'kept'", timedelta(hours=keep.kept_hours)),

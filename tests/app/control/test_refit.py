@@ -1,0 +1,138 @@
+"""Refits: from samples to operating points beside those in force, in a process with a time limit."""
+
+import asyncio
+import math
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.control.refit import Candidate, RefitRequest, error_of, run_in_process, run_refit
+from app.errors import InvalidRequest, Unavailable
+from solvers.errors import InvalidInput
+from solvers.predict.performance import Performance
+from solvers.predict.samples import Neighbour, Samples, make_queries, make_samples
+from solvers.problem import OperatingPoint, OperatingPoints
+from tests.app.control.fleets import FAST, POINTS
+
+SHARES, BATCHES = (10.0, 25.0, 50.0, 75.0, 100.0), (1.0, 2.0, 4.0, 8.0)
+
+
+def true_ms(batch: float, share: float) -> float:
+    return (2.0 + 3.0 * batch) * 100.0 / (share + 10.0)
+
+
+def samples(network: str = "net", *, memory: bool = True) -> Samples:
+    conditions = [(batch, share) for batch in BATCHES for share in SHARES]
+    size = len(conditions)
+    at = make_queries(
+        [network] * size,
+        ["fast"] * size,
+        batch=[batch for batch, _ in conditions],
+        sm_percent=[share for _, share in conditions],
+    )
+    return make_samples(
+        at,
+        [true_ms(*each) for each in conditions],
+        memory_mib=[900.0 + 10.0 * batch for batch, _ in conditions] if memory else None,
+    )
+
+
+def request_of(found: Samples, **changes: object) -> RefitRequest:
+    return replace(RefitRequest(network="net", samples=found, gpu_types=(FAST,)), **changes)  # type: ignore[arg-type]
+
+
+def a_profile(factor: float) -> OperatingPoints:
+    rows = tuple(
+        OperatingPoint(share, int(batch), 1000.0, 0.0, 0.0, factor * true_ms(batch, share), 950.0, 30.0, 0.1)
+        for batch in BATCHES
+        for share in (50.0, 100.0)
+    )
+    return replace(POINTS, rows=rows)
+
+
+def test_samples_become_operating_points_with_the_error_of_those_in_force() -> None:
+    answer = run_refit(request_of(samples(), present=(a_profile(1.2),)))
+    (candidate,) = answer.candidates
+    assert candidate.present_error == pytest.approx(0.2)
+    assert candidate.error < 0.02
+    rows = candidate.performance.points.rows
+    assert {row[:3] for row in rows} == {row[:3] for row in a_profile(1.0).rows}
+    assert all(row.solo_ms == pytest.approx(true_ms(row.batch, row.sm_percent), rel=0.03) for row in rows)
+    assert {fit.quantity for fit in answer.fits} == {"latency_ms", "memory_mib"}
+    assert answer.problems == ()
+
+
+def test_only_what_concerns_the_network_is_kept() -> None:
+    both, other = samples(), samples("other")
+    joined = make_samples(
+        make_queries(
+            both.at.network + other.at.network,
+            both.at.gpu_type + other.at.gpu_type,
+            batch=np.concatenate((both.at.batch, other.at.batch)),
+            sm_percent=np.concatenate((both.at.sm_percent, other.at.sm_percent)),
+            neighbours=[*((),) * len(both), *((Neighbour("net", 1.0, 50.0),),) * len(other)],
+        ),
+        np.concatenate((both.latency_ms, 1.3 * other.latency_ms)),
+        memory_mib=np.full(len(both) + len(other), 900.0),
+    )
+    answer = run_refit(request_of(joined))
+    assert {fit.group.network for fit in answer.fits} <= {"net", ""}
+    assert [candidate.performance.points.network for candidate in answer.candidates] == ["net"]
+
+
+def test_what_cannot_be_made_is_said() -> None:
+    answer = run_refit(request_of(samples(memory=False)))
+    assert answer.candidates == ()
+    ((gpu_type, why),) = answer.problems
+    assert gpu_type == "fast" and "memory_mib" in why
+    few = run_refit(request_of(samples().take(np.arange(1))))
+    assert few.candidates == () and len(few.problems) == 1
+
+
+def test_errors_are_compared_at_the_same_conditions_only() -> None:
+    assert error_of(a_profile(1.1), samples(), FAST) == pytest.approx(0.1)
+    assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0])
+def test_impossible_samples_are_refused(bad: float) -> None:
+    wrong = make_samples(samples().at, np.full(len(samples()), bad))
+    with pytest.raises(InvalidInput):
+        run_refit(request_of(wrong))
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def sleep_long(number: int) -> int:
+    time.sleep(60.0)
+    return number
+
+
+def die(number: int) -> int:
+    os._exit(number)
+
+
+def refuse(number: int) -> int:
+    raise InvalidInput("rows[0].batch", f"must not be {number}")
+
+
+@pytest.mark.integration
+def test_work_runs_in_a_process_that_ends_with_it_or_at_its_limit() -> None:
+    assert asyncio.run(run_in_process(double, 21, limit_s=60.0)) == 42
+    with pytest.raises(Unavailable, match="ended after 0.2 s"):
+        asyncio.run(run_in_process(sleep_long, 1, limit_s=0.2))
+    with pytest.raises(Unavailable, match="died"):
+        asyncio.run(run_in_process(die, 1, limit_s=60.0))
+    with pytest.raises(InvalidRequest, match="must not be 7"):
+        asyncio.run(run_in_process(refuse, 7, limit_s=60.0))
+
+
+def test_a_candidate_is_plain_data() -> None:
+    performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
+    candidate = Candidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
+    assert candidate == replace(candidate)

@@ -1,0 +1,282 @@
+"""Samples and fits in the database and over the API: what is sent twice, what is chosen, what is put in force."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.control.refit import Candidate, RefitAnswer, RefitRequest, run_refit
+from app.control.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
+from app.db import fits, health, maintenance, policies, profiles, samples
+from app.db.engine import make_engine
+from app.db.refits import RefitOutcome, judge, refit, refit_waiting
+from app.db.tables import cluster
+from app.errors import NotFound
+from solvers.predict.online import Reading, RowKey, learn, new_health
+from solvers.predict.performance import Performance
+from solvers.predict.samples import Group, Neighbour
+from solvers.problem import OperatingPoint, OperatingPoints
+from solvers.state import Mode
+from tests.integration.api_harness import NOW, Api, fill, running_api
+
+pytestmark = pytest.mark.integration
+
+GROUP = Group("resnet50", "T4")
+ROW = SampleRow(network="resnet50", gpu_type="T4", batch=4.0, sm_percent=50.0, latency_ms=12.0, source="bench")
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        yield running
+
+
+def true_ms(batch: float, share: float) -> float:
+    return (2.0 + 3.0 * batch) * 100.0 / (share + 10.0)
+
+
+def measured(factor: float = 1.0) -> list[dict[str, object]]:
+    return [
+        {
+            "gpu_type": "T4",
+            "batch": batch,
+            "sm_percent": share,
+            "latency_ms": factor * true_ms(batch, share),
+            "memory_mib": 1000 + 10 * batch,
+        }
+        for batch in (1, 2, 4, 8)
+        for share in (20, 40, 60, 80, 100)
+    ]
+
+
+async def run_here(request: RefitRequest) -> RefitAnswer:
+    """Without a process of its own, which takes two seconds to start."""
+    return run_refit(request)
+
+
+def refit_now(api: Api) -> RefitOutcome:
+    async def work() -> RefitOutcome:
+        engine = make_engine(api.url, pool_size=2)
+        try:
+            return await refit(engine, run_here, "resnet50", actor="test", now=lambda: NOW, apply=False)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(work())
+
+
+def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
+    rows = [
+        ROW,
+        replace(ROW, clock_mhz=1590.0),
+        replace(ROW, neighbours=(Neighbour("resnet50", 2.0, 10.0), Neighbour("vgg16", 8.0, 30.0))),
+        replace(ROW, power_w=60.0, memory_mib=900.0, l2_util_percent=30.0, measured_at=NOW),
+    ]
+
+    async def work() -> None:
+        engine = make_engine(api.url, pool_size=2)
+        async with engine.begin() as connection:
+            assert await samples.add(connection, [*rows, rows[0]], at=NOW) == 4
+            assert await samples.add(connection, rows[::-1], at=NOW + timedelta(hours=1)) == 0
+            assert await samples.add(connection, [], at=NOW) == 0
+            found = await samples.load(connection, network="resnet50", own_limit=10, other_limit=10)
+            assert found.at.neighbours == tuple(row.neighbours for row in rows)
+            assert found.latency_ms.tolist() == [12.0] * 4
+            assert found.at.clock_mhz[1] == 1590.0 and found.at.clock_mhz[0] != found.at.clock_mhz[0]
+            assert (found.power_w[3], found.memory_mib[3], found.l2_util_percent[3]) == (60.0, 900.0, 30.0)
+            newest = await samples.load(connection, network="resnet50", own_limit=2, other_limit=0)
+            assert len(newest) == 2
+            assert [(row.gpu_type, row.samples) for row in await samples.count(connection)] == [("T4", 4)]
+        await engine.dispose()
+
+    asyncio.run(work())
+
+
+def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
+    body = {"source": "bench", "samples": measured()}
+    first = api.call("POST", "networks/resnet50/samples", body)
+    assert first.json() == {"received": 20, "added": 20}
+    assert api.call("POST", "networks/resnet50/samples", body).json() == {"received": 20, "added": 0}
+    assert [event["kind"] for event in api.get("events?subject=network/resnet50&kind=SamplesAdded")["items"]] == [
+        "SamplesAdded"
+    ]
+    few = {"samples": measured()[:1]}
+    assert api.call("POST", "networks/nobody/samples", few).status_code == 404
+    assert api.call("POST", "networks/resnet50/samples", few, token="operator").status_code == 403
+    assert api.call("POST", "networks/resnet50/samples", {"source": SERVED, **few}).status_code == 422
+    assert api.call("POST", "networks/resnet50/samples", {"samples": []}).status_code == 422
+    unknown = [{**measured()[0], "gpu_type": "H100"}]
+    answer = api.call("POST", "networks/resnet50/samples", {"samples": unknown})
+    assert answer.status_code == 422 and "T4" in answer.json()["detail"]
+    for wrong in ({"latency_ms": 0}, {"batch": 0.5}, {"sm_percent": 101}, {"power_w": -1}, {"extra": 1}):
+        bad = {"samples": [{**measured()[0], **wrong}]}
+        assert api.call("POST", "networks/resnet50/samples", bad).status_code == 422
+
+
+def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:
+    api.call("POST", "networks/resnet50/samples", {"source": "bench", "samples": measured()})
+    proposed = api.call("POST", "networks/resnet50/fit")
+    assert proposed.status_code == 200, proposed.text
+    (verdict,) = proposed.json()["verdicts"]
+    assert not verdict["applied"] and "nobody asked" in verdict["reason"]
+    assert api.get("profiles/resnet50/T4")["status"]["version"] == 1
+
+    applied = api.call("POST", "networks/resnet50/fit?apply=true").json()
+    assert applied["verdicts"][0]["applied"]
+    assert [fit["version"] for fit in applied["fits"]] == [1] * len(applied["fits"])  # nothing new was learned
+    profile = api.get("profiles/resnet50/T4")
+    assert profile["status"]["version"] == 2 and profile["status"]["source"].startswith("fitted by ")
+    assert all(0.0 <= sigma < 0.6 for sigma in _sigmas(profile["spec"]["latency_sigma"]))
+
+    listed = api.get("networks/resnet50/fits")["items"]
+    latency = next(fit for fit in listed if fit["quantity"] == "latency_ms")
+    assert latency["is_current"] and latency["sample_count"] == 20 and latency["cross_validated_error"] < 0.05
+    document = api.get(f"fits/{latency['id']}")
+    assert document["document"]["technique"] == latency["technique"] == document["technique"]
+    assert api.call("GET", "fits/999999").status_code == 404
+
+    (known,) = api.get("networks/resnet50")["status"]["predictions"]
+    assert (known["gpu_type"], known["provenance"], known["technique"]) == ("T4", "measured", latency["technique"])
+    assert (known["samples"], known["profile_version"], known["correction"]) == (20, 2, None)
+    assert api.get("networks")["items"][0]["status"]["predictions"] is None
+    kinds = [event["kind"] for event in api.get("events?subject=network/resnet50")["items"]]
+    assert kinds.count("NetworkFitted") == 2
+
+
+def _sigmas(stated: object) -> list[float]:
+    return stated if isinstance(stated, list) else [stated]  # type: ignore[list-item]
+
+
+def test_new_samples_make_a_new_version_and_old_ones_stay_readable(api: Api) -> None:
+    for factor in (1.0, 1.5):
+        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
+        assert api.call("POST", "networks/resnet50/fit").status_code == 200
+    versions = [
+        fit for fit in api.get("networks/resnet50/fits?current=false")["items"] if fit["quantity"] == "latency_ms"
+    ]
+    assert [(fit["version"], fit["is_current"]) for fit in versions] == [(2, True), (1, False)]
+    page = api.get("networks/resnet50/fits?current=false&limit=1")
+    rest = api.get(f"networks/resnet50/fits?current=false&limit=50&cursor={page['next_cursor']}")
+    assert len(page["items"]) == 1 and page["items"][0] not in rest["items"]
+
+
+def test_a_fit_without_samples_is_refused(api: Api) -> None:
+    assert api.call("POST", "networks/resnet50/fit").status_code == 422
+    assert api.call("POST", "networks/nobody/fit").status_code == 404
+
+
+def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it(api: Api) -> None:
+    async def work() -> None:
+        engine = make_engine(api.url, pool_size=2)
+        tried: dict[str, datetime] = {}
+
+        async def once() -> RefitOutcome | None:
+            return await refit_waiting(engine, run_here, now=lambda: NOW, tried=tried)
+
+        assert await once() is None
+        async with engine.begin() as connection:
+            await policies.save(connection, PolicySettings(mode=Mode.ADVISE), at=NOW, actor="ann")
+            served = replace(ROW, source=SERVED)
+            await samples.add(connection, [served], at=NOW)
+        assert await once() is None
+        rows = [
+            replace(
+                ROW, batch=float(batch), sm_percent=float(share), latency_ms=true_ms(batch, share), memory_mib=900.0
+            )
+            for batch in (1.0, 2.0, 4.0, 8.0)
+            for share in (20.0, 40.0, 60.0, 80.0, 100.0)
+        ]
+        async with engine.begin() as connection:
+            await samples.add(connection, rows, at=NOW)
+        outcome = await once()
+        assert outcome is not None and [verdict.applied for verdict in outcome.verdicts] == [False]
+        assert await once() is None
+        async with engine.begin() as connection:
+            await policies.save(connection, PolicySettings(mode=Mode.AUTO), at=NOW, actor="ann")
+            await samples.add(connection, [replace(rows[0], measured_at=NOW)], at=NOW + timedelta(seconds=1))
+        outcome = await once()
+        assert outcome is not None and [verdict.applied for verdict in outcome.verdicts] == [True]
+        await engine.dispose()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "bar", "is_alarmed", "apply", "is_applied"),
+    [
+        (0.02, 0.05, False, True, True),
+        (0.05, 0.02, False, True, False),
+        (0.05, 0.02, True, True, True),
+        (0.05, None, False, True, True),
+        (0.02, 0.05, False, False, False),
+        (float("inf"), None, False, True, False),
+    ],
+)
+def test_a_candidate_replaces_what_is_no_better_or_drifted(
+    error: float, bar: float | None, is_alarmed: bool, apply: bool, is_applied: bool
+) -> None:
+    rows = (OperatingPoint(50.0, 4, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1),)
+    points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=rows)
+    candidate = Candidate(
+        performance=Performance(points=points, latency_sigma=(0.0,)),
+        technique="linear_fractional",
+        sample_count=20,
+        error=error,
+        present_error=bar,
+    )
+    assert judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied == is_applied
+
+
+def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api) -> None:
+    row = RowKey(50.0, 4, 1590.0)
+    now = new_health(np.zeros(1), 0.0)
+    for period in range(1, 4):
+        reading = Reading(replica="r", row=row, log_ratio=0.5, variance=1e-3)
+        now = learn(now, [reading], {row: 0.0}, NOW.timestamp() + 10.0 * period)
+    held = FitHealth(group=GROUP, now=now, planned=Correction(group=GROUP, health=now, at=NOW))
+
+    async def work() -> list[int]:
+        engine = make_engine(api.url, pool_size=2)
+        counts = []
+        async with engine.begin() as connection:
+            revision = (await connection.execute(select(cluster.c.catalogue_revision))).scalar_one()
+            assert await health.save(connection, [held], revision)
+            counts.append(len(await health.load_all(connection)))
+            (profile,) = await profiles.load_profiles(connection)
+            changed = replace(profile, points=replace(profile.points, sensitivity=0.9))
+        api_view = api.get("networks/resnet50")["status"]["predictions"][0]
+        assert api_view["correction"] > 1.3 and api_view["alarm_since"] is not None
+        async with engine.begin() as connection:
+            await profiles.save_profiles(connection, [changed], at=NOW)
+            counts.append(len(await health.load_all(connection)))
+        await engine.dispose()
+        return counts
+
+    assert asyncio.run(work()) == [1, 0]
+    assert api.get("networks/resnet50")["status"]["predictions"][0]["correction"] is None
+
+
+def test_served_samples_and_old_fits_are_not_kept_for_ever(api: Api) -> None:
+    for factor in (1.0, 1.5):
+        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
+        refit_now(api)
+
+    async def work() -> tuple[int, int]:
+        engine = make_engine(api.url, pool_size=2)
+        async with engine.begin() as connection:
+            await samples.add(connection, [replace(ROW, source=SERVED)], at=NOW)
+        await maintenance.maintain(engine, NOW + timedelta(days=100))
+        async with engine.begin() as connection:
+            (counted,) = await samples.count(connection)
+            kept = await fits.list_rows(connection, network="resnet50")
+            with pytest.raises(NotFound):
+                await fits.get(connection, 10**6)
+        await engine.dispose()
+        return counted.samples, sum(not row.is_current for row in kept)
+
+    assert asyncio.run(work()) == (40, 0)
