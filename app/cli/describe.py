@@ -10,6 +10,7 @@ from app.cli.columns import truth_cell
 from app.cli.get import KindName, fetch_one
 from app.cli.kinds import Kind, find_kind
 from app.cli.output import FAINT, Cell, Cells, Heading, count, plain, show_line, show_table, time_text
+from app.cli.predictions import show_predictions
 from app.cli.surroundings import surroundings_of
 from solvers.problem import OperatingPoint
 
@@ -39,6 +40,8 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
             show_line(Cell(text=f"{indent}{key + ':':<{width}} ", style=FAINT), _scalar(value))
         elif key == "conditions":
             _show_conditions(documents(value), indent)
+        elif key == "predictions" and documents(value):
+            show_predictions(documents(value))
         elif isinstance(value, Mapping):
             show_line(f"{indent}{key}:")
             _show_fields(value, indent + "  ")

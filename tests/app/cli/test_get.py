@@ -208,6 +208,41 @@ def test_describe_lays_lists_of_objects_out_as_tables() -> None:
     assert lines[lines.index("  gpus:") + 1 :][:3] == ["    INDEX  GPU_TYPE", "    0      T4", "    1      T4"]
 
 
+def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> None:
+    known: dict[str, object] = {
+        "gpu_type": "V100-32GB",
+        "profile_version": 3,
+        "provenance": "measured",
+        "source": "fitted by linear_fractional to 120 samples",
+        "technique": "linear_fractional",
+        "cross_validated_error": 0.0214,
+        "samples": 120,
+        "correction": 1.034,
+        "error": 0.012,
+        "band": 0.08,
+        "alarm_since": None,
+    }
+    guessed = known | {"gpu_type": "T4", "provenance": "estimated", "technique": None, "cross_validated_error": None}
+    guessed |= {"samples": 0, "correction": None, "error": None, "band": None}
+    drifted = known | {"gpu_type": "L4", "error": 0.262, "alarm_since": "2026-03-01T12:00:00Z"}
+    network: Json = {
+        "kind": "Network",
+        "metadata": {"name": "bert"},
+        "spec": {"description": ""},
+        "status": {"gpu_types": ["L4", "T4", "V100-32GB"], "predictions": [drifted, guessed, known]},
+    }
+    lines = cli("describe", "network", "bert", api=FakeApi(objects={"networks/bert": network})).out.splitlines()
+    first = lines.index("  predictions:")
+    assert lines[first + 1 : first + 6] == [
+        "    GPU TYPE   KNOWN AS   TECHNIQUE          ERROR  SAMPLES  SERVED     OFF",
+        "    L4         measured   linear_fractional  2.1 %      120  × 1.03  26.2 %",
+        "    T4         estimated  -                      -        0       -       -",
+        "    V100-32GB  measured   linear_fractional  2.1 %      120  × 1.03   1.2 %",
+        "    L4: off by more than 8.0 % since 2026-03-01 12:00:00; more room is planned",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
 def test_describe_says_when_events_may_not_be_seen() -> None:
     api = fleet()
     api.problems["GET events"] = problem_document(403, "this token is bound to vision")
