@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.clock import ManualClock
-from app.control.controller import Controller
+from app.control.controller import Controller, SlowJob
 from app.control.loop import Loop, TickOutcome
 from app.control.memory_store import MemoryStore
 from app.control.store import Snapshot
@@ -66,6 +66,7 @@ class Scene:
     calls: Calls = field(default_factory=Calls)
     outcomes: list[TickOutcome] = field(default_factory=list)
     maintained: int = 0
+    judged: int = 0
     period_s: float = NEVER_S
 
     def __post_init__(self) -> None:
@@ -76,6 +77,7 @@ class Scene:
             period_s=self._read_period,
             maintain=self._maintain,
             on_tick=self.outcomes.append,
+            slow_jobs=(SlowJob(name="judge", period_s=0.01, run=self._judge),),
         )
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -92,6 +94,11 @@ class Scene:
 
     async def _maintain(self) -> None:
         self.maintained += 1
+
+    async def _judge(self) -> None:
+        self.judged += 1
+        if self.judged == 1:
+            raise ConnectionError("the database is away")
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]], *, leads: bool = True, period_s: float = NEVER_S) -> Scene:
@@ -196,3 +203,26 @@ def test_a_listener_that_failed_stops_neither_the_ticks_nor_the_release_of_the_l
         await scene.ticks(2)
 
     assert play(scenario).lead.released == 1
+
+
+def test_a_slow_job_runs_again_after_a_failure_and_ticks_go_on() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.until(lambda: scene.judged >= 3)
+        scene.controller.wake()
+        await scene.ticks(2)
+
+    play(scenario)
+
+
+def test_who_does_not_lead_runs_no_slow_job() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.until(lambda: scene.calls.queue.empty())
+        async with asyncio.timeout(10.0):
+            for _ in range(2000):
+                await asyncio.sleep(0)
+        assert scene.judged == 0
+        scene.lead.given = True
+        scene.controller.wake()
+        await scene.until(lambda: scene.judged >= 1)
+
+    play(scenario, leads=False)
