@@ -206,12 +206,12 @@ class MemoryStore:
         """Append lines to the audit, all or none."""
         self.events.extend(lines)
 
-    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
-        """What every replica executed in windows that start in [since, until), by GPU and replica."""
-        first_s, last_s = since.timestamp(), until.timestamp()
+    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+        """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
+        first_s, last_s, wanted = since.timestamp(), until.timestamp(), set[str](gpus)
         readings: dict[tuple[str, str], list[ReplicaReading]] = {}
         for start_s, gpu, reading in self._readings:
-            if first_s <= start_s < last_s:
+            if first_s <= start_s < last_s and gpu in wanted:
                 readings.setdefault((gpu, reading.id), []).append(reading)
         return tuple(make_execution(gpu, readings[gpu, replica]) for gpu, replica in sorted(readings))
 

@@ -4,7 +4,7 @@ Every method is one transaction. No method calls a solver or the network inside 
 both implementations (`tests/integration/test_store.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -16,7 +16,7 @@ from solvers.plan import BoundPlan, Plan
 from solvers.predict.online import Health
 from solvers.predict.samples import Company, Group
 from solvers.problem import Objective, OperatingPoints, Problem
-from solvers.state import ClusterState, Demand, Json, Mode
+from solvers.state import ClusterState, Demand, GpuId, Json, Mode
 
 PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
@@ -253,8 +253,8 @@ class Store(Protocol):
         """Append lines to the audit, all or none."""
         ...
 
-    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
-        """What every replica executed in windows that start in [since, until), by GPU and replica."""
+    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+        """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         ...
 
     async def load_fit_health(self) -> tuple[FitHealth, ...]:

@@ -10,11 +10,14 @@ from app.control.store import Correction, Execution, FitHealth
 from app.db.tables import JSON, AnyRow
 from solvers.predict.health_json import health_from_document, health_to_document
 from solvers.predict.samples import Group
+from solvers.state import GpuId
 
 
-async def load_executions(connection: AsyncConnection, since: datetime, until: datetime) -> tuple[Execution, ...]:
-    """What every replica executed in windows that start in [since, until), by GPU and replica."""
-    found = await connection.execute(text(_EXECUTIONS), {"since": since, "until": until})
+async def load_executions(
+    connection: AsyncConnection, since: datetime, until: datetime, gpus: Sequence[GpuId]
+) -> tuple[Execution, ...]:
+    """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
+    found = await connection.execute(text(_EXECUTIONS), {"since": since, "until": until, "gpus": list(gpus)})
     return tuple(Execution(**row._mapping) for row in found)
 
 
@@ -71,7 +74,7 @@ SELECT replica, gpu, min(service) AS service, min(sm_percent) AS sm_percent, min
        bool_and(state = 'ready') AND min(sm_percent) = max(sm_percent) AND min(batch) = max(batch) AS is_steady,
        sum(batches)::bigint AS batches, sum(requests)::bigint AS requests,
        coalesce(sum(batches * execution_ms) / nullif(sum(batches), 0), 0) AS execution_ms
-FROM replica_observation WHERE window_start >= :since AND window_start < :until
+FROM replica_observation WHERE window_start >= :since AND window_start < :until AND gpu = ANY(:gpus)
 GROUP BY gpu, replica ORDER BY gpu COLLATE "C", replica COLLATE "C"
 """
 

@@ -29,7 +29,7 @@ from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, Json, Service
+from solvers.state import ClusterState, GpuId, Json, Service
 
 
 class PostgresStore:
@@ -126,10 +126,10 @@ class PostgresStore:
             for event in lines:
                 await events.add(connection, event)
 
-    async def load_executions(self, since: datetime, until: datetime) -> tuple[Execution, ...]:
-        """What every replica executed in windows that start in [since, until), by GPU and replica."""
+    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+        """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         async with self._engine.connect() as connection:
-            return await health.load_executions(connection, since, until)
+            return await health.load_executions(connection, since, until, gpus)
 
     async def load_fit_health(self) -> tuple[FitHealth, ...]:
         """The health of the operating points in force, by network and GPU type; of those that were ever served."""

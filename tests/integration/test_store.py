@@ -269,8 +269,9 @@ class Stores(RuleBasedStateMachine):
         assert self.run(self.postgres.load_fit_health()) == self.run(self.memory.load_fit_health())
         for back_s in (0.0, 5.0):
             stretch = self.now - timedelta(seconds=back_s + 5.0), self.now - timedelta(seconds=back_s)
-            executed = self.run(self.memory.load_executions(*stretch))
-            assert self.run(self.postgres.load_executions(*stretch)) == executed
+            gpus = [GpuId("n1/gpu-0")]
+            executed = self.run(self.memory.load_executions(*stretch, gpus))
+            assert self.run(self.postgres.load_executions(*stretch, gpus)) == executed
         for name in NODES:
             for generation in (0, 1):
                 wanted = self.run(self.memory.command_for(name, generation))

@@ -10,7 +10,7 @@ import pytest
 
 from agents.protocol import Observation, ReplicaReading
 from app.clock import ManualClock
-from app.control.learn import FALL_AFTER_S, PERIOD_S, Learner, LearnOutcome, learn_once
+from app.control.learn import FALL_AFTER_S, MOST_GPUS, PERIOD_S, Learner, LearnOutcome, learn_once, some_of
 from app.control.memory_store import MemoryStore
 from app.control.predict import PlannedPoints
 from app.control.store import FitHealth, PlanRecord, PolicySettings
@@ -221,6 +221,22 @@ def test_planned_points_stay_the_same_objects_while_nothing_changes() -> None:
     scene.store.settings = replace(SETTINGS, fit_quantile=0.99)
     wider = planned.of(asyncio.run(scene.store.load_snapshot(scene.clock.now())))[0]
     assert wider.rows[0].solo_ms > one.rows[0].solo_ms
+
+
+def test_a_large_fleet_is_looked_at_in_turn() -> None:
+    gpus = a_bound_plan(*([a_replica(f"r{number}")] for number in range(2 * MOST_GPUS + 1))).gpus
+    rounds = [some_of(gpus, PERIOD_S * period) for period in range(3)]
+    assert max(map(len, rounds)) <= MOST_GPUS
+    assert sorted(gpu.id for gpus in rounds for gpu in gpus) == sorted(gpu.id for gpu in gpus)
+    assert some_of(gpus[:7], 0.0) == list(gpus[:7])
+
+
+def test_served_conditions_become_samples_now_and_then() -> None:
+    scene = Scene()
+    scene.play(150.0, factor=1.2)
+    (row,) = scene.store.samples
+    assert (row.network, row.source) == ("net", "served")
+    assert row.latency_ms == pytest.approx(12.0)
 
 
 def test_the_belief_is_about_the_row_that_was_served() -> None:
