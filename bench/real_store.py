@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agents.protocol import GpuReading, Observation, ServiceReading
 from app import postgres
 from app.catalogue import load_gpu_types, load_profiles
+from app.catalogue.install import SHIPPED_SIGMA
 from app.control.store import PolicySettings
 from app.db import gpu_types, maintenance, migrate, nodes, policies, profiles, services
 from app.db.engine import make_engine
@@ -74,7 +75,10 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
                 await gpu_types.save(connection, gpu_type, at=now)
             for network in NETWORKS:
                 await profiles.save_network(connection, network, at=now)
-            measured = [Profile(points=points, provenance="scaled") for points in load_profiles(NETWORKS, GPU_TYPES)]
+            measured = [
+                Profile(points=points, provenance="scaled", latency_sigma=(SHIPPED_SIGMA,) * len(points.rows))
+                for points in load_profiles(NETWORKS, GPU_TYPES)
+            ]
             await profiles.save_profiles(connection, measured, at=now)
             for node, gpu_type in fleet.node_types().items():
                 await nodes.save(connection, node, [gpu_type] * fleet.gpus_per_node, at=now)
