@@ -86,7 +86,7 @@ def _conditions(queries: Queries) -> Indices:
 
 def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
     """The quality of a fit from (N,) measured, fitted and held-out values."""
-    errors = np.abs(held_out - measured) / measured
+    errors = held_out_errors(measured, held_out)
     is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
     log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
     return Quality(
@@ -98,6 +98,11 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
             np.exp(np.clip(log_ratio_quantiles(log_ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).tolist()
         ),
     )
+
+
+def held_out_errors(measured: Reals, held_out: Reals) -> Reals:
+    """(N,) relative errors; infinite where nothing was predicted."""
+    return np.where(np.isfinite(held_out), np.abs(held_out - measured) / measured, np.inf)
 
 
 def log_ratio_quantiles(log_ratios: Reals) -> Reals:

@@ -1,12 +1,12 @@
 """Fit interference: co-located samples and solo fits → the interference fits of every GPU type."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.predict.choose import choose
-from solvers.predict.cross_validation import judge, make_folds
+from solvers.predict.choose import Candidate, choose
+from solvers.predict.cross_validation import held_out_errors, judge, make_folds
 from solvers.predict.fit import Coefficients, Fit, Quantity, TooFewSamples
 from solvers.predict.fits import interference_group
 from solvers.predict.interference import layer_counts, pressure
@@ -49,11 +49,11 @@ def fit_interference(colocated: Colocated, *, seed: int, source: str) -> tuple[F
         ("interference", INTERFERENCE, at_random),
         ("stranger_interference", STRANGERS, by_neighbour),
     )
-    return tuple(
-        choose(candidates)
-        for quantity, names, splits in tried
-        if (candidates := list(_candidates(quantity, names, colocated, known, splits, source)))
-    )
+    chosen: list[Fit] = []
+    for quantity, names, splits in tried:
+        candidates = list(_candidates(quantity, names, colocated, known, splits))
+        chosen += choose({candidates[0].fit.group: candidates}) if candidates else ()
+    return tuple(replace(fit, source=source) for fit in chosen)
 
 
 def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
@@ -92,8 +92,8 @@ def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
 
 
 def _candidates(
-    quantity: Quantity, names: tuple[str, ...], colocated: Colocated, known: Indices, splits: list[Split], source: str
-) -> Iterator[Fit]:
+    quantity: Quantity, names: tuple[str, ...], colocated: Colocated, known: Indices, splits: list[Split]
+) -> Iterator[Candidate]:
     measured = colocated.samples.latency_ms[known]
     for name in names:
         try:
@@ -101,14 +101,14 @@ def _candidates(
         except TooFewSamples:
             continue
         held_out = _hold_out(name, colocated, splits)
-        yield Fit(
+        fit = Fit(
             quantity=quantity,
             group=interference_group(colocated.samples.at.gpu_type[0]),
             technique=name,
             coefficients=coefficients,
             quality=judge(measured, _latency_ms(name, coefficients, colocated.take(known)), held_out[known]),
-            source=source,
         )
+        yield Candidate(fit=fit, errors=held_out_errors(measured, held_out[known]))
 
 
 def _hold_out(name: str, colocated: Colocated, splits: list[Split]) -> Reals:

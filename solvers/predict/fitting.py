@@ -7,8 +7,8 @@ import numpy as np
 
 from solvers.errors import InvalidInput
 from solvers.predict.check_samples import check_samples
-from solvers.predict.choose import choose
-from solvers.predict.cross_validation import hold_out, judge, predict_groups
+from solvers.predict.choose import Candidate, choose
+from solvers.predict.cross_validation import held_out_errors, hold_out, judge, predict_groups
 from solvers.predict.fit import Fit, Quantity
 from solvers.predict.fit_interference import Colocated, fit_interference, lend_alone
 from solvers.predict.fits import Fits
@@ -97,14 +97,14 @@ class _Maker:
         new = {group: rows for group, rows in samples.at.groups().items() if known.find(quantity, group) is None}
         own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
         judged = own[np.isfinite(measured[own])]
-        candidates: dict[Group, list[Fit]] = {group: [] for group in new}
+        candidates: dict[Group, list[Candidate]] = {}
         for learner in learners if len(judged) else ():
             rows = np.arange(len(samples)) if learner.is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
-            for fit in _fits_of(quantity, learner, part, measured[rows], judged=judged_there, seed=self.seed):
-                if fit.group in new:
-                    candidates[fit.group].append(replace(fit, source=self.source))
-        return tuple(choose(fits) for fits in candidates.values() if fits)
+            for candidate in _candidates(quantity, learner, part, measured[rows], judged=judged_there, seed=self.seed):
+                if candidate.fit.group in new:
+                    candidates.setdefault(candidate.fit.group, []).append(candidate)
+        return tuple(replace(fit, source=self.source) for fit in choose(candidates))
 
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
@@ -119,9 +119,9 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
     return predict_quantity(fits, "latency_ms", samples.at.alone())
 
 
-def _fits_of(
+def _candidates(
     quantity: Quantity, learner: Learner, samples: Samples, measured: Reals, *, judged: Indices, seed: int
-) -> Iterator[Fit]:
+) -> Iterator[Candidate]:
     """One technique's fit of every group that it can learn, judged on those rows."""
     learned = learner.fit_groups(samples)
     fitted = predict_groups(learner, learned, samples.at)
@@ -129,13 +129,14 @@ def _fits_of(
     for group, rows in samples.at.groups().items():
         if group in learned:
             seen = np.intersect1d(rows, judged)
-            yield Fit(
+            fit = Fit(
                 quantity=quantity,
                 group=group,
                 technique=learner.name,
                 coefficients=learned[group],
                 quality=judge(measured[seen], fitted[seen], held_out[seen]),
             )
+            yield Candidate(fit=fit, errors=held_out_errors(measured[seen], held_out[seen]))
 
 
 def _latency_learners(technique: str) -> tuple[Learner, ...]:
