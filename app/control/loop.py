@@ -120,7 +120,7 @@ async def _decide(
     loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> tuple[Problem, Decision]:
     """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""
-    points = loop.planned_points.of(snapshot)
+    points = await asyncio.to_thread(loop.planned_points.of, snapshot)
     for without_cordoned in (False, True):
         problem = await asyncio.to_thread(
             make_problem,

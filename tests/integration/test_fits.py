@@ -1,9 +1,11 @@
 """Samples and fits in the database and over the API: what is sent twice, what is chosen, what is put in force."""
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -232,6 +234,24 @@ def test_a_candidate_replaces_what_is_no_better_or_drifted(
     assert judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied == is_applied
 
 
+def _report(api: Api, name: str) -> list[dict[str, Any]]:
+    report = api.get(f"reports/{name}")
+    return [dict(zip(report["columns"], row, strict=True)) for row in report["rows"]]
+
+
+def test_the_report_of_fits_shows_what_is_in_force_in_percent(api: Api) -> None:
+    for factor in (1.0, 1.5):
+        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
+        refit_now(api)
+    listed = {fit["quantity"]: fit for fit in api.get("networks/resnet50/fits")["items"]}
+    lines = _report(api, "fit_quality")
+    assert [line["quantity"] for line in lines] == sorted(listed)
+    for line in lines:
+        fit = listed[line["quantity"]]
+        assert line["cross_validated_error_percent"] == pytest.approx(100 * fit["cross_validated_error"])
+        assert (line["technique"], line["version"], line["samples"]) == (fit["technique"], fit["version"], 40)
+
+
 def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api) -> None:
     row = RowKey(50.0, 4, 1590.0)
     now = new_health(np.zeros(1), 0.0)
@@ -249,6 +269,12 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api)
             counts.append(len(await health.load_all(connection)))
             (profile,) = await profiles.load_profiles(connection)
             changed = replace(profile, points=replace(profile.points, sensitivity=0.9))
+        (line,) = _report(api, "fit_health")
+        assert (line["network"], line["gpu_type"], line["profile_version"]) == ("resnet50", "T4", 1)
+        assert line["correction_percent"] == pytest.approx(100 * (math.exp(now.belief.mean[0]) - 1))
+        assert line["error_percent"] == pytest.approx(100 * now.error)
+        assert (line["is_alarmed"], line["readings"]) == (True, 3)
+        assert line["alarm_since"].startswith("2026-03-01T12:00:20")
         api_view = api.get("networks/resnet50")["status"]["predictions"][0]
         assert api_view["correction"] > 1.3 and api_view["alarm_since"] is not None
         async with engine.begin() as connection:
