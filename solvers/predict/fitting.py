@@ -94,11 +94,14 @@ class _Maker:
         known: Fits = NO_FITS,
     ) -> tuple[Fit, ...]:
         """The chosen fit of one quantity for every group that some technique can learn and is not known, by group."""
-        new = {group: rows for group, rows in samples.at.groups().items() if known.find(quantity, group) is None}
+        groups = samples.at.groups()
+        new = {group: rows for group, rows in groups.items() if known.find(quantity, group) is None}
         own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
         judged = own[np.isfinite(measured[own])]
         candidates: dict[Group, list[Candidate]] = {}
-        for learner in learners if len(judged) else ():
+        # One that was asked for by name is tried all the same.
+        tried = tuple(learner for learner in learners if len(groups) >= learner.least_groups) or learners
+        for learner in tried if len(judged) else ():
             rows = np.arange(len(samples)) if learner.is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
             for candidate in _candidates(quantity, learner, part, measured[rows], judged=judged_there, seed=self.seed):

@@ -21,6 +21,8 @@ class Learner:
     """Of the technique; its module is called so."""
     package: str
     is_pooled: bool = False
+    least_groups: int = 1
+    """Below so many groups the automatic choice does not try it."""
 
     def fit_groups(self, samples: Samples) -> Mapping[Group, Coefficients]:
         """Coefficients of every group that has enough samples."""
@@ -50,18 +52,21 @@ def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[
     return tuple(Learner(name=name, package=package, is_pooled=name in pooled) for name in names)
 
 
+_LATENCY = "solvers.predict.latency"
+
 LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
     "latency_ms": _learners(
-        "solvers.predict.latency",
+        _LATENCY,
         "hierarchical_kriging",
         "gaussian_process",
         "linear_fractional",
         "locally_weighted",
         "piecewise_linear",
         "throttling",
-        "factorisation_machine",
-        pooled=("hierarchical_kriging", "factorisation_machine"),
-    ),
+        pooled=("hierarchical_kriging",),
+    )
+    # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
+    + (Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=4),),
     "power_w": _learners("solvers.predict.power", "roofline", "duty_cycle", pooled=("roofline",)),
     "memory_mib": _learners("solvers.predict", "memory"),
 }

@@ -51,7 +51,7 @@ def test_a_technique_can_be_demanded() -> None:
 
 
 def test_an_unknown_technique_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"technique: no technique is called 'magic'; there are auto, linear_fract"):
+    with pytest.raises(InvalidInput, match=r"technique: no technique is called 'magic'; there are auto, hierarchical_kriging"):
         make_fits(grid_samples(), technique="magic")
 
 
