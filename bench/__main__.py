@@ -15,13 +15,14 @@ from bench.targets import compare
 
 PROMISED = ("tick", "reaction", "sync", "demo")
 TECHNIQUES = ("capacity_law", "sharing", "placement", "sim_engine", "catalogue_error", "shared_problems", "forecast")
+PREDICTIONS = ("predict", "predict_power", "predict_interference", "predict_fm")
 LONG = ("autoscale", "ingest")
 
 
 def main() -> int:
     """Run what the arguments ask for; 1 when a bench failed."""
     options = _options()
-    names = options.names or [*PROMISED, *TECHNIQUES, *(LONG if options.all else ())]
+    names = options.names or [*PROMISED, *TECHNIQUES, *((*PREDICTIONS, *LONG) if options.all else ())]
     print("Measured on " + ", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
     failed = [name for name in names if not _run(name)]
     rows = compare()
@@ -44,9 +45,9 @@ def _run(name: str) -> bool:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    known = (*PROMISED, *TECHNIQUES, *LONG)
+    known = (*PROMISED, *TECHNIQUES, *PREDICTIONS, *LONG)
     parser.add_argument("names", nargs="*", metavar="BENCH", help=", ".join(known))
-    parser.add_argument("--all", action="store_true", help=f"also the long ones: {', '.join(LONG)}")
+    parser.add_argument("--all", action="store_true", help=f"also the long ones: {', '.join((*PREDICTIONS, *LONG))}")
     options = parser.parse_args()
     if unknown := sorted({*options.names} - {*known}):
         parser.error(f"no bench is called {', '.join(unknown)}; there are {', '.join(known)}")

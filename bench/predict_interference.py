@@ -17,19 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.catalogue import load_layers
 from bench.report import Figures, print_table, write_results
 from solvers.predict.cross_validation import predict_groups
 from solvers.predict.fit import Coefficients
 from solvers.predict.interference import constant, layer_counts, pressure, response_surface
 from solvers.predict.interference.deflate import alone_samples
 from solvers.predict.latency.decomposition import NetworkFacts
-from solvers.predict.layers import LayerCounts
 from solvers.predict.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
 from solvers.predict.techniques import Learner
 
 SEEDS = range(4)
 SOLO = Learner(name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True)
-COUNTED = Path(__file__).parents[1] / "app/catalogue/data/layers.csv"
 LUCID_NAMES = {
     "EfficientNet": "efficientnet_b0",
     "MobileNetV2": "mobilenet_v2",
@@ -171,20 +170,6 @@ def load_inss(shared: Path) -> Samples:
         company = tuple(Neighbour(name, 4.0, other_share) for name in names)
         rows.append(Row(row["measured_model"].split("(")[0], 4.0, own_share, company, float(row["observed_ms"])))
     return _samples(rows, "RTX2060")
-
-
-def load_layers() -> Mapping[str, LayerCounts]:
-    """The catalogue's layer counts by network."""
-    sizes = ("network", "parameters_millions", "gmacs", "activations_millions")
-    return {
-        row["network"]: LayerCounts(
-            network=row["network"],
-            counts={kind: int(count) for kind, count in row.items() if kind not in sizes},
-            parameters_millions=float(row["parameters_millions"]),
-            gmacs=float(row["gmacs"]),
-        )
-        for row in _read(COUNTED)
-    }
 
 
 def _pair_splits(pairs: int, held_share: float) -> Iterator[tuple[Indices, Indices]]:

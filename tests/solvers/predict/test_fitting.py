@@ -51,7 +51,9 @@ def test_a_technique_can_be_demanded() -> None:
 
 
 def test_an_unknown_technique_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"technique: no technique is called 'magic'; there are auto, hierarchical_kriging"):
+    with pytest.raises(
+        InvalidInput, match=r"technique: no technique is called 'magic'; there are auto, hierarchical_kriging"
+    ):
         make_fits(grid_samples(), technique="magic")
 
 
@@ -75,17 +77,18 @@ def learned() -> Fits:
 
 
 def test_the_order_of_rows_changes_nothing_at_all(learned: Fits) -> None:
-    for seed in (0, 1):
-        assert fits_to_json(make_fits(shuffled(everything(), seed=seed), seed=3)) == fits_to_json(learned)
+    assert fits_to_json(make_fits(shuffled(everything()), seed=3)) == fits_to_json(learned)
 
 
 def test_the_same_seed_gives_the_same_fits_and_another_one_other_folds(learned: Fits) -> None:
     assert fits_to_json(make_fits(everything(), seed=3)) == fits_to_json(learned)
-    assert fits_to_json(make_fits(everything(), seed=4)) != fits_to_json(learned)
+    one, other = (make_fits(grid_samples(noise=0.05), technique="linear_fractional", seed=seed) for seed in (3, 4))
+    assert one.fits[0].quality.training_error == other.fits[0].quality.training_error
+    assert one.fits[0].quality.cross_validated_error != other.fits[0].quality.cross_validated_error
 
 
 def test_fits_are_sorted_and_each_carries_the_source() -> None:
-    fits = make_fits(everything(), source="yesterday.csv").fits
+    fits = make_fits(everything(), technique="linear_fractional", source="yesterday.csv").fits
     keys = [(fit.quantity, fit.group) for fit in fits]
     assert keys == sorted(set(keys))
     assert {fit.source for fit in fits} == {"yesterday.csv"}
