@@ -114,6 +114,7 @@ def test_the_status_of_a_service_says_that_it_is_served(seen: Api) -> None:
         "TelemetryAvailable": ("True", "MetricsFound"),
         "Feasible": ("True", "DemandServed"),
         "Applied": ("True", "NodesFollow"),
+        "PredictionsHold": ("Unknown", "NotServedYet"),
         "SLOMet": ("True", "AttainmentKept"),
     }
     assert status["reading"]["attainment"] == 1.0
