@@ -123,6 +123,18 @@ def test_who_was_never_seen_in_company_is_no_surer_there_than_alone(fits: Fits) 
     assert interference.quality.ratio_quantiles[0] > alone[0] + 0.05
 
 
+@pytest.mark.parametrize(("wider", "is_kept"), [(1.5, False), (3.0, True)])
+def test_who_is_far_less_sure_alone_stays_so_in_company(fits: Fits, wider: float, is_kept: bool) -> None:
+    interference, of_a = fits.interference(V100), fit_of(fits, "a")
+    assert interference is not None
+    quantiles = tuple(quantile**wider for quantile in interference.quality.ratio_quantiles)
+    unsure = replace(of_a, quality=replace(of_a.quality, ratio_quantiles=quantiles))
+    changed = Fits(fits=tuple(unsure if fit is of_a else fit for fit in fits.fits))
+    predicted = predict_latency(changed, queries_of("a", BESIDE_B))
+    expected = quantiles if is_kept else interference.quality.ratio_quantiles
+    assert predicted.latency_ms_low / predicted.latency_ms == pytest.approx(expected[0])
+
+
 @pytest.mark.parametrize(
     ("technique", "noise", "seeds"), [("linear_fractional", 0.03, 8), ("linear_fractional", 0.1, 8), ("auto", 0.05, 2)]
 )
