@@ -22,6 +22,7 @@ from app.api.application import make_api
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.api.parts import Check, Parts
+from app.catalogue import load_layers
 from app.clock import Clock, WallClock
 from app.control.controller import Controller, SlowJob
 from app.control.forecasts import CHOOSE_PERIOD_S, choose_forecasts
@@ -188,7 +189,7 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
 
     async def refit() -> None:
         run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
-        await refit_waiting(engine, run, now=clock.now, tried=tried)
+        await refit_waiting(engine, run, layers=load_layers(), now=clock.now, tried=tried)
 
     return (
         SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),

@@ -6,8 +6,8 @@ Fitting takes seconds of CPU, so it runs in a process of its own, which is kille
 import asyncio
 import math
 import multiprocessing
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
@@ -19,10 +19,12 @@ from solvers.predict.fit import Coefficients, Fit, TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.fitting import make_fits
 from solvers.predict.interference import pressure
+from solvers.predict.layers import LayerCounts
 from solvers.predict.operating_points import Facts, make_grid, make_performance
 from solvers.predict.performance import Performance
+from solvers.predict.predict_alone import GPU_TYPE_RATIO, LAYER_COUNTS
 from solvers.predict.predicting import predict_quantity
-from solvers.predict.samples import Group, Samples
+from solvers.predict.samples import Group, Samples, make_queries, make_samples
 from solvers.problem import OperatingPoints
 from solvers.state import GpuType
 
@@ -33,6 +35,9 @@ PERIOD_S = 60.0
 """How often the leader looks whether samples came in."""
 LIMIT_S = 60.0
 """A refit of thousands of samples takes tens of seconds."""
+MOST_RELATIVES = 12
+"""Networks that an estimate asks; more would tell little more and take longer."""
+RELATIVES_TECHNIQUE = "locally_weighted"
 FEWEST_COMPARED = 3
 """Samples at conditions of its rows, without which nothing is said of a profile's error."""
 
@@ -47,6 +52,11 @@ class RefitRequest:
     gpu_types: tuple[GpuType, ...]
     present: tuple[OperatingPoints, ...] = ()
     """The network's profiles in force."""
+    relatives: tuple[OperatingPoints, ...] = ()
+    """Profiles in force of other networks, on all GPU types."""
+    fleet: frozenset[str] = frozenset()
+    """GPU types of which there are GPUs: there the network is estimated where it was never measured."""
+    layers: Mapping[str, LayerCounts] = field(default_factory=dict)
     source: str = ""
     seed: int = 0
 
@@ -62,6 +72,8 @@ class Candidate:
     """Cross-validated error of the latency fit; infinite = there were too few samples to hold any out."""
     present_error: float | None
     """Mean error of the profile in force on the same samples; None = not known."""
+    is_estimated: bool = False
+    """The network was never measured on the GPU type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,31 +88,85 @@ class RefitAnswer:
 
 
 def run_refit(request: RefitRequest) -> RefitAnswer:
-    """Fit, choose, and make operating points for every GPU type on which the network was sampled.
+    """Fit, choose, and make operating points for the GPU types on which the network was sampled, or could be estimated.
 
     Raises InvalidInput for samples that no measurement can be.
     """
-    fits = make_fits(request.samples, seed=request.seed, source=request.source)
+    fits = Fits(fits=())
+    if len(request.samples):
+        fits = make_fits(request.samples, layers=request.layers, seed=request.seed, source=request.source)
     types = {gpu_type.name: gpu_type for gpu_type in request.gpu_types}
     kept = tuple(fit for fit in fits.fits if fit.group.network in (request.network, ""))
+    fitted = {fit.group.gpu_type: fit for fit in kept if fit.quantity == "latency_ms"}
     candidates, problems = [], []
-    for fit in kept:
-        if fit.quantity == "latency_ms" and fit.group.gpu_type in types:
-            try:
-                candidates.append(_candidate(request, fits, fit, types[fit.group.gpu_type]))
-            except (TooFewSamples, InvalidInput) as error:
-                problems.append((fit.group.gpu_type, str(error)))
-    fitted = {fit.group.gpu_type for fit in kept if fit.quantity == "latency_ms"}
+    for name in sorted({*fitted, *_cold_types(request, fitted)} & types.keys()):
+        try:
+            if name in fitted:
+                candidates.append(_candidate(request, fits, fitted[name], types[name]))
+            else:
+                candidates.append(_estimate(request, fits, types[name]))
+        except (TooFewSamples, InvalidInput) as error:
+            problems.append((name, str(error)))
     sampled = {group.gpu_type for group in request.samples.at.groups() if group.network == request.network}
-    problems += [(name, "there are too few samples for any technique") for name in sorted(sampled - fitted)]
+    told = {name for name, _ in problems} | {entry.performance.points.gpu_type for entry in candidates}
+    problems += [(name, "there are too few samples for any technique") for name in sorted(sampled - told)]
     return RefitAnswer(fits=kept, candidates=tuple(candidates), problems=tuple(problems))
+
+
+def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
+    """GPU types of the fleet on which nothing says how the network runs."""
+    return set(request.fleet) - set(fitted) - {entry.gpu_type for entry in request.present}
+
+
+def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> Candidate:
+    """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
+    group = Group(request.network, gpu_type.name)
+    there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MOST_RELATIVES]
+    names = {entry.network for entry in there}
+    relatives = _fit_relatives([entry for entry in request.relatives if entry.network in names])
+    own = {(fit.quantity, fit.group) for fit in fits.fits}
+    known = Fits(fits=(*fits.fits, *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own)))
+    facts = Facts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    is_moved = any(fit.quantity == "latency_ms" and fit.group.network == request.network for fit in fits.fits)
+    return Candidate(
+        performance=make_performance(known, group, make_grid(facts), facts),
+        technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
+        sample_count=0,
+        error=math.inf,
+        present_error=None,
+        is_estimated=True,
+    )
+
+
+def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
+    """Latency fits of stated times, alone and at the highest clock; rough, since estimates are so anyway."""
+    if not relatives:
+        return Fits(fits=())
+    rows = [
+        (entry, row)
+        for entry in relatives
+        for top in [max(row.clock_mhz for row in entry.rows)]
+        for row in entry.rows
+        if row.clock_mhz == top
+    ]
+    at = make_queries(
+        [entry.network for entry, _ in rows],
+        [entry.gpu_type for entry, _ in rows],
+        batch=[float(row.batch) for _, row in rows],
+        sm_percent=[row.sm_percent for _, row in rows],
+    )
+    return make_fits(make_samples(at, [row.solo_ms for _, row in rows]), technique=RELATIVES_TECHNIQUE)
 
 
 def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> Candidate:
     present = next((entry for entry in request.present if entry.gpu_type == gpu_type.name), None)
     own = _alone(request.samples, fit.group)
     facts = Facts(
-        gpu_type=gpu_type, present=present, sampled=own.at, company=_company(request.samples, fits, gpu_type.name)
+        gpu_type=gpu_type,
+        present=present,
+        sampled=own.at,
+        company=_company(request.samples, fits, gpu_type.name),
+        relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
     )
     return Candidate(
         performance=make_performance(fits, fit.group, make_grid(facts), facts),

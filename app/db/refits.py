@@ -1,7 +1,7 @@
 """Refits: load what one works on, keep what it made, and put its operating points in force where they are better."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,11 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.control.refit import Candidate, RefitAnswer, RefitRequest
 from app.control.store import Event
-from app.db import events, fits, gpu_types, health, policies, profiles, samples
+from app.db import events, fits, gpu_types, health, nodes, policies, profiles, samples
 from app.db.fits import FitRow
 from app.db.profiles import Profile, ProfileRow
 from app.db.transaction import Engine, lock_object, transaction
 from app.errors import InvalidRequest
+from solvers.predict.layers import LayerCounts
 from solvers.predict.samples import Group
 from solvers.state import Mode
 
@@ -24,6 +25,8 @@ FITTED = "fitted"
 """The sources of profiles that refits made begin with it."""
 
 Run = Callable[[RefitRequest], Awaitable[RefitAnswer]]
+Layers = Mapping[str, LayerCounts]
+"""By network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +48,14 @@ class RefitOutcome:
 
 
 async def refit(
-    engine: Engine, run: Run, network: str, *, actor: str, now: Callable[[], datetime], apply: bool
+    engine: Engine, run: Run, network: str, *, layers: Layers, actor: str, now: Callable[[], datetime], apply: bool
 ) -> RefitOutcome:
     """Fit a network's samples anew, keep the fits, and make a new profile version where that is better and wanted.
 
-    Raises NotFound, and InvalidRequest when there are no samples.
+    Raises NotFound, and InvalidRequest when nothing is known of it.
     """
     async with transaction(engine) as connection:
-        request = await load_request(connection, network, source=actor, now=now())
+        request = await load_request(connection, network, layers=layers, source=actor, now=now())
     answer = await run(request)
     async with transaction(engine) as connection:
         await lock_object(connection, "Fits", network)
@@ -60,7 +63,7 @@ async def refit(
 
 
 async def refit_waiting(
-    engine: Engine, run: Run, *, now: Callable[[], datetime], tried: dict[str, datetime]
+    engine: Engine, run: Run, *, layers: Layers, now: Callable[[], datetime], tried: dict[str, datetime]
 ) -> RefitOutcome | None:
     """Refit the network whose new samples wait longest; None when there is none.
 
@@ -75,21 +78,29 @@ async def refit_waiting(
         return None
     tried[network] = dict(waiting)[network]
     apply = settings.learning and settings.mode is Mode.AUTO
-    return await refit(engine, run, network, actor=ACTOR, now=now, apply=apply)
+    return await refit(engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply)
 
 
-async def load_request(connection: AsyncConnection, network: str, *, source: str, now: datetime) -> RefitRequest:
-    """What a refit of the network works on. Raises NotFound, and InvalidRequest when there are no samples."""
+async def load_request(
+    connection: AsyncConnection, network: str, *, layers: Layers, source: str, now: datetime
+) -> RefitRequest:
+    """What a refit of the network works on. Raises NotFound, and InvalidRequest when nothing is known of it."""
     await profiles.get_network(connection, network)
     found = await samples.load(connection, network=network, own_limit=MOST_OWN, other_limit=MOST_OTHERS)
-    if not len(found):
-        raise InvalidRequest(f"there are no samples of {network!r}; send some to /networks/{network}/samples first")
+    if not len(found) and network not in layers:
+        raise InvalidRequest(
+            f"there are no samples of {network!r}, and its layers are not known; send some to "
+            f"/networks/{network}/samples first"
+        )
     points = await profiles.load_points(connection)
     return RefitRequest(
         network=network,
         samples=found,
         gpu_types=await gpu_types.load_all(connection, now),
         present=tuple(entry for entry in points if entry.network == network),
+        relatives=tuple(entry for entry in points if entry.network != network),
+        fleet=frozenset(gpu.gpu_type for gpu in await nodes.load_gpus(connection)),
+        layers=layers,
         source=source,
     )
 
@@ -125,13 +136,17 @@ async def save_answer(
 def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> Verdict:
     """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
     gpu_type = candidate.performance.points.gpu_type
-    figures = f"{candidate.technique}, error {_percent(candidate.error)}, of {candidate.sample_count} samples"
+    figures = candidate.technique
+    if not candidate.is_estimated:
+        figures += f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
 
     def say(applied: bool, why: str) -> Verdict:
         return Verdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
 
     if not apply:
         return say(False, "nobody asked to apply it")
+    if candidate.is_estimated:
+        return say(True, "never measured there, so it is planned with care")
     if not math.isfinite(candidate.error):
         return say(False, "there are too few samples to judge it")
     if bar is None:
@@ -153,10 +168,14 @@ def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None
 
 
 def _profile(candidate: Candidate) -> Profile:
+    if candidate.is_estimated:
+        source = f"estimated by {candidate.technique}"
+    else:
+        source = f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
     return Profile(
         points=candidate.performance.points,
-        provenance="measured",
-        source=f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples",
+        provenance="estimated" if candidate.is_estimated else "measured",
+        source=source,
         latency_sigma=candidate.performance.latency_sigma,
     )
 

@@ -9,11 +9,12 @@ Uncertainty: half the width of the 90 % interval of held-out ratios, in units of
 sampled shares and batches EXTRAPOLATION_SIGMA per doubling comes on top.
 
 Watts and memory come from their fits, else from the present profile; without either, watts are the most that the share
-of the GPU could draw, and memory is refused: nobody should guess what fits into a GPU.
+of the GPU could draw, and memory is that on another GPU type, else the most that any relative takes; without relatives
+it is refused: nobody should guess what fits into a GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -64,6 +65,8 @@ class Facts:
     company: Coefficients | None = None
     """The pressure law of the GPU type."""
     layers: Mapping[str, LayerCounts] = field(default_factory=dict)
+    relatives: tuple[OperatingPoints, ...] = ()
+    """Profiles of other networks on the GPU type."""
 
 
 def make_grid(facts: Facts) -> Grid:
@@ -198,13 +201,33 @@ def _doublings_outside(queries: Queries, sampled: Queries | None) -> Reals:
 
 
 def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
-    fitted, present = predict_quantity(fits, "memory_mib", queries), _present_rows(conditions, facts)
-    if present is None and np.isnan(fitted).any():
-        network, gpu_type = queries.network[0], queries.gpu_type[0]
-        raise TooFewSamples(f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask")
+    fitted, present = _fitted_memory_mib(fits, queries), _present_rows(conditions, facts)
     if present is not None:
         fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
+    if np.isnan(fitted).any():
+        if not facts.relatives:
+            network, gpu_type = queries.network[0], queries.gpu_type[0]
+            raise TooFewSamples(f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask")
+        most = [max(_memory_at(entry, batch) for entry in facts.relatives) for _, batch, _ in conditions]
+        fitted = np.where(np.isnan(fitted), most, fitted)
     return np.maximum(fitted, 0.0)
+
+
+def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
+    """From the fit on the GPU type, else from one on another: what a network loads is the same everywhere."""
+    fitted = predict_quantity(fits, "memory_mib", queries)
+    for fit in fits.of("memory_mib"):
+        if np.isnan(fitted).any() and fit.group.network == queries.network[0]:
+            moved = replace(queries, gpu_type=(fit.group.gpu_type,) * len(queries))
+            fitted = np.where(np.isnan(fitted), predict_quantity(fits, "memory_mib", moved), fitted)
+    return fitted
+
+
+def _memory_at(points: OperatingPoints, batch: int) -> float:
+    """Of the smallest batch that is not smaller, else in proportion to the largest one."""
+    rows = sorted((row.batch, row.memory_mib) for row in points.rows)
+    largest, memory_mib = rows[-1]
+    return next((memory for size, memory in rows if size >= batch), memory_mib * batch / largest)
 
 
 def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:

@@ -65,7 +65,7 @@ def refit_now(api: Api) -> RefitOutcome:
     async def work() -> RefitOutcome:
         engine = make_engine(api.url, pool_size=2)
         try:
-            return await refit(engine, run_here, "resnet50", actor="test", now=lambda: NOW, apply=False)
+            return await refit(engine, run_here, "resnet50", layers={}, actor="test", now=lambda: NOW, apply=False)
         finally:
             await engine.dispose()
 
@@ -167,8 +167,10 @@ def test_new_samples_make_a_new_version_and_old_ones_stay_readable(api: Api) -> 
     assert len(page["items"]) == 1 and page["items"][0] not in rest["items"]
 
 
-def test_a_fit_without_samples_is_refused(api: Api) -> None:
-    assert api.call("POST", "networks/resnet50/fit").status_code == 422
+def test_a_fit_of_a_network_that_nothing_is_known_of_is_refused(api: Api) -> None:
+    api.put("networks/mine", {"kind": "Network", "metadata": {"name": "mine"}, "spec": {}})
+    answer = api.call("POST", "networks/mine/fit")
+    assert answer.status_code == 422 and "samples" in answer.json()["detail"]
     assert api.call("POST", "networks/nobody/fit").status_code == 404
 
 
@@ -178,7 +180,7 @@ def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it
         tried: dict[str, datetime] = {}
 
         async def once() -> RefitOutcome | None:
-            return await refit_waiting(engine, run_here, now=lambda: NOW, tried=tried)
+            return await refit_waiting(engine, run_here, layers={}, now=lambda: NOW, tried=tried)
 
         assert await once() is None
         async with engine.begin() as connection:

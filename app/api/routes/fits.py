@@ -22,6 +22,7 @@ from app.api.fit_schemas import (
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page
+from app.catalogue import load_layers
 from app.control.refit import LIMIT_S, run_in_process, run_refit
 from app.control.store import SERVED, SampleRow
 from app.db import fits, gpu_types, profiles, samples
@@ -67,6 +68,7 @@ async def fit_network(
             context.parts.engine,
             partial(run_in_process, run_refit, limit_s=LIMIT_S),
             name,
+            layers=load_layers(),
             actor=context.actor,
             now=context.now,
             apply=apply,

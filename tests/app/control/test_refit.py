@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.catalogue import load_gpu_types, load_layers, load_profiles
 from app.control.refit import Candidate, RefitRequest, error_of, run_in_process, run_refit
 from app.errors import InvalidRequest, Unavailable
 from solvers.errors import InvalidInput
@@ -136,3 +137,58 @@ def test_a_candidate_is_plain_data() -> None:
     performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
     candidate = Candidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
     assert candidate == replace(candidate)
+
+
+def a_cold_request(network: str, gpu_type: str, *, sampled_on: str | None = None) -> RefitRequest:
+    """The shipped network as if nobody had profiled it on the GPU type; sampled on another where that is given."""
+    shipped = load_profiles(gpu_types=[gpu_type, *([sampled_on] if sampled_on else [])])
+    own = next((entry for entry in shipped if (entry.network, entry.gpu_type) == (network, sampled_on)), None)
+    rows = [row for row in own.rows if row.clock_mhz == max(each.clock_mhz for each in own.rows)] if own else []
+    at = make_queries(
+        [network] * len(rows),
+        [sampled_on or ""] * len(rows),
+        batch=[float(row.batch) for row in rows],
+        sm_percent=[row.sm_percent for row in rows],
+    )
+    return RefitRequest(
+        network=network,
+        samples=make_samples(at, [row.solo_ms for row in rows], memory_mib=[row.memory_mib for row in rows]),
+        gpu_types=load_gpu_types(),
+        relatives=tuple(entry for entry in shipped if entry.network != network),
+        fleet=frozenset({gpu_type}),
+        layers=load_layers(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "sampled_on", "technique"),
+    [("resnet50", "V100-32GB", "gpu_type_ratio"), ("resnet50", None, "layer_counts"), ("vgg16", None, "layer_counts")],
+)
+def test_a_network_is_estimated_where_it_was_never_measured(
+    network: str, sampled_on: str | None, technique: str
+) -> None:
+    answer = run_refit(a_cold_request(network, "T4", sampled_on=sampled_on))
+    assert answer.problems == ()
+    (candidate,) = (entry for entry in answer.candidates if entry.is_estimated)
+    points = candidate.performance.points
+    assert (points.network, points.gpu_type, candidate.technique) == (network, "T4", technique)
+    (shipped,) = load_profiles([network], ["T4"])
+    known = {row[:3]: row for row in shipped.rows}
+    z_scores = [
+        abs(math.log(known[row[:3]].solo_ms / row.solo_ms)) / sigma
+        for row, sigma in zip(points.rows, candidate.performance.latency_sigma, strict=True)
+        if row[:3] in known
+    ]
+    assert len(z_scores) >= 30
+    assert sum(z_score <= 2.0 for z_score in z_scores) >= 0.9 * len(z_scores)
+    assert min(candidate.performance.latency_sigma) >= 0.05
+    assert all(row.memory_mib >= 0.5 * known[row[:3]].memory_mib for row in points.rows if row[:3] in known)
+
+
+def test_what_is_profiled_or_not_in_the_fleet_is_not_estimated() -> None:
+    request = a_cold_request("resnet50", "T4")
+    assert run_refit(replace(request, fleet=frozenset())).candidates == ()
+    assert run_refit(replace(request, present=load_profiles(["resnet50"], ["T4"]))).candidates == ()
+    nameless = run_refit(replace(request, network="mine"))
+    ((gpu_type, why),) = nameless.problems
+    assert gpu_type == "T4" and "mine" in why
