@@ -246,7 +246,7 @@ def technique_rows(result: Result) -> list[Figures]:
 
 
 def speed_rows(shared: Path) -> list[Figures]:
-    """Seconds of one thread, the median of a few repetitions, as measured here."""
+    """Milliseconds of one thread, the median of a few repetitions, as measured here."""
     rapp = load_rapp(shared, full_quota=True)
     many = rapp.take(np.arange(SPEED_SAMPLES))
     quotas = load_rapp(shared, full_quota=False)

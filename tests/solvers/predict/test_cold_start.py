@@ -82,6 +82,13 @@ def test_sigma_is_as_large_as_the_error_of_networks_left_out(fits: Fits) -> None
     assert np.mean(np.abs(ratios) <= 1.645 * sigmas) >= 0.8
 
 
+def test_a_network_unlike_all_others_is_less_sure(fits: Fits) -> None:
+    at = grid_samples(("new",)).at
+    like = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
+    unlike = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 20_000), at)
+    assert (unlike.sigma > 1.5 * like.sigma).all()
+
+
 def test_an_estimate_keeps_the_shape_of_its_relatives_curves(fits: Fits) -> None:
     at = grid_samples(("new",)).at
     estimate = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
