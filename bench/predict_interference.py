@@ -4,8 +4,8 @@
 
 igniter_v100: pairs on a V100, a quarter and two thirds of the pairs held out, with the latency alone as measured and
 end to end (solo fit on solo_latency.csv × factor); and next to a network that no sample has as a neighbour. lucid:
-training pairs next to such a network, where both have layer counts. InSS, tables 2 and 3: the whole chain, with
-networks that were never alone, in sample and each row left out. Error = |predicted − measured| / measured.
+training pairs next to such a network, where both have layer counts. Error = |predicted − measured| / measured.
+(InSS, tables 2 and 3, of networks that were never alone: `bench.predict`.)
 """
 
 import argparse
@@ -22,7 +22,6 @@ from bench.report import Figures, print_table, write_results
 from solvers.predict.cross_validation import predict_groups
 from solvers.predict.fit import Coefficients
 from solvers.predict.interference import constant, layer_counts, pressure, response_surface
-from solvers.predict.interference.deflate import alone_samples
 from solvers.predict.latency.decomposition import NetworkFacts
 from solvers.predict.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
 from solvers.predict.techniques import Learner
@@ -80,33 +79,6 @@ def stranger_rows(name: str, samples: Samples, alone_ms: Reals, techniques: Sequ
         _figures(name, technique.name, [_errors(technique, samples, alone_ms, *split) for split in splits])
         for technique in techniques
     ]
-
-
-def inss_rows(shared: Path) -> list[Figures]:
-    samples = load_inss(shared)
-    every = np.arange(len(samples))
-    in_sample = np.abs(predict_chain(samples, samples.at) / samples.latency_ms - 1.0)
-    left_out = [
-        np.abs(
-            predict_chain(samples.take(np.delete(every, row)), samples.take(every[[row]]).at) / samples.latency_ms[row]
-            - 1.0
-        )
-        for row in every
-    ]
-    return [
-        _figures("InSS tables 2 and 3, in sample", "pressure", [in_sample]),
-        _figures("InSS tables 2 and 3, one row left out", "pressure", left_out),
-    ]
-
-
-def predict_chain(samples: Samples, queries: Queries) -> Reals:
-    """Latencies from samples of which some groups have none alone: solo fit, pressure, deflation, solo fit."""
-    is_alone = np.array([not company for company in samples.at.neighbours])
-    solo = SOLO.fit_groups(samples.take(np.flatnonzero(is_alone)))
-    law = pressure.fit(samples, predict_groups(SOLO, solo, samples.at))
-    fits = SOLO.fit_groups(alone_samples(samples, pressure, law))
-    alone_ms = predict_groups(SOLO, fits, queries)
-    return alone_ms * pressure.predict(law, queries, alone_ms)
 
 
 def load_igniter_pairs(shared: Path) -> tuple[Samples, Reals]:
@@ -238,7 +210,6 @@ def main() -> None:
         *igniter_rows(shared, [*every, with_facts]),
         *stranger_rows("igniter_v100, never-seen neighbour", *load_igniter_pairs(shared), every),
         *stranger_rows("lucid_training, never-seen neighbour", *load_lucid(shared), every),
-        *inss_rows(shared),
     ]
     print_table(rows)
     write_results("predict_interference", rows)
