@@ -5,7 +5,8 @@ is what double exponential smoothing computes, but in one step and with gaps: a 
 weighted by exp(−age / smoothing), read off in the middle of the window asked for.
 
 * The trend counts only as far as it stands out from Poisson noise (it is shrunk by the variance that noise alone gives
-  it), so that steady traffic makes a steady forecast.
+  it), so that steady traffic makes a steady forecast; and it is followed ahead for at most half the time that it was
+  seen, so that the first step of a new service is not taken for a climb.
 * The margin is the normal quantile times the spread of one window's rate: at least Poisson's √(rate / window), more
   where the recent windows scattered more, so that bursts are remembered.
 * A newest window above the line by more than noise explains (three standard deviations) is a step or a spike, and the
@@ -24,7 +25,8 @@ NAME = "burst_aware"
 
 # exp(-8) = 0.0003: what is older has no say, and after that long a silence the forecast is exactly 0.
 _REMEMBERED_SMOOTHINGS = 8.0
-_FEWEST_FOR_TREND = 3
+# Of an agent that reports every other second the windows come in pairs: six are three readings.
+_FEWEST_FOR_TREND = 6
 
 
 def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
@@ -42,7 +44,9 @@ def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> 
         return make_forecast(NAME, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels)
     weights = weights_of(ages_s, smoothing_s)
     line = _fit(rates, ages_s, weights, window_s)
-    expected = max(0.0, line.rate_rps((0.5 - ahead) * window_s))
+    # A line that was seen for four seconds says nothing of five seconds ahead.
+    reach_s = min((ahead - 0.5) * window_s, float(ages_s[0] - ages_s[-1]) / 2)
+    expected = max(0.0, line.rate_rps(-reach_s))
     if _is_surprise(rates, ages_s, weights, window_s):
         expected = max(expected, float(rates[-1]))
     spread = spread_rps(rates - line.rates_rps(ages_s), weights, expected_rps=expected, window_s=window_s)
