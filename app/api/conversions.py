@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from app import manifests
+from app.api.forecast_schemas import QuantileView, ScoreView, ServiceForecast
 from app.api.schemas import (
     ConditionView,
     GpuTypeStatus,
@@ -22,6 +25,7 @@ from app.api.schemas import (
     ServiceStatusView,
     ServiceView,
 )
+from app.control.forecasts import ForecastView
 from app.control.status import ServiceStatus
 from app.control.store import PolicySettings
 from app.db.gpu_types import GpuTypeRow
@@ -95,6 +99,26 @@ def _service_status(generation: int, status: ServiceStatus) -> ServiceStatusView
         planned_rate_rps=status.planned_rate_rps,
         reading=None if status.reading is None else ReadingView.model_validate(status.reading),
         conditions=[ConditionView.model_validate(condition) for condition in status.conditions],
+    )
+
+
+def service_forecast(found: ForecastView) -> ServiceForecast:
+    """A service's forecast, its back-tests with the least loss first."""
+    judged = sorted(found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0]))
+    return ServiceForecast(
+        service=found.service,
+        technique=found.technique,
+        margin=found.margin,
+        telemetry=found.telemetry,
+        silent_for_s=found.silent_for_s,
+        horizon_s=found.horizon_s,
+        quantiles=[
+            QuantileView(level=level, rate_rps=rate_rps)
+            # No rates where telemetry is missing.
+            for level, rate_rps in zip(found.levels, found.rates_rps, strict=False)
+        ],
+        scores=[ScoreView(technique=name, **asdict(score)) for name, score in judged],
+        judged_at=datetime.fromtimestamp(found.judged_until_s, UTC) if found.judged_until_s else None,
     )
 
 

@@ -7,6 +7,7 @@ import typer
 
 from app.cli.client import Api, ApiProblem, Document, documents, text
 from app.cli.columns import truth_cell
+from app.cli.forecasts import show_forecast_line
 from app.cli.get import KindName, fetch_one
 from app.cli.kinds import Kind, find_kind
 from app.cli.output import FAINT, Cell, Cells, Heading, count, plain, show_line, show_table, time_text
@@ -28,6 +29,8 @@ def describe(
         item = fetch_one(api, found, name)
         show_line(Cell(text=f"{found.name} {name}", style="bold"))
         _show_fields({key: value for key, value in item.items() if key not in ("apiVersion", "kind", "document")}, "")
+        if found.name == "Service":
+            _show_forecast(api, found, name)
         _show_events(api, found, name)
 
 
@@ -100,6 +103,13 @@ def _brief(entry: Document) -> str:
 
 def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
     return [(indent + str(row[0]), *row[1:]) for row in rows]
+
+
+def _show_forecast(api: Api, kind: Kind, name: str) -> None:
+    try:
+        show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
+    except ApiProblem as problem:
+        show_line(Cell(text=f"forecast: {problem.detail}", style=FAINT))
 
 
 def _show_events(api: Api, kind: Kind, name: str) -> None:

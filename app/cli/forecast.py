@@ -1,17 +1,36 @@
-"""`plimsoll forecast`: back-test the techniques on a trace, and give a service a history before it has one."""
+"""`plimsoll forecast`: a service's forecast, back-tests on a trace, and a history for a service that has none."""
 
 import asyncio
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cli.client import Api, Document, documents, number, text
 from app.cli.durations import parse_duration, parse_moment
 from app.cli.errors import CliError
+from app.cli.forecasts import rate_texts, telemetry_cell
+from app.cli.get import Output
 from app.cli.local import load_settings, open_database
-from app.cli.output import FAINT, GOOD, Cell, Cells, Format, Heading, amount, count, show_json, show_line, show_table
+from app.cli.output import (
+    FAINT,
+    GOOD,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    amount,
+    count,
+    show_json,
+    show_line,
+    show_table,
+    show_yaml,
+    time_text,
+)
+from app.cli.surroundings import surroundings_of
 from app.db import migrate, rates, services
 from app.db.engine import make_engine
 from app.measurements.traces import make_history, read_trace
@@ -29,7 +48,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Back-test forecasts on a trace, or give a service a trace as its history.",
+    help="Show a service's forecast, back-test a trace, or make it a history.",
 )
 
 TraceFile = Annotated[
@@ -41,6 +60,27 @@ TraceFile = Annotated[
 Column = Annotated[
     str | None, typer.Option(metavar="NAME", help="Column to read; names that end in _rps are rates, others requests")
 ]
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service")],
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what the control loop expects of a service, and why.
+
+    The quantiles of its arrival rate one plan ahead, whether its nodes report, and how each technique did on what
+    came. docs/predict/forecast.md explains the columns.
+    """
+    with Api(surroundings_of(context)) as api:
+        forecast = api.get(f"/api/v1/services/{service}/forecast")
+    if output is Format.JSON:
+        show_json(forecast)
+    elif output is Format.YAML:
+        show_yaml([forecast])
+    else:
+        _show_forecast(forecast)
 
 
 @app.command()
@@ -73,19 +113,8 @@ def test(
         show_json({"horizon_s": horizon_s, "window_s": series.window_s, "chosen": chosen, "scores": judged})
         return
     default = scores[DEFAULT]
-    show_line(
-        f"{count(round(default.forecasts), 'forecast')} {horizon_s:g} s ahead, windows of {series.window_s:g} s, "
-        f"mean {default.observed_rps:,.3g} rps"
-    )
-    show_table(
-        [
-            Heading("technique"),
-            *(Heading(title, True) for title in ("loss rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
-            *(Heading(title, True) for title in ("in 90 %", "error")),
-            Heading(""),
-        ],
-        [_row(name, score, default, is_chosen=name == chosen) for name, score in scores.items()],
-    )
+    show_line(f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}")
+    _show_scores(scores, chosen)
 
 
 @app.command(name="warm-up")
@@ -138,6 +167,57 @@ def _scores(series: Series, horizon_s: float) -> dict[str, Score]:
         lambda until_s: make_seasons(coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))),
     )
     return dict(found)
+
+
+def _show_forecast(forecast: Document) -> None:
+    margin = number(forecast, "margin") or 1.0
+    wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
+    show_line(Cell(text=f"Service {text(forecast, 'service')}", style="bold"))
+    show_line("technique: ", Cell(text=text(forecast, "technique"), style=GOOD), wider)
+    show_line("telemetry: ", telemetry_cell(forecast))
+    _show_quantiles(documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0)
+    scores = {text(entry, "technique"): _score(entry) for entry in documents(forecast.get("scores"))}
+    if DEFAULT not in scores:
+        show_line("back-test: none yet; the first one comes minutes after the first report")
+        return
+    default = scores[DEFAULT]
+    show_line(f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}")
+    _show_scores(scores, text(forecast, "technique"))
+
+
+def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
+    if not quantiles:
+        return
+    levels = [number(entry, "level") or 0.0 for entry in quantiles]
+    rates = rate_texts([number(entry, "rate_rps") or 0.0 for entry in quantiles])
+    show_line(f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:")
+    show_table([Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)], [("  rps", *rates)])
+
+
+def _forecasts(score: Score) -> str:
+    return count(round(score.forecasts), "forecast")
+
+
+def _mean(score: Score) -> str:
+    return f"{rate_texts([score.observed_rps])[0]} rps"
+
+
+def _score(entry: Document) -> Score:
+    return Score(**{field.name: number(entry, field.name) or 0.0 for field in fields(Score)})
+
+
+def _show_scores(scores: Mapping[str, Score], chosen: str) -> None:
+    """A row of each technique; the default's loss is what the others are compared with."""
+    default = scores[DEFAULT]
+    show_table(
+        [
+            Heading("technique"),
+            *(Heading(title, True) for title in ("loss rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
+            *(Heading(title, True) for title in ("in 90 %", "error")),
+            Heading(""),
+        ],
+        [_row(name, score, default, is_chosen=name == chosen) for name, score in scores.items()],
+    )
 
 
 def _row(name: str, score: Score, default: Score, *, is_chosen: bool) -> Cells:

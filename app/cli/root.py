@@ -64,7 +64,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Prediction": (
         Entry("fit", "fit:fit", "Learn latency, power and memory from measurements."),
         Entry("predict", "predict:predict", "Predict latencies under the conditions of a file, row by row."),
-        Entry("forecast", "forecast:app", "Back-test forecasts on a trace, or give a service a trace as its history."),
+        Entry("forecast", "forecast:app", "Show a service's forecast, back-test a trace, or make it a history."),
         Entry("samples", "samples:app", "Make the samples that `plimsoll fit` reads."),
         Entry(
             "capacity-law",

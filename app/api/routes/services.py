@@ -9,15 +9,17 @@ from app import manifests
 from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Operator, Viewer
 from app.api.body import resource_router
-from app.api.conversions import check_known, parse_selector, service_view, to_service
+from app.api.conversions import check_known, parse_selector, service_forecast, service_view, to_service
+from app.api.forecast_schemas import ServiceForecast
 from app.api.objects import Conditions, Kind, check_name, delete, etag, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page, ServiceView
 from app.control.feasible import infeasibility
+from app.control.forecasts import view_forecast
 from app.control.predict import PlannedPoints
 from app.control.status import service_statuses
-from app.db import gpu_types, profiles, projects, services
+from app.db import forecasts, gpu_types, profiles, projects, services
 from app.db.transaction import Connection
 from app.errors import Forbidden, InvalidRequest, NotFound
 from app.manifests import Name
@@ -59,6 +61,15 @@ async def get_service(context: Viewer, name: Name, response: Response) -> Servic
     view = service_view(row, statuses.get(name))
     response.headers["ETag"] = etag(view)
     return view
+
+
+@router.get("/{name}/forecast", responses=READ)
+async def get_service_forecast(context: Viewer, name: Name) -> ServiceForecast:
+    """What the control loop expects of a service: technique, quantiles one plan ahead, telemetry, and back-tests."""
+    async with context.transaction() as connection:
+        await visible_service(context, connection, name)
+        choice = await forecasts.get(connection, name)
+    return service_forecast(view_forecast(await context.snapshot(), name, choice))
 
 
 @router.put("/{name}", responses=WRITE | created(ServiceView))
