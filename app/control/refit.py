@@ -9,10 +9,11 @@ import multiprocessing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
+from app.control.worker import follow_parent
 from app.errors import InvalidRequest, Unavailable
 from solvers.errors import InvalidInput
 from solvers.predict.fit import Coefficients, Fit, TooFewSamples
@@ -213,29 +214,36 @@ async def run_in_process(run: Callable[[Request], Answer], request: Request, *, 
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs, run, request), daemon=True, name="plimsoll-refit")
+    process = context.Process(target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit")
     process.start()
     theirs.close()
     try:
         async with asyncio.timeout(limit_s):
-            is_done, answer = await asyncio.to_thread(ours.recv)
+            is_done, answer = await asyncio.to_thread(_exchange, ours, request)
     except TimeoutError:
         raise Unavailable(f"fitting was ended after {limit_s:g} s; fit fewer samples") from None
     except (EOFError, OSError) as error:
         raise Unavailable("the process that fits died; try again") from error
     finally:
         process.kill()
-        process.join(timeout=5.0)
+        await asyncio.to_thread(process.join, 5.0)
         ours.close()
     if not is_done:
         raise InvalidRequest(str(answer))
-    result: Answer = answer
-    return result
+    return cast(Answer, answer)
 
 
-def _answer(pipe: Connection, run: Callable[[Request], Answer], request: Request) -> None:
+def _exchange(pipe: Connection, request: Request) -> tuple[bool, object]:
+    """Send and receive, in a thread: the pipe takes a long request only once the process has started, in seconds."""
+    pipe.send(request)
+    said: tuple[bool, object] = pipe.recv()
+    return said
+
+
+def _answer(pipe: Connection, run: Callable[[Request], Answer]) -> None:
     """The process's main. What is not the samples' fault ends it with its traceback; the caller hears of a death."""
+    follow_parent()
     try:
-        pipe.send((True, run(request)))
+        pipe.send((True, run(pipe.recv())))
     except InvalidInput as error:
         pipe.send((False, str(error)))

@@ -208,6 +208,14 @@ def _exchange(pipe: Connection, message: PlanRequest) -> object:
     return pipe.recv()
 
 
+def follow_parent() -> None:
+    """In a process that computes: leave Ctrl-C to the parent, and end with it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
 def _die_with_parent() -> None:
     """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
     parent = multiprocessing.parent_process()
@@ -218,10 +226,7 @@ def _die_with_parent() -> None:
 
 def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanRequest], PlanAnswer]) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    follow_parent()
     prepare()
     with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
         pipe.send("ready")

@@ -133,6 +133,21 @@ def test_work_runs_in_a_process_that_ends_with_it_or_at_its_limit() -> None:
         asyncio.run(run_in_process(refuse, 7, limit_s=60.0))
 
 
+@pytest.mark.integration
+def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
+    async def turns_meanwhile() -> int:
+        work = asyncio.create_task(run_in_process(len, b"x" * 5_000_000, limit_s=60.0))
+        turns = 0
+        while not work.done():
+            await asyncio.wait([work], timeout=0.005)
+            turns += 1
+        assert work.result() == 5_000_000
+        return turns
+
+    # A process takes half a second and more to start; a loop that were blocked meanwhile would turn a few times.
+    assert asyncio.run(turns_meanwhile()) >= 20
+
+
 def test_a_candidate_is_plain_data() -> None:
     performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
     candidate = Candidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
