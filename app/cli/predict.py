@@ -13,6 +13,7 @@ from app.cli.output import count
 from app.measurements.csv_files import QueryFile, find_row, prediction_rows, read_queries
 from app.measurements.tables import Reals, file_name, read_bytes
 from solvers.errors import InvalidInput
+from solvers.predict.check_fits import check_fits
 from solvers.predict.fit import Quantity
 from solvers.predict.fit_json import fits_from_json
 from solvers.predict.fits import Fits, Predictions
@@ -62,11 +63,13 @@ def _extra_quantities(text: str) -> list[Quantity]:
 
 def _read_fits(path: Path) -> Fits:
     try:
-        return fits_from_json(read_bytes(path))
+        fits = fits_from_json(read_bytes(path))
+        check_fits(fits)
     except InvalidInput as error:
         raise CliError(
             f"{file_name(path)}: {error}", hint="make the file with `plimsoll fit SAMPLES -o FIT`"
         ) from error
+    return fits
 
 
 def _predict(fits: Fits, asked: QueryFile) -> Predictions:

@@ -123,6 +123,14 @@ def test_a_file_without_fits_is_named(tmp_path: Path) -> None:
     assert cli("predict", "-", "-").code == 2
 
 
+def test_fits_that_were_edited_are_refused_by_name(fits: Path, tmp_path: Path) -> None:
+    edited = tmp_path / "edited.json"
+    edited.write_text(fits.read_text().replace('"parameters"', '"parametres"'))
+    result = ask(edited, ["alexnet,V100,1,50"])
+    assert result.code == 1
+    assert result.err.startswith(f"Error: {edited}: fits[0].coefficients: cannot be those of linear_fractional for ")
+
+
 def test_an_existing_file_is_replaced_and_kept_when_the_command_fails(fits: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     out.write_text("older\n")
