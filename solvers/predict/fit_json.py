@@ -152,7 +152,8 @@ def _source(document: object, path: str) -> str:
 
 
 def _number_or_infinite(fields: Fields, name: str) -> float:
-    return math.inf if fields.value(name) is None else fields.number(name)
+    """An error; of any size, for one of a technique that fails can be absurd. null = infinite."""
+    return math.inf if fields.value(name) is None else fields.number(name, at_most=sys.float_info.max)
 
 
 def _or_null(error: float) -> float | None:
