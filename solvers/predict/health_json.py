@@ -48,7 +48,10 @@ def health_from_document(document: object) -> Health:
 
 
 def _row(value: object, path: str) -> RowKey:
-    sm_percent, batch, clock_mhz = (item for item, _ in read_items(value, path))
+    items = [item for item, _ in read_items(value, path)]
+    if len(items) != len(RowKey._fields):
+        raise InvalidInput(path, f"must be {', '.join(RowKey._fields)}, not {len(items)} items")
+    sm_percent, batch, clock_mhz = items
     return RowKey(
         sm_percent=read_number(sm_percent, path, above=0.0),
         batch=read_whole(batch, path, at_least=1),

@@ -32,6 +32,7 @@ def test_what_is_written_is_read_again(health: Health) -> None:
         ({"covariance": [[1.0]]}, "of size 3"),
         ({"band": 0.0}, "band"),
         ({"rows": [[50.0, 0, 1500.0], [20.0, 4, 1500.0]]}, "rows"),
+        ({"rows": [[50.0, 8], [20.0, 4, 1500.0]]}, r"rows\[0\]: must be sm_percent, batch, clock_mhz, not 2 items"),
         ({"extra": 1}, "unknown field"),
     ],
 )
