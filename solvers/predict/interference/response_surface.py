@@ -17,6 +17,7 @@ Limits: not monotone by construction; it does not convert to the contract's rows
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from solvers.predict.even_choice import even_choice
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.interference import pressure
 from solvers.predict.interference.factor import clip_factors, known_rows
@@ -74,7 +75,7 @@ def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
     if len(rows) <= _MOST_SAMPLES:
         return rows
     ranked = rows[np.argsort(latency_ms[rows], kind="stable")]
-    return ranked[np.linspace(0, len(rows) - 1, _MOST_SAMPLES).astype(np.intp)]
+    return ranked[even_choice(len(rows), most=_MOST_SAMPLES)]
 
 
 def _weights(residuals: Reals, at: Queries, pairs: Pairs, features: Reals, networks: tuple[str, ...]) -> Reals:

@@ -86,6 +86,14 @@ def test_repeated_rows_and_rows_without_memory_change_nothing() -> None:
     np.testing.assert_allclose(memory.predict(again, queries), memory.predict(once, queries))
 
 
+def test_many_samples_are_fitted_without_comparing_all_of_them_in_pairs() -> None:
+    rng = np.random.default_rng(0)
+    batch = rng.integers(1, 33, 30_000).astype(np.float64)
+    mib = 800.0 + 25.0 * batch + rng.normal(0.0, 5.0, len(batch))
+    coefficients = memory.fit(_measured(batch.tolist(), mib.tolist()))
+    np.testing.assert_allclose(memory.predict(coefficients, _at([64])), [2400], rtol=0.01)
+
+
 def test_one_batch_is_too_few_and_the_message_says_so() -> None:
     with pytest.raises(TooFewSamples, match="two batches or more; 2 of 3 samples have it, at 1"):
         memory.fit(_measured([4, 4, 8], [540, 541, np.nan]))
