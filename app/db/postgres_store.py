@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 
 from sqlalchemy import select, text
@@ -39,11 +40,7 @@ class PostgresStore:
         self._engine = engine
         self._parts = PartCache()
         self._days: set[date] = set()
-        self._points: tuple[OperatingPoints, ...] = ()
-        self._latency_sigma: Mapping[Group, tuple[float, ...]] = {}
-        self._corrections: tuple[Correction, ...] = ()
-        self._profile_revision = self._fit_revision = 0
-        """Revisions that those were read at; 0 = never read."""
+        self._known = _Known()
         self._choices: Mapping[str, Choice] = {}
         self._choices_revision: forecasts.Revision | None = None
 
@@ -62,11 +59,11 @@ class PostgresStore:
             )
             target = await plans.load_bound(connection, "target")
             approved = await plans.load_bound(connection, "approved")
-            await self._refresh(connection, revisions.profile_revision, revisions.fit_revision)
+            known = await self._load_known(connection, revisions.profile_revision, revisions.fit_revision)
             return Snapshot(
                 at=now,
                 state=state,
-                points=self._points,
+                points=known.points,
                 target=None if target is None else target[1],
                 settings=settings,
                 windows=await _load_windows(connection, now, settings.window_s, state.services),
@@ -74,8 +71,8 @@ class PostgresStore:
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
                 memory=await policies.load_memory(connection, settings.policy),
-                latency_sigma=self._latency_sigma,
-                corrections=self._corrections,
+                latency_sigma=known.latency_sigma,
+                corrections=known.corrections,
                 choices=await self._load_choices(connection),
             )
 
@@ -161,16 +158,38 @@ class PostgresStore:
             self._choices_revision = revision
         return self._choices
 
-    async def _refresh(self, connection: AsyncConnection, profile_revision: int, fit_revision: int) -> None:
-        """Profiles and what corrects them change rarely and are long; they are read again when their revision moved."""
-        if (profile_revision, fit_revision) == (self._profile_revision, self._fit_revision):
-            return
-        if profile_revision != self._profile_revision:
+    async def _load_known(self, connection: AsyncConnection, profile_revision: int, fit_revision: int) -> "_Known":
+        """Profiles and what corrects them change rarely and are long; they are read again when their revision moved.
+
+        Snapshots are read by the tick and beside it, some of them older than others: each gets what is of its revision.
+        """
+        known = self._known
+        if (profile_revision, fit_revision) == (known.profile_revision, known.fit_revision):
+            return known
+        if profile_revision != known.profile_revision:
             loaded = await profiles.load_profiles(connection)
-            self._points = tuple(entry.points for entry in loaded)
-            self._latency_sigma = {entry.group: entry.performance.latency_sigma for entry in loaded}
-        self._corrections = tuple(row.planned for row in await health.load_all(connection))
-        self._profile_revision, self._fit_revision = profile_revision, fit_revision
+            points = tuple(entry.points for entry in loaded)
+            latency_sigma = {entry.group: entry.performance.latency_sigma for entry in loaded}
+            known = replace(known, points=points, latency_sigma=latency_sigma)
+        # The same object where nothing changed: planned times are computed anew for every other one.
+        same = {correction.group: correction for correction in self._known.corrections}
+        read = [row.planned for row in await health.load_all(connection)]
+        corrections = tuple(same[each.group] if same.get(each.group) == each else each for each in read)
+        known = replace(known, corrections=corrections, profile_revision=profile_revision, fit_revision=fit_revision)
+        self._known = known
+        return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The profiles in force and what corrects them, as of one revision of each."""
+
+    points: tuple[OperatingPoints, ...] = ()
+    latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
+    corrections: tuple[Correction, ...] = ()
+    profile_revision: int = 0
+    fit_revision: int = 0
+    """0 = never read."""
 
 
 async def _load_windows(

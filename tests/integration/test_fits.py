@@ -15,6 +15,8 @@ from app.control.refit import Candidate, RefitAnswer, RefitRequest, run_refit
 from app.control.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from app.db import fits, health, maintenance, policies, profiles, samples
 from app.db.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from app.db.profiles import Profile
 from app.db.refits import RefitOutcome, judge, refit, refit_waiting
 from app.db.tables import cluster
 from app.errors import NotFound
@@ -287,6 +289,39 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api)
 
     assert asyncio.run(work()) == [1, 0]
     assert api.get("networks/resnet50")["status"]["predictions"][0]["correction"] is None
+
+
+def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(api: Api) -> None:
+    """The tick and whoever learns share one store; meanwhile profiles change, each version with one row more."""
+
+    async def work() -> int:
+        engine = make_engine(api.url, pool_size=6)
+        store = PostgresStore(engine)
+        checked = 0
+
+        async def read() -> None:
+            nonlocal checked
+            for _ in range(15):
+                snapshot = await store.load_snapshot(NOW)
+                for points in snapshot.points:
+                    sigma = snapshot.latency_sigma[Group(points.network, points.gpu_type)]
+                    assert len(sigma) == len(points.rows)
+                    checked += 1
+
+        async def write() -> None:
+            for rows in range(2, 14):
+                batches = tuple(
+                    OperatingPoint(50.0, 1 + batch, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1) for batch in range(rows)
+                )
+                points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=batches)
+                async with engine.begin() as connection:
+                    await profiles.save_profiles(connection, [Profile(points=points, provenance="measured")], at=NOW)
+
+        await asyncio.gather(read(), read(), read(), write())
+        await engine.dispose()
+        return checked
+
+    assert asyncio.run(work()) == 45
 
 
 def test_served_samples_and_old_fits_are_not_kept_for_ever(api: Api) -> None:
