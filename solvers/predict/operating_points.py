@@ -8,17 +8,18 @@ of the two (running maxima, which leave monotone times as they are).
 Uncertainty: half the width of the 90 % interval of held-out ratios, in units of the normal distribution; outside the
 sampled shares and batches EXTRAPOLATION_SIGMA per doubling comes on top.
 
-Watts and memory come from their fits, else from the present profile; without either, watts are the most that the share
-of the GPU could draw, and memory is that on another GPU type, else the most that any relative takes; without relatives
-it is refused: nobody should guess what fits into a GPU.
+Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
+without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else the
+most that any relative takes; without relatives it is refused: nobody should guess what fits into a GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 
+from solvers.predict import memory
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.interference import pressure
@@ -214,20 +215,23 @@ def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts
 
 
 def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
-    """From the fit on the GPU type, else from one on another: what a network loads is the same everywhere."""
-    fitted = predict_quantity(fits, "memory_mib", queries)
-    for fit in fits.of("memory_mib"):
-        if np.isnan(fitted).any() and fit.group.network == queries.network[0]:
-            moved = replace(queries, gpu_type=(fit.group.gpu_type,) * len(queries))
-            fitted = np.where(np.isnan(fitted), predict_quantity(fits, "memory_mib", moved), fitted)
-    return fitted
+    """The most to expect; of the fit on the GPU type, else of another one: what a network loads is the same everywhere.
+
+    NaN where the network's memory was fitted nowhere.
+    """
+    network, gpu_type = queries.network[0], queries.gpu_type[0]
+    of_network = [fit for fit in fits.of("memory_mib") if fit.group.network == network]
+    if not of_network:
+        return np.full(len(queries), np.nan)
+    fit = next((fit for fit in of_network if fit.group.gpu_type == gpu_type), of_network[0])
+    return memory.predict_upper(fit.coefficients, queries)
 
 
 def _memory_at(points: OperatingPoints, batch: int) -> float:
     """Of the smallest batch that is not smaller, else in proportion to the largest one."""
     rows = sorted((row.batch, row.memory_mib) for row in points.rows)
     largest, memory_mib = rows[-1]
-    return next((memory for size, memory in rows if size >= batch), memory_mib * batch / largest)
+    return next((mib for size, mib in rows if size >= batch), memory_mib * batch / largest)
 
 
 def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
