@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.fit import NORMAL_95, TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predict_fit import predict_fit, ratio_quantile
@@ -100,7 +100,8 @@ def estimate_on_gpu_type(fits: Fits, queries: Queries, *, known_on: str, speed_r
     base = fits.find("latency_ms", Group(target.network, known_on))
     if base is None:
         raise TooFewSamples(f"{target.network} has no fit on {known_on}, so it cannot be moved to {target.gpu_type}")
-    own = (np.log(ratio_quantile(base.quality, 0.95)) - np.log(ratio_quantile(base.quality, 0.05))) / (2 * 1.645)
+    low, high = (ratio_quantile(base.quality, level) for level in (0.05, 0.95))
+    own = np.log(high / low) / (2.0 * NORMAL_95)
     ratios = _log_ratios(fits, queries, moved)
     if len(ratios):
         level = np.median(ratios, axis=0)

@@ -12,6 +12,7 @@ choice then passes it over.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal, Protocol
 
 from solvers.predict.samples import Group, Queries, Reals, Samples
@@ -22,6 +23,8 @@ them was never sampled; both are of a GPU type (network "")."""
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Levels at which a Quality knows the quantile of measured / predicted."""
+NORMAL_95 = NormalDist().inv_cdf(0.95)
+"""Normal deviate of the 95 % quantile: 1.645 standard deviations, half the width of a 90 % interval."""
 
 
 class TooFewSamples(ValueError):

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from solvers.predict.fit import NORMAL_95
 from solvers.predict.samples import Reals
 
 COMMON_SHARE = 0.5
@@ -154,19 +155,15 @@ def log_factors(health: Health, keys: Sequence[RowKey], latency_sigma: Reals, z:
 
     Without evidence z · sigma: rows that are stated as exact stay as they are. Slower than stated is believed at once;
     faster only as far as the quantile of the evidence says, also where the row itself claims to be exact. Under alarm
-    faster is not believed at all, and what fell short lately comes on top.
+    faster is not believed at all, and what fell short lately comes on top, as if it were a standard deviation.
     """
     mean, sd, first = row_beliefs(health, keys, latency_sigma)
     careful = np.maximum(mean, 0.0) + z * latency_sigma * np.minimum(sd / first, 1.0)
     if health.is_alarmed:
-        guarded: Reals = careful + GUARD_Z * health.shortfall
+        guarded: Reals = careful + NORMAL_95 * health.shortfall
         return guarded
     factors: Reals = np.minimum(mean + z * sd, careful)
     return factors
-
-
-GUARD_Z = 1.6448536269514722
-"""Normal deviate of the 95 % quantile, of the shortfall as if it were a standard deviation."""
 
 
 class _Filter:

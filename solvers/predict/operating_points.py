@@ -9,8 +9,8 @@ Uncertainty: half the width of the 90 % interval of held-out ratios, in units of
 sampled shares and batches EXTRAPOLATION_SIGMA per doubling comes on top.
 
 Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
-without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else the
-most that any relative takes; without relatives it is refused: nobody should guess what fits into a GPU.
+without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else
+the most that any relative takes; without relatives it is refused: nobody should guess what fits into a GPU.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from solvers.predict import memory
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.fit import NORMAL_95, Coefficients, TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.interference import pressure
 from solvers.predict.latency.decomposition import Times, decompose, split
@@ -39,8 +39,6 @@ TYPICAL_PRESSURE = 0.34
 EXTRAPOLATION_SIGMA = 0.15
 """Of ln latency, per doubling: fits of 16 RaPP networks without their largest batch are off by 0.12 there (root mean
 square of 231 rows), and without shares below twice the least one by 0.18 (49 rows)."""
-NORMAL_90 = 1.6448536269514722
-"""Normal deviate of the ends of a 90 % interval."""
 DEFAULT_SHARES = tuple(float(share) for share in range(10, 101, 10))
 DEFAULT_BATCHES = (1, 2, 4, 8, 16)
 
@@ -106,7 +104,7 @@ def make_performance(fits: Fits, group: Group, grid: Grid, facts: Facts) -> Perf
     predicted = predict_latency(fits, queries, layers=facts.layers, coverage=0.9)
     alone_ms = _monotone(predicted.latency_ms * _clock_ratios(conditions, facts), grid)
     times = _split(queries, alone_ms, conditions, facts)
-    spread = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_90)
+    spread = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_95)
     sigma = np.hypot(spread, EXTRAPOLATION_SIGMA * _doublings_outside(queries, facts.sampled))
     figures = zip(
         times.transfer_ms.tolist(),
