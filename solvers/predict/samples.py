@@ -58,15 +58,16 @@ class Queries:
 
     def take(self, rows: Indices) -> Self:
         """The queries at these positions, in their order."""
+        numbers = rows.tolist()
         return type(self)(
-            network=_pick(self.network, rows),
-            gpu_type=_pick(self.gpu_type, rows),
+            network=_pick(self.network, numbers),
+            gpu_type=_pick(self.gpu_type, numbers),
             batch=self.batch[rows],
             sm_percent=self.sm_percent[rows],
             clock_mhz=self.clock_mhz[rows],
             time_quota_percent=self.time_quota_percent[rows],
             power_limit_w=self.power_limit_w[rows],
-            neighbours=_pick(self.neighbours, rows),
+            neighbours=_pick(self.neighbours, numbers),
         )
 
     def alone(self) -> Self:
@@ -75,12 +76,17 @@ class Queries:
 
     def groups(self) -> Mapping[Group, Indices]:
         """Positions of the rows of every (network, GPU type), groups sorted by name."""
-        keys = list(zip(self.network, self.gpu_type, strict=True))
-        number = {key: index for index, key in enumerate(sorted(set(keys)))}
-        numbers = np.fromiter(map(number.__getitem__, keys), dtype=np.intp, count=len(keys))
-        order = np.argsort(numbers, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(numbers, minlength=len(number)))[:-1])
-        return {Group(*key): rows for key, rows in zip(number, parts, strict=False)}
+        networks, network = _number(self.network)
+        gpu_types, gpu_type = _number(self.gpu_type)
+        number = network * len(gpu_types) + gpu_type
+        is_few = len(networks) * len(gpu_types) <= np.iinfo(np.uint16).max
+        # 16 bits are sorted in linear time.
+        order = np.argsort(number.astype(np.uint16) if is_few else number, kind="stable")
+        sizes = np.bincount(number)
+        present = np.flatnonzero(sizes)
+        pairs = (divmod(each, len(gpu_types)) for each in present.tolist())
+        names = [Group(networks[row], gpu_types[column]) for row, column in pairs]
+        return dict(zip(names, np.split(order, np.cumsum(sizes[present])[:-1]), strict=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,8 +159,17 @@ def make_samples(
     )
 
 
-def _pick(entries: tuple[Entry, ...], rows: Indices) -> tuple[Entry, ...]:
-    return itemgetter(*rows.tolist())(entries) if len(rows) > 1 else tuple(entries[row] for row in rows.tolist())
+def _pick(entries: tuple[Entry, ...], rows: list[int]) -> tuple[Entry, ...]:
+    return itemgetter(*rows)(entries) if len(rows) > 1 else tuple(entries[row] for row in rows)
+
+
+def _number(names: tuple[str, ...]) -> tuple[list[str], Indices]:
+    """The distinct names, sorted, and (N,) the position of each name among them."""
+    distinct = sorted(set(names))
+    if len(distinct) <= 1:
+        return distinct, np.zeros(len(names), dtype=np.intp)
+    position = {name: index for index, name in enumerate(distinct)}
+    return distinct, np.fromiter(map(position.__getitem__, names), dtype=np.intp, count=len(names))
 
 
 def _column(values: Sequence[float] | Reals | None, size: int, otherwise: float) -> Reals:

@@ -55,18 +55,20 @@ def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[
 _LATENCY = "solvers.predict.latency"
 
 LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
-    "latency_ms": _learners(
-        _LATENCY,
-        "hierarchical_kriging",
-        "gaussian_process",
-        "linear_fractional",
-        "locally_weighted",
-        "piecewise_linear",
-        "throttling",
-        pooled=("hierarchical_kriging",),
-    )
-    # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
-    + (Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=4),),
+    "latency_ms": (
+        *_learners(
+            _LATENCY,
+            "hierarchical_kriging",
+            "gaussian_process",
+            "linear_fractional",
+            "locally_weighted",
+            "piecewise_linear",
+            "throttling",
+            pooled=("hierarchical_kriging",),
+        ),
+        # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
+        Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
+    ),
     "power_w": _learners("solvers.predict.power", "roofline", "duty_cycle", pooled=("roofline",)),
     "memory_mib": _learners("solvers.predict", "memory"),
 }

@@ -52,8 +52,13 @@ def fit_two_segments(sm_percent: Reals, latency_ms: Reals, *, weight: Reals) -> 
     if len(shares) < LEAST_SHARES:
         raise TooFewSamples(f"two segments need {LEAST_SHARES} distinct SM shares, not {len(shares)}")
 
+    # Per share (N, 3) the functions that the module's docstring names; only the last depends on the breakpoint.
+    basis = np.stack([weight, weight * (shares[-1] - sm_percent), weight], axis=1)
+    weighted_ms = latency_ms * weight
+
     def solve(breakpoint_percent: float) -> tuple[Reals, float]:
-        return nnls(_basis(sm_percent, breakpoint_percent) * weight[:, None], latency_ms * weight)
+        np.multiply(weight, np.maximum(breakpoint_percent - sm_percent, 0.0), out=basis[:, 2])
+        return nnls(basis, weighted_ms)
 
     breakpoint_percent = _minimum(lambda share: solve(share)[1], low=float(shares[1]), high=float(shares[-2]))
     level, fall, extra_fall = solve(breakpoint_percent)[0]
@@ -63,12 +68,6 @@ def fit_two_segments(sm_percent: Reals, latency_ms: Reals, *, weight: Reals) -> 
         slope_before=float(-fall - extra_fall),
         slope_after=float(-fall),
     )
-
-
-def _basis(sm_percent: Reals, breakpoint_percent: float) -> Reals:
-    """(N, 3): the functions that the module's docstring names."""
-    below = np.maximum(breakpoint_percent - sm_percent, 0.0)
-    return np.stack([np.ones_like(sm_percent), sm_percent.max() - sm_percent, below], axis=1)
 
 
 def _minimum(misfit: Callable[[float], float], *, low: float, high: float) -> float:

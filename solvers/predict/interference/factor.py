@@ -37,7 +37,9 @@ class InterferenceTechnique(Protocol):
 
 def neighbour_counts(queries: Queries) -> Indices:
     """(N,) how many neighbours each row has."""
-    return np.array(list(map(len, queries.neighbours)), dtype=np.intp)
+    if not any(queries.neighbours):
+        return np.zeros(len(queries), dtype=np.intp)
+    return np.fromiter(map(len, queries.neighbours), dtype=np.intp, count=len(queries))
 
 
 def colocated_rows(samples: Samples) -> Indices:

@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 
+from solvers.predict.interference.factor import neighbour_counts
 from solvers.predict.samples import Indices, Queries, Reals
 
 
@@ -32,8 +33,8 @@ class Pairs:
 
 def pairs_of(queries: Queries) -> Pairs:
     """The neighbours of these queries in columns."""
-    counts = list(map(len, queries.neighbours))
-    everybody = list(chain.from_iterable(queries.neighbours))
+    counts = neighbour_counts(queries)
+    everybody = list(chain.from_iterable(queries.neighbours)) if counts.any() else []
     return Pairs(
         row=np.repeat(np.arange(len(queries), dtype=np.intp), counts),
         network=tuple([neighbour.network for neighbour in everybody]),

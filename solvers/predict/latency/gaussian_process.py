@@ -20,7 +20,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
 from solvers.predict.fit import Coefficients, TooFewSamples
@@ -37,7 +37,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.latency.mesh import interpolate, make_nodes
+from solvers.predict.latency.mesh import interpolate, limit_nodes, make_nodes, mesh_points
 from solvers.predict.latency.student_noise import weigh
 from solvers.predict.samples import Indices, Queries, Reals, Samples
 
@@ -100,8 +100,7 @@ def fit(samples: Samples) -> Coefficients:
     posterior = _learn(logs, np.log(samples.latency_ms))
     trusted = _trusted_range(logs)
     axes = _axes(logs, trusted)
-    nodes = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
-    table = _read(posterior, nodes).round(_DIGITS)
+    table = _read(posterior, mesh_points(axes)).round(_DIGITS)
     return Coefficients(
         arrays={
             "log_batch": axes[BATCH],
@@ -156,21 +155,33 @@ def _read(posterior: _Posterior, logs: Reals) -> Reals:
 def _most_likely(logs: Reals, trend: Reals, surprise: Reals) -> _Scales:
     """The scales of the grid with the greatest posterior probability; of equals the first."""
     by_trend = (trend * _TREND_SPREAD**2) @ trend.T
+    amplitude, noise = np.array(list(product(_AMPLITUDES, _NOISES))).T
+    log_prior = -0.5 * (np.log(amplitude / _USUAL_AMPLITUDE) ** 2 + np.log(noise / _USUAL_NOISE) ** 2)
     best, best_score = _Scales(_USUAL_AMPLITUDE, _USUAL_NOISE, (1.0, 1.0, 1.0, 1.0)), -np.inf
     for batch_length, length in product(_BATCH_LENGTHS, _OTHER_LENGTHS):
         lengths = (batch_length, length, length, length)
-        correlation = _matern(logs, logs, lengths)
-        for amplitude, noise in product(_AMPLITUDES, _NOISES):
-            covariance = by_trend + amplitude**2 * correlation
-            covariance[np.diag_indices_from(covariance)] += noise**2
-            factor = np.linalg.cholesky(covariance)
-            whitened = solve_triangular(factor, surprise, lower=True, check_finite=False)
-            likelihood = -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum())
-            distance = np.log([amplitude / _USUAL_AMPLITUDE, noise / _USUAL_NOISE])
-            score = likelihood - 0.5 * float(distance @ distance)
-            if score > best_score:
-                best, best_score = _Scales(amplitude, noise, lengths), score
+        covariance = by_trend + amplitude[:, None, None] ** 2 * _matern(logs, logs, lengths)
+        covariance += noise[:, None, None] ** 2 * np.eye(len(logs))
+        scores = _log_likelihood(covariance, surprise) + log_prior
+        chosen = int(np.argmax(scores))
+        if scores[chosen] > best_score:
+            best, best_score = _Scales(float(amplitude[chosen]), float(noise[chosen]), lengths), scores[chosen]
     return best
+
+
+def _log_likelihood(covariance: Reals, surprise: Reals) -> Reals:
+    """(S,) of (N,) values under S covariances (S, N, N), less a constant.
+
+    The last row of the factor of [[K, y], [yᵀ, c]] is L⁻¹y: with it, one call factorises and solves.
+    """
+    count, size = covariance.shape[:2]
+    bordered = np.empty((count, size + 1, size + 1))
+    bordered[:, :size, :size] = covariance
+    bordered[:, size, :size] = bordered[:, :size, size] = surprise
+    bordered[:, size, size] = np.finfo(np.float64).max  # Any c that is large enough.
+    factor = np.linalg.cholesky(bordered)
+    whitened, diagonal = factor[:, size, :size], np.diagonal(factor, axis1=1, axis2=2)[:, :size]
+    return np.asarray(-0.5 * (whitened**2).sum(axis=1) - np.log(diagonal).sum(axis=1))
 
 
 def _trend(logs: Reals, centre: Reals) -> Reals:
@@ -217,10 +228,7 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
             for low, high in pairwise(values)
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))
-    while np.prod([len(axis) for axis in axes]) > _MOST_NODES:
-        longest = int(np.argmax([len(axis) for axis in axes]))
-        axes[longest] = make_nodes(axes[longest], most=len(axes[longest]) - 1)
-    return tuple(axes)
+    return limit_nodes(tuple(axes), most=_MOST_NODES)
 
 
 def _even_choice(count: int, most: int) -> Indices:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag, cho_factor, cho_solve
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 
 from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, TIME_QUOTA_PERCENT
 from solvers.predict.latency.mesh import Corners, find_corners, make_nodes
@@ -166,15 +166,17 @@ def find_posterior(
     z = start
     for step in range(_STEPS):
         sharpness = _SHARPNESS if is_near else min(_SHARPNESS, _FIRST_SHARPNESS + _SHARPENING * step)
-        share = run_weight(readings, z, sharpness=sharpness)
-        residual = measured - log_latency(readings, z, sharpness=sharpness)
+        run, launch = readings.run @ z, readings.launch @ z
+        longer = _longer(run, launch, sharpness)
+        residual = measured - longer
         is_weighing = is_near or step >= _PLAIN_STEPS
         weight = (weigh(residual / noise) if is_weighing else np.ones(len(measured))) / noise**2
-        slope = diags_array(share) @ readings.run + diags_array(1.0 - share) @ readings.launch
-        weighted = slope.T @ diags_array(weight)
-        gain = (weighted @ slope).toarray()
+        slope = _slope(readings, np.exp(sharpness * (run - longer)))
+        back = slope.T
+        gain = back @ (weight[:, None] * slope.toarray())
         factor = cho_factor(prior.precision + gain, lower=True, check_finite=False)
-        from_mean = cho_solve(factor, weighted @ (residual + slope @ (z - prior.mean)), check_finite=False)
+        pull = back @ (weight * (residual + slope @ (z - prior.mean)))
+        from_mean = cho_solve(factor, pull, check_finite=False)
         change = (_LATE_STEP if is_weighing else 1.0) * (prior.mean + from_mean - z)
         z = z + change
         if np.abs(change).max() < _SETTLED:
@@ -205,6 +207,16 @@ def _launch_covariance(nodes: Nodes) -> Reals:
     run_to_run = _JUMP**2 * np.exp(-between_shares) + _RUN_TO_RUN**2 * np.eye(shares)
     every_share = np.kron(np.ones((shares, shares)), _LEVEL**2 + _QUOTA_BEND**2 * _matern(between_quotas))
     return np.asarray(every_share + np.kron(run_to_run, np.exp(-between_quotas)) + _GRAIN**2 * np.eye(shares * quotas))
+
+
+def _slope(readings: Readings, share: Reals) -> csr_array:
+    """(N, D) how the longer of both changes with z, where this share (N,) of a change of the run surface shows."""
+    rows = len(share)
+    parts = [
+        Corners(surface.indices.astype(np.intp).reshape(rows, -1), surface.data.reshape(rows, -1) * weight[:, None])
+        for surface, weight in ((readings.run, share), (readings.launch, 1.0 - share))
+    ]
+    return _sparse(parts, [0, 0], readings.run.shape[1])
 
 
 def _longer(run: Reals, launch: Reals, sharpness: float) -> Reals:

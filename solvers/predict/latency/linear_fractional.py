@@ -138,6 +138,26 @@ def _latency_ms(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     return latency_ms
 
 
+def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
+    """(N, P) derivatives of ln latency by the parameters."""
+    basis, linear = _basis(parameters[_OFFSET:_HOST], terms), parameters[_LINEAR]
+    gpu_ms, by_share = basis @ linear, basis[:, :2] @ linear[:2]
+    slopes = np.empty((len(gpu_ms), len(parameters)))
+    slopes[:, _LINEAR] = basis
+    slopes[:, _OFFSET] = -by_share / (terms.sm_percent + parameters[_OFFSET])
+    slopes[:, _CLOCK_EXPONENT] = -by_share * terms.log_clock
+    slopes[:, _QUOTA_EXPONENT] = -gpu_ms * terms.log_quota
+    gpu_weight = (gpu_ms + _LEAST_MS) / _latency_ms(parameters, terms, log_quotas)
+    gpu_share = gpu_weight**_SHARPNESS
+    slopes[:, :_HOST] *= (gpu_share / (gpu_ms + _LEAST_MS))[:, None]
+    host_ms = np.cumsum(parameters[_HOST:])[::-1]
+    between = np.stack([np.interp(terms.log_quota, log_quotas, knot) for knot in np.eye(len(log_quotas))], axis=1)
+    # What one knot adds counts at its own quota and all lower ones.
+    by_knot = np.cumsum(between / (host_ms + _LEAST_MS), axis=1)[:, ::-1]
+    slopes[:, _HOST:] = (1.0 - gpu_share)[:, None] * by_knot
+    return slopes
+
+
 def _basis(shape: Reals, terms: _Terms) -> Reals:
     """(N, 4): what the coefficients of the affine terms are multiplied with, for (offset, clock and quota exponent)."""
     offset, clock_exponent, quota_exponent = shape
@@ -165,9 +185,14 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
         errors = np.log(_latency_ms(parameters(searched), terms, log_quotas) / latency_ms)
         return np.append(errors, _RIDGE * searched)
 
+    def slopes(searched: Reals) -> Reals:
+        by_parameter = _log_slopes(parameters(searched), terms, log_quotas) * units
+        return np.concatenate([by_parameter[:, is_free], _RIDGE * np.eye(len(searched))])
+
     solution = least_squares(
         residuals,
         np.maximum(start / units, _LEAST_START)[is_free],
+        jac=slopes,
         bounds=(0.0, most[is_free]),
         loss="soft_l1",
         f_scale=_OUTLIER,

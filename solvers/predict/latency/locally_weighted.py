@@ -7,13 +7,13 @@
 with d the distance to the nearest of the measured conditions, h that to the (k + 1)-th nearest, and n_i how often
 condition i was measured (repetitions are averaged). The trend is the linear-fractional fit. The number k and the metric
 are those with the least leave-one-out error, which linear regression gives in closed form: e_i / (1 - l_ii), l_ii the
-weight of sample i in its own prediction.
+weight of sample i in its own prediction. The correction is tabulated at a mesh of conditions and interpolated between.
 
 Source: InSS, section on GPU running time (LWR over batch and p · SMs), after Cleveland & Devlin 1988. Ours: logarithms,
 so that errors are relative and latencies positive; residuals of a trend instead of plain latencies, which a few
 samples across two decades do not carry; Gaussian weights, which leave no query without neighbours. Wins from a dozen
 samples on, where steps of the hardware or the host depart from any formula. Limits: not monotone; an outlier pulls its
-neighbourhood; an answer costs as much as there are samples, so queries that repeat are answered once. Outside the
+neighbourhood; of four conditions that all vary, the mesh holds little more than the measured values. Outside the
 measured range the correction stays what it is at the edge, and no correction exceeds the largest seen.
 """
 
@@ -26,14 +26,13 @@ from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.conditions import (
     BATCH,
     Flags,
-    MeasuredRange,
-    clip_to_measured,
     highest_clock_mhz,
     log_conditions,
     measured_range,
     sorted_samples,
     varies,
 )
+from solvers.predict.latency.mesh import interpolate, limit_nodes, make_nodes, mesh_points, refine
 from solvers.predict.samples import Indices, Queries, Reals, Samples
 
 _NEIGHBOURS = (2, 3, 4, 6, 9, 13, 20)
@@ -43,15 +42,19 @@ _METRICS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _ROUNDS = 2  # Of choosing one after the other; a third changes nothing that leave-one-out can tell.
 _RIDGE = 0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
 _MOST_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
-_CHUNK = 4096  # Queries at once: 13 MB of weights for 400 samples.
+_MOST_NODES = 2000  # Of the table: 20 kB of JSON.
+_ENOUGH_NODES = 1000  # Up to so many, gaps between measured values are divided.
+_MOST_VALUES = 40  # Measured values of one condition that become nodes.
+_DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
+_MOST_WEIGHTS = 2_000_000  # At once: 16 MB.
 _SMALLEST = 1e-9  # Squared distances below are rounding: of conditions that differ in millionths.
-_TREND = "trend."
-"""Prefix of the trend's coefficients."""
+_TREND, _AXIS = "trend.", "axis."
+"""Prefixes of the trend's coefficients, and of the table's nodes per condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Points:
-    """What is regressed: K measured conditions, of which D vary."""
+class Points:
+    """What is regressed: K measured conditions, along the D of them that vary."""
 
     logs: Reals
     """(K, D)"""
@@ -70,61 +73,55 @@ def fit(samples: Samples) -> Coefficients:
     columns = np.flatnonzero(varies(measured_range(logs)))
     points = _merge(logs[:, columns], residual)
     metric, neighbours = _choose(points, is_batch=columns == BATCH)
+    axes = _axes(points, metric)
+    table = _tabulate(points, mesh_points(axes), metric, neighbours)
     return Coefficients(
         arrays={
             **{_TREND + name: array for name, array in trend.arrays.items()},
-            "columns": columns.astype(np.float64),
+            **{f"{_AXIS}{column}": axis for column, axis in zip(columns, axes, strict=True)},
             "metric": metric,
             "neighbours": np.array(float(neighbours)),
-            "logs": points.logs,
-            "residual": points.residual,
-            "count": points.count,
+            "log_correction": table.reshape([len(axis) for axis in axes]),
         }
     )
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
-    """(N,) latencies in ms; time and memory grow with the number of distinct conditions among the queries."""
-    distinct, row_of_query = _distinct(queries)
-    chunks = [distinct[start : start + _CHUNK] for start in range(0, len(distinct), _CHUNK)]
-    answers = [_predict_distinct(coefficients, queries.take(chunk)) for chunk in chunks]
-    return np.concatenate([*answers, np.empty(0)])[row_of_query]
-
-
-def _distinct(queries: Queries) -> tuple[Indices, Indices]:
-    """Positions of one query per condition, and for every query which of them is its own."""
-    key: Indices = np.zeros(len(queries), dtype=np.intp)
-    for column in (queries.batch, queries.sm_percent, queries.clock_mhz, queries.time_quota_percent):
-        values, code = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            key = np.unique(key * len(values) + code, return_inverse=True)[1]
-    _, first, row_of_query = np.unique(key, return_index=True, return_inverse=True)
-    return first, row_of_query
-
-
-def _predict_distinct(coefficients: Coefficients, queries: Queries) -> Reals:
+    """(N,) latencies in ms."""
     arrays = coefficients.arrays
-    trend = Coefficients(
-        arrays={name.removeprefix(_TREND): array for name, array in arrays.items() if name.startswith(_TREND)}
+    trend, axes = (
+        {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        for prefix in (_TREND, _AXIS)
     )
-    logs = log_conditions(queries, highest_clock_mhz=float(trend.arrays["highest_clock_mhz"]))
-    inside, _ = clip_to_measured(logs, MeasuredRange(*trend.arrays["measured_range"]))
-    points = _Points(logs=arrays["logs"], residual=arrays["residual"], count=arrays["count"])
-    at = inside[:, arrays["columns"].astype(np.intp)]
-    correction, _ = _regress(points, at, arrays["metric"], int(arrays["neighbours"]))
-    bounded = np.clip(correction, points.residual.min(), points.residual.max())
-    latency_ms: Reals = linear_fractional.predict(trend, queries) * np.exp(bounded)
-    return latency_ms
+    logs = log_conditions(queries, highest_clock_mhz=float(trend["highest_clock_mhz"]))
+    columns = sorted(map(int, axes))
+    along = tuple(axes[str(column)] for column in columns)
+    correction = interpolate(along, arrays["log_correction"], logs[:, columns])
+    return linear_fractional.predict(Coefficients(arrays=trend), queries) * np.exp(correction)
 
 
-def _merge(logs: Reals, residual: Reals) -> _Points:
+def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
+    """Per condition the nodes of the table: measured values, and more where points are far apart by the metric."""
+    measured = tuple(make_nodes(values, most=_MOST_VALUES) for values in points.logs.T)
+    return refine(limit_nodes(measured, most=_MOST_NODES), scales=metric, most=_ENOUGH_NODES)
+
+
+def _tabulate(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
+    """(M,) corrections at (M, D) conditions, within those seen."""
+    parts = np.array_split(at, -(-len(at) * len(points.count) // _MOST_WEIGHTS))
+    corrections = np.concatenate([regress(points, part, metric, neighbours)[0] for part in parts])
+    bounded: Reals = np.clip(corrections, points.residual.min(), points.residual.max()).round(_DIGITS)
+    return bounded
+
+
+def _merge(logs: Reals, residual: Reals) -> Points:
     """Repetitions of a condition as one point."""
     distinct, point_of_row = np.unique(logs, axis=0, return_inverse=True)
     count = np.bincount(point_of_row).astype(np.float64)
-    return _Points(logs=distinct, residual=np.bincount(point_of_row, weights=residual) / count, count=count)
+    return Points(logs=distinct, residual=np.bincount(point_of_row, weights=residual) / count, count=count)
 
 
-def _choose(points: _Points, *, is_batch: Flags) -> tuple[Reals, int]:
+def _choose(points: Points, *, is_batch: Flags) -> tuple[Reals, int]:
     """The metric (D,) and k with the least leave-one-out error, by turns from 1 and the middle k."""
     judged = np.unique(np.linspace(0, len(points.count) - 1, _MOST_JUDGED).astype(np.intp))
     metric = np.ones(len(is_batch))
@@ -137,15 +134,15 @@ def _choose(points: _Points, *, is_batch: Flags) -> tuple[Reals, int]:
     return metric, neighbours
 
 
-def _left_out_error(points: _Points, judged: Indices, metric: Reals, neighbours: int) -> float:
+def _left_out_error(points: Points, judged: Indices, metric: Reals, neighbours: int) -> float:
     """Mean |ln measured / predicted| of the judged points, each predicted without itself."""
-    predicted, own_weight = _regress(points, points.logs[judged], metric, neighbours)
+    predicted, own_weight = regress(points, points.logs[judged], metric, neighbours)
     own_weight *= points.count[judged]  # At its own place a point's kernel weight is 1.
     left_out = (points.residual[judged] - predicted) / (1.0 - own_weight)
     return float(np.average(np.abs(left_out), weights=points.count[judged]))
 
 
-def _regress(points: _Points, at: Reals, metric: Reals, neighbours: int) -> tuple[Reals, Reals]:
+def regress(points: Points, at: Reals, metric: Reals, neighbours: int) -> tuple[Reals, Reals]:
     """(Q,) local regression at `at` (Q, D), and (Q,) the weight that a sample right there would have in it."""
     weight = _weights(points, at, metric, neighbours)
     centre = points.logs.mean(axis=0)
@@ -158,7 +155,7 @@ def _regress(points: _Points, at: Reals, metric: Reals, neighbours: int) -> tupl
     return (influence * moments).sum(axis=1), (influence * asked).sum(axis=1)
 
 
-def _weights(points: _Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
+def _weights(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
     """(Q, K): w_i of the module's docstring."""
     known, asked = points.logs * metric, at * metric
     squared = (asked**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2.0 * asked @ known.T

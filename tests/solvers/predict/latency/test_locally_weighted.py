@@ -1,11 +1,13 @@
 """Locally weighted regression follows what no formula says, and stays near it where nothing was measured."""
 
+import json
+
 import numpy as np
 import pytest
 
 from solvers.predict.fit import TooFewSamples
 from solvers.predict.latency import linear_fractional
-from solvers.predict.latency.locally_weighted import fit, predict
+from solvers.predict.latency.locally_weighted import Points, fit, predict, regress
 from solvers.predict.samples import Reals, Samples, make_queries, make_samples
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo, rapp_full_quota
 from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
@@ -59,22 +61,45 @@ def test_far_outside_the_correction_stays_what_it_is_at_the_edge() -> None:
     assert far == pytest.approx(edge)
 
 
-def test_queries_that_repeat_get_one_answer_each_in_their_own_order() -> None:
+def test_answers_do_not_depend_on_what_else_is_asked() -> None:
     coefficients = fit(step_samples())
     at = step_samples().at
     order = np.random.default_rng(0).integers(0, len(at), 500)
     np.testing.assert_array_equal(predict(coefficients, at.take(order)), predict(coefficients, at)[order])
 
 
-def test_more_queries_than_one_chunk_are_answered_like_few() -> None:
-    coefficients = fit(step_samples())
-    random = np.random.default_rng(1)
-    size = 9000
-    asked = make_queries(
-        ["a"] * size, ["V100-16GB"] * size, batch=random.uniform(1, 8, size), sm_percent=random.uniform(5, 100, size)
+@pytest.mark.parametrize("network", ["resnet101", "efficientnet_b1", "densenet121"])
+def test_between_the_nodes_of_its_table_it_is_off_by_far_less_than_from_measurements(network: str) -> None:
+    samples = rapp_full_quota(network)
+    coefficients = fit(samples)
+    trend = linear_fractional.fit(samples)
+    assert coefficients.arrays["metric"].shape == (2,)  # Batch and share vary.
+    residual = np.log(samples.latency_ms / linear_fractional.predict(trend, samples.at))
+    logs = np.log(np.stack([samples.at.batch, samples.at.sm_percent], axis=1))
+    random = np.random.default_rng(0)
+    asked = random.uniform(logs.min(axis=0), logs.max(axis=0), (500, 2))
+    metric, neighbours = coefficients.arrays["metric"], int(coefficients.arrays["neighbours"])
+    exact, _ = regress(Points(logs=logs, residual=residual, count=np.ones(len(logs))), asked, metric, neighbours)
+    at = make_queries(["a"] * 500, ["T4"] * 500, batch=np.exp(asked[:, 0]), sm_percent=np.exp(asked[:, 1]))
+    tabulated = np.log(predict(coefficients, at) / linear_fractional.predict(trend, at))
+    off = np.abs(tabulated - np.clip(exact, residual.min(), residual.max()))
+    assert off.mean() < 0.05 * held_out_errors("locally_weighted", samples).mean()
+
+
+def test_its_coefficients_stay_small_however_many_conditions_vary() -> None:
+    random = np.random.default_rng(4)
+    size = 500
+    at = make_queries(
+        ["a"] * size,
+        ["V100-16GB"] * size,
+        batch=random.uniform(1.0, 64.0, size),
+        sm_percent=random.uniform(2.0, 100.0, size),
+        clock_mhz=random.uniform(500.0, 1500.0, size),
+        time_quota_percent=random.uniform(10.0, 100.0, size),
     )
-    some = np.array([0, 4095, 4096, 8999])
-    np.testing.assert_allclose(predict(coefficients, asked)[some], predict(coefficients, asked.take(some)), rtol=1e-12)
+    coefficients = fit(make_samples(at, 20.0 * at.batch / at.sm_percent + 1500.0 / at.clock_mhz))
+    written = {name: array.tolist() for name, array in coefficients.arrays.items()}
+    assert len(json.dumps(written)) < 50_000
 
 
 def test_no_queries_have_no_answers() -> None:
