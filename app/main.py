@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -43,7 +42,7 @@ from app.db.leader import Leader
 from app.db.listen import Listener
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
-from app.db.refits import refit_waiting
+from app.db.refits import Attempts, refit_waiting
 from app.db.targets import COMMAND_CHANNEL
 from app.db.transaction import Engine, transaction, translated
 from app.errors import PlimsollError, Unavailable
@@ -177,7 +176,7 @@ async def running_controller(
 def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[SlowJob, ...]:
     """What the leader does beside its ticks."""
     forecasts, learner = PostgresForecasts(engine), Learner(store=store, clock=clock)
-    tried: dict[str, datetime] = {}
+    attempts = Attempts()
 
     async def choose() -> None:
         with translated():
@@ -189,7 +188,7 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
 
     async def refit() -> None:
         run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
-        await refit_waiting(engine, run, layers=load_layers(), now=clock.now, tried=tried)
+        await refit_waiting(engine, run, layers=load_layers(), now=clock.now, attempts=attempts)
 
     return (
         SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),

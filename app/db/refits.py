@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,8 @@ from solvers.state import Mode
 
 MOST_OWN, MOST_OTHERS = 4000, 2000
 """Newest samples that one refit works on: a few seconds for one network with all techniques."""
+RETRY_AFTER = timedelta(minutes=15)
+"""A refit that was killed at its limit, or that failed, is tried again after so long."""
 ACTOR = "controller"
 FITTED = "fitted"
 """The sources of profiles that refits made begin with it."""
@@ -54,31 +56,52 @@ async def refit(
 
     Raises NotFound, and InvalidRequest when nothing is known of it.
     """
+    at = now()
     async with transaction(engine) as connection:
-        request = await load_request(connection, network, layers=layers, source=actor, now=now())
+        request = await load_request(connection, network, layers=layers, source=actor, now=at)
     answer = await run(request)
+    # A fit is as old as what it knows: samples that came in while it was made still wait for the next one.
     async with transaction(engine) as connection:
         await lock_object(connection, "Fits", network)
-        return await save_answer(connection, network, answer, at=now(), actor=actor, apply=apply)
+        return await save_answer(connection, network, answer, at=at, actor=actor, apply=apply)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """What the leader tried, so that a network whose samples are too few does not keep the others waiting."""
+
+    done: dict[str, datetime] = field(default_factory=dict)
+    """The newest sample with which each network was fitted."""
+    failed: dict[str, datetime] = field(default_factory=dict)
+    """When fitting it last failed."""
+
+    def is_due(self, network: str, newest_at: datetime, now: datetime) -> bool:
+        """Whether to try now."""
+        failed_at = self.failed.get(network)
+        return self.done.get(network) != newest_at and (failed_at is None or now - failed_at >= RETRY_AFTER)
 
 
 async def refit_waiting(
-    engine: Engine, run: Run, *, layers: Layers, now: Callable[[], datetime], tried: dict[str, datetime]
+    engine: Engine, run: Run, *, layers: Layers, now: Callable[[], datetime], attempts: Attempts
 ) -> RefitOutcome | None:
     """Refit the network whose new samples wait longest; None when there is none.
 
-    Its operating points are put in force where the policy is in mode auto and learning. `tried` remembers the newest
-    sample with which each network was tried, so that one whose samples are too few does not keep the others waiting.
+    Its operating points are put in force where the policy is in mode auto and learning. Raises what `refit` does; then
+    the others come first, and this one after RETRY_AFTER again.
     """
     async with transaction(engine) as connection:
         waiting = await samples.list_unfitted(connection)
         settings = await policies.load_current(connection)
-    network = next((name for name, newest_at in waiting if tried.get(name) != newest_at), None)
-    if network is None:
+    due = ((name, newest_at) for name, newest_at in waiting if attempts.is_due(name, newest_at, now()))
+    network, newest_at = next(due, (None, None))
+    if network is None or newest_at is None:
         return None
-    tried[network] = dict(waiting)[network]
+    attempts.failed[network] = now()
     apply = settings.learning and settings.mode is Mode.AUTO
-    return await refit(engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply)
+    outcome = await refit(engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply)
+    attempts.done[network] = newest_at
+    del attempts.failed[network]
+    return outcome
 
 
 async def load_request(
@@ -119,15 +142,18 @@ async def save_answer(
     }
     alarmed = {row.group for row in await health.load_all(connection, network) if row.now.is_alarmed}
     verdicts = [Verdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
+    applied: list[Profile] = []
     for candidate in answer.candidates:
         group = Group(network, candidate.performance.points.gpu_type)
         bar = _bar(candidate, in_force.get(group.gpu_type), before.get(group.gpu_type))
         verdict = judge(candidate, bar=bar, is_alarmed=group in alarmed, apply=apply)
         if verdict.applied:
-            await profiles.save_profiles(connection, [_profile(candidate)], at=at)
+            applied.append(_profile(candidate))
         verdicts.append(verdict)
+    if applied:
+        await profiles.save_profiles(connection, applied, at=at)
     ids = await fits.save(connection, answer.fits, at=at)
-    if ids or any(verdict.applied for verdict in verdicts):
+    if ids or applied:
         await events.add(connection, _event(network, answer, verdicts, at=at, actor=actor))
     rows = await fits.list_rows(connection, network=network, current_only=True)
     return RefitOutcome(fits=rows, verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)))

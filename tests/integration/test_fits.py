@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from app.db import fits, health, maintenance, policies, profiles, samples
 from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.db.profiles import Profile
-from app.db.refits import RefitOutcome, judge, refit, refit_waiting
+from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, refit, refit_waiting
 from app.db.tables import cluster
-from app.errors import NotFound
+from app.errors import NotFound, Unavailable
 from solvers.predict.online import Reading, RowKey, learn, new_health
 from solvers.predict.performance import Performance
 from solvers.predict.samples import Group, Neighbour
@@ -179,10 +179,10 @@ def test_a_fit_of_a_network_that_nothing_is_known_of_is_refused(api: Api) -> Non
 def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it(api: Api) -> None:
     async def work() -> None:
         engine = make_engine(api.url, pool_size=2)
-        tried: dict[str, datetime] = {}
+        attempts = Attempts()
 
         async def once() -> RefitOutcome | None:
-            return await refit_waiting(engine, run_here, layers={}, now=lambda: NOW, tried=tried)
+            return await refit_waiting(engine, run_here, layers={}, now=lambda: NOW, attempts=attempts)
 
         assert await once() is None
         async with engine.begin() as connection:
@@ -207,6 +207,46 @@ def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it
             await samples.add(connection, [replace(rows[0], measured_at=NOW)], at=NOW + timedelta(seconds=1))
         outcome = await once()
         assert outcome is not None and [verdict.applied for verdict in outcome.verdicts] == [True]
+        await engine.dispose()
+
+    asyncio.run(work())
+
+
+def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_again_later(api: Api) -> None:
+    times = [NOW]
+
+    async def work() -> None:
+        engine = make_engine(api.url, pool_size=2)
+        attempts = Attempts()
+
+        async def once(run: Run) -> RefitOutcome | None:
+            return await refit_waiting(engine, run, layers={}, now=lambda: times[-1], attempts=attempts)
+
+        async def add(batch: float) -> None:
+            async with engine.begin() as connection:
+                await samples.add(connection, [replace(ROW, batch=batch, memory_mib=900.0)], at=times[-1])
+
+        async def is_killed(request: RefitRequest) -> RefitAnswer:
+            raise Unavailable(f"killed, with {len(request.samples)} samples")
+
+        async def is_slow(request: RefitRequest) -> RefitAnswer:
+            times.append(times[-1] + timedelta(seconds=5))
+            await add(8.0)
+            times.append(times[-1] + timedelta(seconds=5))
+            return run_refit(request)
+
+        for batch in (1.0, 2.0, 4.0):
+            await add(batch)
+        with pytest.raises(Unavailable, match="with 3 samples"):
+            await once(is_killed)
+        assert await once(run_here) is None
+        times.append(times[-1] + RETRY_AFTER)
+        assert await once(is_slow) is not None
+        assert await once(run_here) is not None
+        assert await once(run_here) is None
+        async with engine.begin() as connection:
+            rows = await fits.list_rows(connection, network="resnet50", current_only=True)
+        assert {row.sample_count for row in rows if row.quantity == "latency_ms"} == {4}
         await engine.dispose()
 
     asyncio.run(work())
