@@ -35,7 +35,7 @@ from app.db import migrate, rates, services
 from app.db.engine import make_engine
 from app.measurements.traces import make_history, read_trace
 from solvers.forecast.back_test import Question, Score, back_test
-from solvers.forecast.choose import choose
+from solvers.forecast.choose import FEWEST_FORECASTS, MARGIN, choose
 from solvers.forecast.forecast import PLANNING_LEVEL, Series
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import COARSE_S, coarsen, make_seasons
@@ -182,7 +182,13 @@ def _show_forecast(forecast: Document) -> None:
         return
     default = scores[DEFAULT]
     show_line(f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}")
-    _show_scores(scores, text(forecast, "technique"))
+    chosen = text(forecast, "technique")
+    _show_scores(scores, chosen)
+    best = min(scores, key=lambda name: scores[name].pinball_rps)
+    if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
+        show_line(
+            f"another takes over once it loses {100 * MARGIN:g} % less over at least {FEWEST_FORECASTS:g} forecasts"
+        )
 
 
 def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:

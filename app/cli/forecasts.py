@@ -29,7 +29,7 @@ def telemetry_cell(forecast: Document) -> Cell:
         return Cell(text=f"heard {silent_s:.0f} s ago" + ("" if any(rates_rps) else ", quiet: no requests"), style=GOOD)
     if silent_s is None:
         return Cell(text="no node reported it in the last minutes; the planned rate stays", style=BAD)
-    return Cell(text=f"telemetry stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
+    return Cell(text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
 
 
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:

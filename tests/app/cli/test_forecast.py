@@ -73,11 +73,17 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
     assert json.loads(shown(BUSY, "-o", "json")) == yaml.safe_load(shown(BUSY, "-o", "yaml")) == BUSY
 
 
+def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
+    hint = "another takes over once it loses 5 % less over at least 120 forecasts"
+    assert shown(BUSY | {"technique": "burst_aware"}).splitlines()[-1] == hint
+    assert hint not in shown(BUSY)
+
+
 @pytest.mark.parametrize(
     ("forecast", "telemetry"),
     [
         (QUIET, "heard 1 s ago, quiet: no requests"),
-        (GONE, "telemetry stopped 40 s ago; the planned rate stays"),
+        (GONE, "reports stopped 40 s ago; the planned rate stays"),
         (NEVER, "no node reported it in the last minutes; the planned rate stays"),
     ],
 )
@@ -102,7 +108,7 @@ def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) ->
     [
         (BUSY, "forecast: seasonal_daily, p95 55.7 rps in 5 s (heard 1 s ago)"),
         (QUIET, "forecast: burst_aware, p95 0.0 rps in 5 s (heard 1 s ago, quiet: no requests)"),
-        (GONE, "forecast: none, telemetry stopped 40 s ago; the planned rate stays"),
+        (GONE, "forecast: none, reports stopped 40 s ago; the planned rate stays"),
         (NEVER, "forecast: none, no node reported it in the last minutes; the planned rate stays"),
     ],
 )
