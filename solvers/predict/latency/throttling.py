@@ -10,7 +10,8 @@ limit has the highest limit among the samples. The watts need not be measured.
 
 Source: the shape of Zeus (You et al., NSDI 2023); the formula is ours, with the power law of roofline.py. Wins on time
 per iteration or epoch of training under power limits. Limits: one SM share and clock (or unlocked clocks) per group;
-these are not looked at; far beyond the batches of the samples a cubic means nothing; a limit near what the lowest clock
+these are not looked at; beyond twice the batches of the samples, where a cubic means nothing, the time grows in
+proportion to the batch, and below half of the least it stays; a limit near what the lowest clock
 draws (100 W on an A40) slows down more than it says.
 """
 
@@ -33,6 +34,8 @@ _BUSY_LOGIT = ((1.0, 1.5), (0.0, 0.5))
 _IDLE_OF_LEAST_LIMIT_LOGIT = (0.85, 0.7)
 _LOG_CLOCK_EXPONENT = (float(np.log(2.0)), 0.4)
 _LEAST_DYNAMIC_W = 1e-3
+_TRUSTED = float(np.log(2.0))
+"""How far beyond the batches of the samples, in logarithms, the curves over the batch are followed."""
 
 
 def fit(samples: Samples) -> Coefficients:
@@ -45,8 +48,10 @@ def fit(samples: Samples) -> Coefficients:
             f"throttling needs {LEAST_SAMPLES} samples with power_limit_w at two limits or more; "
             f"{len(timed)} of {len(samples)} have one, at {distinct}"
         )
+    log_batch = np.log(timed.at.batch)
     known = {
-        "mean_log_batch": np.array(np.log(timed.at.batch).mean()),
+        "mean_log_batch": np.array(log_batch.mean()),
+        "trusted_log_batch": np.array([log_batch.min() - _TRUSTED, log_batch.max() + _TRUSTED]),
         "least_limit_w": np.array(limits.min()),
         "highest_limit_w": np.array(limits.max()),
     }
@@ -72,9 +77,10 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     arrays = coefficients.arrays
     parameters = arrays["parameters"]
-    log_batch = np.log(queries.batch) - arrays["mean_log_batch"]
-    powers = log_batch[:, np.newaxis] ** np.arange(4)
-    log_time = powers @ parameters[:4]
+    log_batch = np.log(queries.batch)
+    inside = np.clip(log_batch, *arrays["trusted_log_batch"])
+    powers = (inside - arrays["mean_log_batch"])[:, np.newaxis] ** np.arange(4)
+    log_time = powers @ parameters[:4] + np.maximum(log_batch - inside, 0.0)
     demand = arrays["highest_limit_w"] * np.exp(powers[:, :2] @ parameters[4:6])
     busy = _share(powers[:, :2] @ parameters[6:8])
     idle = arrays["least_limit_w"] * _share(parameters[8])

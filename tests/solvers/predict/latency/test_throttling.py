@@ -65,6 +65,14 @@ def test_the_time_never_falls_with_the_limit_however_few_and_scattered_the_sampl
         assert np.all(np.diff(times) >= -1e-9 * times[1:]), (seed, batch)
 
 
+def test_far_beyond_the_batches_of_the_samples_the_time_grows_in_proportion_and_before_them_it_stays() -> None:
+    coefficients = throttling.fit(_truth())
+    twice, far = throttling.predict(coefficients, _at([256, 65536], [150, 150]))
+    assert far / twice == pytest.approx(65536 / 256)
+    half, first = throttling.predict(coefficients, _at([4, 1], [150, 150]))
+    assert first == pytest.approx(half)
+
+
 def test_one_wrong_sample_bends_the_curve_little() -> None:
     samples = _truth()
     latency_ms = samples.latency_ms.copy()
