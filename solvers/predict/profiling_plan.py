@@ -9,6 +9,7 @@ processes", JMLR 9, 2008, for why greedy is good enough).
 import numpy as np
 
 from solvers.errors import InvalidInput
+from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, highest_clock_mhz, log_conditions
 from solvers.predict.samples import Queries, Reals
 
 MOST_POINTS = 16
@@ -39,9 +40,10 @@ def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MOST_POINT
     if len(grid) > LARGEST_GRID:
         raise InvalidInput("grid", f"has {len(grid)} conditions; thin it to at most {LARGEST_GRID}")
     # Sorted, so that ties (the grid is often symmetric) do not depend on the caller's order.
-    grid = grid.take(np.lexsort(_features(grid).T))
+    highest = max(highest_clock_mhz(grid), highest_clock_mhz(done))
+    grid = grid.take(np.lexsort(_features(grid, highest).T))
     is_free = np.ones(len(grid), dtype=bool)
-    covariance = _posterior(_features(grid), _features(done))
+    covariance = _posterior(_features(grid, highest), _features(done, highest))
     chosen: list[int] = []
     while len(chosen) < count and is_free.any():
         # What is left of the variance of all rows after measuring row i falls by column i's squares over its variance.
@@ -54,10 +56,10 @@ def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MOST_POINT
     return grid.take(np.array(chosen, dtype=np.intp))
 
 
-def _features(queries: Queries) -> Reals:
-    """(N, 3) logarithms of batch, share and clock, each over its length; unknown clocks count as one and the same."""
-    clock = np.nan_to_num(queries.clock_mhz, nan=1.0)
-    features: Reals = np.log(np.column_stack((queries.batch, queries.sm_percent, clock))) / np.array(_LENGTHS)
+def _features(queries: Queries, highest_mhz: float) -> Reals:
+    """(N, 3) logarithms of batch, share and clock, each over its length; an unknown clock is the highest."""
+    logs = log_conditions(queries, highest_clock_mhz=highest_mhz)
+    features: Reals = logs[:, [BATCH, SM_PERCENT, CLOCK_MHZ]] / np.array(_LENGTHS)
     return features
 
 

@@ -1,5 +1,6 @@
 """The profiling plan: few points, spread where they tell most."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -47,6 +48,15 @@ def test_a_point_measured_already_is_not_asked_for_first() -> None:
     first = make_profiling_plan(make_grid(), done=NOTHING, count=1)
     again = make_profiling_plan(make_grid(), done=first, count=1)
     assert conditions(again) != conditions(first)
+
+
+def test_a_point_measured_at_no_known_clock_counts_as_measured_at_the_highest() -> None:
+    grid = make_grid(clocks=(900.0, 1530.0))
+    first = make_profiling_plan(grid, done=NOTHING, count=3)
+    at_highest = replace(first, clock_mhz=np.full(3, 1530.0))
+    unknown = replace(first, clock_mhz=np.full(3, np.nan))
+    expected = conditions(make_profiling_plan(grid, done=at_highest, count=4))
+    assert conditions(make_profiling_plan(grid, done=unknown, count=4)) == expected
 
 
 def test_going_on_after_some_points_is_the_same_plan() -> None:
