@@ -39,6 +39,7 @@ LIMIT_S = 60.0
 MOST_RELATIVES = 12
 """Networks that an estimate asks; more would tell little more and take longer."""
 RELATIVES_TECHNIQUE = "locally_weighted"
+FULL_QUOTA = 100.0
 FEWEST_COMPARED = 3
 """Samples at conditions of its rows, without which nothing is said of a profile's error."""
 
@@ -161,11 +162,15 @@ def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
 
 def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> Candidate:
     present = next((entry for entry in request.present if entry.gpu_type == gpu_type.name), None)
-    own = _alone(request.samples, fit.group)
+    everything = request.samples.take(request.samples.at.groups()[fit.group])
+    if not (everything.at.time_quota_percent == FULL_QUOTA).any():
+        raise TooFewSamples("replicas run at full time quota, of which there is no sample")
+    own = _alone(everything)
     facts = Facts(
         gpu_type=gpu_type,
         present=present,
-        sampled=own.at,
+        # A network that was only ever measured in company is known where it had company.
+        sampled=own.at if len(own) else everything.at,
         company=_company(request.samples, fits, gpu_type.name),
         relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
     )
@@ -179,22 +184,26 @@ def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -
 
 
 def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> float | None:
-    """Mean |stated − measured| / measured over samples, alone, at conditions of some row; None: fewer than three."""
+    """Mean |stated − measured| / measured over samples, alone, at conditions of some row; None: fewer than three.
+
+    Rows state times at full time quota and without a power limit; other samples say nothing of them.
+    """
     solo = {row[:3]: row.solo_ms for row in points.rows}
     top = gpu_type.clocks_mhz[-1]
     at = samples.at
+    is_plain = (at.time_quota_percent == FULL_QUOTA) & np.isnan(at.power_limit_w)
     conditions = zip(at.sm_percent, at.batch, np.where(np.isnan(at.clock_mhz), top, at.clock_mhz), strict=True)
     errors = [
         abs(solo[key] - measured) / measured
-        for key, measured in zip(conditions, samples.latency_ms.tolist(), strict=True)
-        if key in solo
+        for key, measured, plain in zip(conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True)
+        if plain and key in solo
     ]
     return math.fsum(errors) / len(errors) if len(errors) >= FEWEST_COMPARED else None
 
 
-def _alone(samples: Samples, group: Group) -> Samples:
-    rows = samples.at.groups()[group]
-    return samples.take(np.array([row for row in rows if not samples.at.neighbours[row]], dtype=np.intp))
+def _alone(samples: Samples) -> Samples:
+    rows = [row for row, company in enumerate(samples.at.neighbours) if not company]
+    return samples.take(np.array(rows, dtype=np.intp))
 
 
 def _company(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:

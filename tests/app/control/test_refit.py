@@ -98,6 +98,31 @@ def test_errors_are_compared_at_the_same_conditions_only() -> None:
     assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
 
 
+def test_a_network_that_was_only_measured_in_company_needs_its_memory_known() -> None:
+    found = samples()
+    at = replace(found.at, neighbours=((Neighbour("net", 1.0, 50.0),),) * len(found))
+    ((gpu_type, why),) = run_refit(request_of(replace(found, at=at))).problems
+    assert gpu_type == "fast" and "memory_mib" in why
+    known = run_refit(request_of(replace(found, at=at), present=(a_profile(1.0),)))
+    assert known.problems == () and known.candidates[0].present_error is None
+
+
+def test_times_at_full_quota_are_not_made_of_samples_at_part_of_it() -> None:
+    found = samples()
+    at = replace(found.at, time_quota_percent=np.full(len(found), 20.0))
+    answer = run_refit(request_of(replace(found, at=at)))
+    assert answer.candidates == () and "full time quota" in answer.problems[0][1]
+    assert any(fit.quantity == "latency_ms" for fit in answer.fits)
+
+
+def test_samples_at_part_of_the_time_or_of_the_power_say_nothing_of_a_profile() -> None:
+    found = samples()
+    throttled = replace(found.at, time_quota_percent=np.full(len(found), 20.0))
+    limited = replace(found.at, power_limit_w=np.full(len(found), 100.0))
+    for at in (throttled, limited):
+        assert error_of(a_profile(1.1), replace(found, at=at, latency_ms=5.0 * found.latency_ms), FAST) is None
+
+
 @pytest.mark.parametrize("bad", [math.nan, -1.0])
 def test_impossible_samples_are_refused(bad: float) -> None:
     wrong = make_samples(samples().at, np.full(len(samples()), bad))
