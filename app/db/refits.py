@@ -20,6 +20,8 @@ from solvers.state import Mode
 
 MOST_OWN, MOST_OTHERS = 4000, 2000
 """Newest samples that one refit works on: a few seconds for one network with all techniques."""
+UNCOMPARED_ERROR = 0.1
+"""What may replace a profile that the samples do not speak of: twice the error of a good fit, a few samples' worth."""
 RETRY_AFTER = timedelta(minutes=15)
 """A refit that was killed at its limit, or that failed, is tried again after so long."""
 ACTOR = "controller"
@@ -145,7 +147,8 @@ async def save_answer(
     applied: list[Profile] = []
     for candidate in answer.candidates:
         group = Group(network, candidate.performance.points.gpu_type)
-        bar = _bar(candidate, in_force.get(group.gpu_type), before.get(group.gpu_type))
+        profile = in_force.get(group.gpu_type)
+        bar = _bar(candidate, profile, before.get(group.gpu_type))
         verdict = judge(candidate, bar=bar, is_alarmed=group in alarmed, apply=apply)
         if verdict.applied:
             applied.append(_profile(candidate))
@@ -177,17 +180,25 @@ def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: b
         return say(False, "there are too few samples to judge it")
     if bar is None:
         return say(True, "there was nothing to compare with")
+    if is_alarmed and candidate.error > bar:
+        return say(True, "the profile in force has drifted")
+    if candidate.present_error is None:
+        why = "the samples are at too few conditions of the profile in force to compare them"
+        return say(candidate.error <= bar, f"{why}; an error up to {_percent(bar)} is taken")
     if candidate.error <= bar:
         return say(True, f"no worse than the profile in force ({_percent(bar)})")
-    if is_alarmed:
-        return say(True, "the profile in force has drifted")
     return say(False, f"the profile in force is better ({_percent(bar)})")
 
 
 def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
-    """The error not to exceed. A profile that was fitted to these samples knew them: its held-out error counts, too."""
-    if profile is None or candidate.present_error is None:
+    """The error not to exceed; None: there is nothing that deserves to be kept.
+
+    A profile that was fitted to these samples knew them: its held-out error counts, too.
+    """
+    if profile is None:
         return None
+    if candidate.present_error is None:
+        return None if profile.provenance == "estimated" else UNCOMPARED_ERROR
     if profile.source.startswith(FITTED) and before is not None and before.cross_validated_error is not None:
         return max(candidate.present_error, before.cross_validated_error)
     return candidate.present_error

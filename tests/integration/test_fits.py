@@ -278,6 +278,17 @@ def test_a_candidate_replaces_what_is_no_better_or_drifted(
     assert judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied == is_applied
 
 
+def test_a_poor_fit_to_other_conditions_does_not_replace_a_profile(api: Api) -> None:
+    odd = [
+        {"gpu_type": "T4", "batch": batch, "sm_percent": 33, "latency_ms": latency_ms, "memory_mib": 900}
+        for batch, latency_ms in ((3, 10), (5, 60), (7, 12), (9, 70), (11, 15), (13, 90))
+    ]
+    api.call("POST", "networks/resnet50/samples", {"samples": odd})
+    (verdict,) = api.call("POST", "networks/resnet50/fit?apply=true").json()["verdicts"]
+    assert not verdict["applied"] and "up to 10.0 % is taken" in verdict["reason"]
+    assert api.get("profiles/resnet50/T4")["status"]["version"] == 1
+
+
 def _report(api: Api, name: str) -> list[dict[str, Any]]:
     report = api.get(f"reports/{name}")
     return [dict(zip(report["columns"], row, strict=True)) for row in report["rows"]]
