@@ -7,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.control.store import SERVED
+from app.db import samples
 from app.db.ingest import ensure_days
 from app.db.rates import roll_up_rates
 
@@ -31,6 +32,8 @@ class Retention:
     """Arrivals in steps of five minutes, which seasons are made from, and choices of a forecast that nobody renews."""
     served_samples_days: int = 30
     """Measurements that were read off served executions; those that people sent are kept for ever."""
+    served_samples: int = 5000
+    """Of a network on a GPU type, the newest; a plan that changes all day makes ever new conditions."""
     old_fits_days: int = 90
     """Fits that are no longer in force."""
 
@@ -104,6 +107,8 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
     for statement, age in rules:
         async with engine.begin() as connection:
             await connection.execute(text(statement), {"before": now - age})
+    async with engine.begin() as connection:
+        await samples.keep_newest_served(connection, keep.served_samples)
 
 
 _HOURS_TO_SUM = """

@@ -12,6 +12,11 @@ from app.control.store import SERVED, SampleRow
 from app.db.tables import JSON, AnyRow
 from solvers.predict.samples import Company, Neighbour, Samples, make_queries, make_samples
 
+SERVED_EACH = 3
+"""Served samples of one condition that a fit works on, the newest: an hour of them."""
+SERVED_PART = 4
+"""One part in so many of what a fit works on may have been served, on top."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCount:
@@ -35,6 +40,9 @@ async def load(
     connection: AsyncConnection, *, network: str, own_limit: int, other_limit: int, since: datetime | None = None
 ) -> Samples:
     """The newest samples of a network, and of its neighbours and others on the same GPU types; in the order of keys.
+
+    Those that people sent come first. What was served may fill a quarter of each limit beside them, the network's own
+    with the newest SERVED_EACH of a condition: there is ever more of it, and of few conditions.
 
     `since`: only those that came in from then on.
     """
@@ -77,6 +85,11 @@ async def count(connection: AsyncConnection, *, network: str | None = None) -> t
 async def list_unfitted(connection: AsyncConnection) -> tuple[tuple[str, datetime], ...]:
     """Networks with samples newer than their fit on the GPU type, and the newest one's time; longest waiting first."""
     return tuple((row.network, row.newest_at) for row in await connection.execute(text(_UNFITTED)))
+
+
+async def keep_newest_served(connection: AsyncConnection, most: int) -> None:
+    """Forget what was served but for the newest samples of every network on every GPU type."""
+    await connection.execute(text(_FORGET_SERVED), {"most": most})
 
 
 def _document(row: SampleRow) -> Mapping[str, object]:
@@ -123,15 +136,25 @@ ON CONFLICT DO NOTHING
 ).bindparams(bindparam("rows", type_=JSON))
 
 # Of the others the newest, whatever their network: they tell how networks get on with each other.
-_LOAD = """
-WITH own AS (
-    SELECT * FROM sample WHERE network = :network AND (CAST(:since AS timestamptz) IS NULL OR received_at >= :since)
-    ORDER BY received_at DESC, id DESC LIMIT :own_limit
+_IS_SINCE = "(CAST(:since AS timestamptz) IS NULL OR received_at >= :since)"
+_NEWEST = "ORDER BY received_at DESC, id DESC LIMIT"
+_LOAD = f"""
+WITH ranked AS (
+    SELECT id, received_at, row_number() OVER (
+        PARTITION BY gpu_type, sm_percent, round(batch), clock_mhz, neighbours ORDER BY received_at DESC, id DESC
+    ) AS place FROM sample WHERE network = :network AND source = '{SERVED}' AND {_IS_SINCE}
+), own AS (
+    (SELECT * FROM sample WHERE network = :network AND source <> '{SERVED}' AND {_IS_SINCE} {_NEWEST} :own_limit)
+    UNION ALL
+    SELECT * FROM sample WHERE id IN (
+        SELECT id FROM ranked WHERE place <= {SERVED_EACH} {_NEWEST} CAST(:own_limit AS bigint) / {SERVED_PART})
 ), others AS (
     SELECT * FROM sample WHERE network <> :network AND gpu_type IN (SELECT gpu_type FROM own)
-    ORDER BY received_at DESC, id DESC LIMIT :other_limit
 )
-SELECT * FROM own UNION ALL SELECT * FROM others ORDER BY id
+SELECT * FROM own
+UNION ALL (SELECT * FROM others WHERE source <> '{SERVED}' {_NEWEST} :other_limit)
+UNION ALL (SELECT * FROM others WHERE source = '{SERVED}' {_NEWEST} CAST(:other_limit AS bigint) / {SERVED_PART})
+ORDER BY id
 """
 
 _UNFITTED = f"""
@@ -139,4 +162,12 @@ SELECT s.network, max(s.received_at) AS newest_at FROM sample s
 LEFT JOIN fit f ON f.network = s.network AND f.gpu_type = s.gpu_type AND f.quantity = 'latency_ms' AND f.is_current
 WHERE s.source <> '{SERVED}' AND (f.id IS NULL OR s.received_at > f.created_at)
 GROUP BY s.network ORDER BY min(s.received_at), s.network COLLATE "C"
+"""
+
+_FORGET_SERVED = f"""
+DELETE FROM sample WHERE id IN (
+    SELECT id FROM (
+        SELECT id, row_number() OVER (PARTITION BY network, gpu_type ORDER BY received_at DESC) AS place
+        FROM sample WHERE source = '{SERVED}'
+    ) AS ranked WHERE place > :most)
 """

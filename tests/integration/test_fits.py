@@ -101,6 +101,26 @@ def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
     asyncio.run(work())
 
 
+def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
+    async def work() -> None:
+        engine = make_engine(api.url, pool_size=2)
+        sent = [replace(ROW, sm_percent=float(share)) for share in range(10, 50)]
+        served = [replace(ROW, source=SERVED, latency_ms=50.0 + age) for age in range(100)]
+        async with engine.begin() as connection:
+            await samples.add(connection, sent, at=NOW)
+            for age, row in enumerate(served):
+                await samples.add(connection, [row], at=NOW + timedelta(days=1, minutes=-age))
+            found = await samples.load(connection, network="resnet50", own_limit=20, other_limit=0)
+            assert sorted(found.latency_ms.tolist()) == [12.0] * 20 + [50.0, 51.0, 52.0]
+        await maintenance.forget(engine, NOW + timedelta(days=2), maintenance.Retention(served_samples=10))
+        async with engine.begin() as connection:
+            (counted,) = await samples.count(connection)
+            assert (counted.samples, counted.newest_at) == (50, NOW + timedelta(days=1))
+        await engine.dispose()
+
+    asyncio.run(work())
+
+
 def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
     body = {"source": "bench", "samples": measured()}
     first = api.call("POST", "networks/resnet50/samples", body)
