@@ -8,7 +8,7 @@ from scipy import stats
 
 from solvers.predict.fit import LEVELS, Coefficients, Quality
 from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
-from solvers.predict.techniques import Learner
+from solvers.predict.techniques import Family, Learner, learn_family
 
 Folds = npt.NDArray[np.intp]
 
@@ -30,17 +30,26 @@ def hold_out(learner: Learner, samples: Samples, *, seed: int, judged: Indices |
     A pooled technique learns all groups in every fold, another one each group by itself. Only the `judged` rows are
     held out (None = all); the others serve every fit.
     """
+    predictions: Reals = hold_out_family((learner,), samples, seed=seed, judged=judged)[0]
+    return predictions
+
+
+def hold_out_family(family: Family, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
+    """(L, N) what `hold_out` says of every learner of a family, which are learned at once."""
+    is_pooled = family[-1].is_pooled
     is_judged = np.isin(np.arange(len(samples)), judged) if judged is not None else np.ones(len(samples), dtype=bool)
-    parts = [np.arange(len(samples))] if learner.is_pooled else list(samples.at.groups().values())
-    predictions = np.full(len(samples), np.nan)
+    parts = [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())
+    predictions = np.full((len(family), len(samples)), np.nan)
     for rows in parts:
         part, judged_rows = samples.take(rows), np.flatnonzero(is_judged[rows])
         folds = np.full(len(rows), -1, dtype=np.intp)
-        folds[judged_rows] = make_folds(part.at.take(judged_rows), seed=seed, singly=not learner.is_pooled)
+        folds[judged_rows] = make_folds(part.at.take(judged_rows), seed=seed, singly=not is_pooled)
         for fold in range(int(folds.max(initial=-1)) + 1):
-            learned = learner.fit_groups(part.take(np.flatnonzero(folds != fold)))
+            learned = learn_family(family, part.take(np.flatnonzero(folds != fold)))
             held = np.flatnonzero(folds == fold)
-            predictions[rows[held]] = predict_groups(learner, learned, part.at.take(held))
+            predictions[:, rows[held]] = [
+                predict_groups(learner, own, part.at.take(held)) for learner, own in zip(family, learned, strict=True)
+            ]
     return predictions
 
 

@@ -41,6 +41,19 @@ class Coefficients:
     """Names, e.g. which network stands in which row of an array."""
 
 
+def nest(coefficients: Coefficients, name: str) -> Mapping[str, Reals]:
+    """Arrays of a technique that another one builds on, as they stand among that one's; they have no labels."""
+    return {f"{name}.{key}": array for key, array in coefficients.arrays.items()}
+
+
+def nested(coefficients: Coefficients, name: str) -> Coefficients:
+    """The coefficients that were nested under that name."""
+    prefix = f"{name}."
+    return Coefficients(
+        arrays={key.removeprefix(prefix): array for key, array in coefficients.arrays.items() if key.startswith(prefix)}
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """How far predictions are from measurements; errors are |predicted − measured| / measured."""

@@ -8,7 +8,7 @@ import numpy as np
 from solvers.errors import InvalidInput
 from solvers.predict.check_samples import check_samples
 from solvers.predict.choose import Candidate, choose
-from solvers.predict.cross_validation import held_out_errors, hold_out, judge, predict_groups
+from solvers.predict.cross_validation import held_out_errors, hold_out_family, judge, predict_groups
 from solvers.predict.fit import Fit, Quantity
 from solvers.predict.fit_interference import Colocated, fit_interference, lend_alone
 from solvers.predict.fits import Fits
@@ -17,7 +17,7 @@ from solvers.predict.interference.layer_counts import NO_LAYERS
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predicting import predict_quantity
 from solvers.predict.samples import Group, Indices, Reals, Samples
-from solvers.predict.techniques import LEARNERS, Learner, find_learner
+from solvers.predict.techniques import LEARNERS, Family, Learner, families, find_learner, learn_family
 
 AUTO = "auto"
 NO_FITS = Fits(fits=())
@@ -101,10 +101,10 @@ class _Maker:
         candidates: dict[Group, list[Candidate]] = {}
         # One that was asked for by name is tried all the same.
         tried = tuple(learner for learner in learners if len(groups) >= learner.least_groups) or learners
-        for learner in tried if len(judged) else ():
-            rows = np.arange(len(samples)) if learner.is_pooled else own
+        for family in families(tried) if len(judged) else ():
+            rows = np.arange(len(samples)) if family[-1].is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
-            for candidate in _candidates(quantity, learner, part, measured[rows], judged=judged_there, seed=self.seed):
+            for candidate in _candidates(quantity, family, part, measured[rows], judged=judged_there, seed=self.seed):
                 if candidate.fit.group in new:
                     candidates.setdefault(candidate.fit.group, []).append(candidate)
         return tuple(replace(fit, source=self.source) for fit in choose(candidates))
@@ -123,23 +123,25 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
 
 
 def _candidates(
-    quantity: Quantity, learner: Learner, samples: Samples, measured: Reals, *, judged: Indices, seed: int
+    quantity: Quantity, family: Family, samples: Samples, measured: Reals, *, judged: Indices, seed: int
 ) -> Iterator[Candidate]:
-    """One technique's fit of every group that it can learn, judged on those rows."""
-    learned = learner.fit_groups(samples)
-    fitted = predict_groups(learner, learned, samples.at)
-    held_out = hold_out(learner, samples, seed=seed, judged=judged)
-    for group, rows in samples.at.groups().items():
-        if group in learned:
-            seen = np.intersect1d(rows, judged)
+    """A family's fits of every group that it can learn, judged on those rows."""
+    learned_at_once = learn_family(family, samples)
+    held_out_at_once = hold_out_family(family, samples, seed=seed, judged=judged)
+    seen = {group: np.intersect1d(rows, judged) for group, rows in samples.at.groups().items()}
+    for learner, learned, held_out in zip(family, learned_at_once, held_out_at_once, strict=True):
+        fitted = predict_groups(learner, learned, samples.at)
+        for group, rows in seen.items():
+            if group not in learned:
+                continue
             fit = Fit(
                 quantity=quantity,
                 group=group,
                 technique=learner.name,
                 coefficients=learned[group],
-                quality=judge(measured[seen], fitted[seen], held_out[seen]),
+                quality=judge(measured[rows], fitted[rows], held_out[rows]),
             )
-            yield Candidate(fit=fit, errors=held_out_errors(measured[seen], held_out[seen]))
+            yield Candidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
 
 
 def _latency_learners(technique: str) -> tuple[Learner, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from solvers.predict.fit import Coefficients, PooledTechnique, Quantity, Technique, TooFewSamples
+from solvers.predict.fit import Coefficients, PooledTechnique, Quantity, Technique, TooFewSamples, nested
 from solvers.predict.interference.factor import InterferenceTechnique
 from solvers.predict.samples import Group, Queries, Reals, Samples
 
@@ -23,6 +23,8 @@ class Learner:
     is_pooled: bool = False
     least_groups: int = 1
     """Below so many groups the automatic choice does not try it."""
+    within: str = ""
+    """The technique in whose coefficients this one's are nested, under its name: both are learned at once."""
 
     def fit_groups(self, samples: Samples) -> Mapping[Group, Coefficients]:
         """Coefficients of every group that has enough samples."""
@@ -48,6 +50,30 @@ class Learner:
         return importlib.import_module(f"{self.package}.{self.name}")
 
 
+Family = tuple[Learner, ...]
+"""Techniques that are learned at once: the coefficients of the last one hold the others'."""
+
+
+def families(learners: tuple[Learner, ...]) -> tuple[Family, ...]:
+    """The learners, those together that can be learned at once."""
+    names = {learner.name for learner in learners}
+    return tuple(
+        (*(inner for inner in learners if inner.within == outer.name), outer)
+        for outer in learners
+        if outer.within not in names
+    )
+
+
+def learn_family(family: Family, samples: Samples) -> tuple[Mapping[Group, Coefficients], ...]:
+    """Per learner the coefficients of every group that has enough samples."""
+    *inner, outer = family
+    learned = outer.fit_groups(samples)
+    return (
+        *({group: nested(found, learner.name) for group, found in learned.items()} for learner in inner),
+        learned,
+    )
+
+
 def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[Learner, ...]:
     return tuple(Learner(name=name, package=package, is_pooled=name in pooled) for name in names)
 
@@ -60,12 +86,10 @@ LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
             _LATENCY,
             "hierarchical_kriging",
             "gaussian_process",
-            "linear_fractional",
-            "locally_weighted",
-            "piecewise_linear",
-            "throttling",
             pooled=("hierarchical_kriging",),
         ),
+        Learner(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
+        *_learners(_LATENCY, "locally_weighted", "piecewise_linear", "throttling"),
         # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
         Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
     ),

@@ -18,10 +18,11 @@ measured range the correction stays what it is at the edge, and no correction ex
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients
+from solvers.predict.fit import Coefficients, nest, nested
 from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.conditions import (
     BATCH,
@@ -48,8 +49,10 @@ _MOST_VALUES = 40  # Measured values of one condition that become nodes.
 _DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
 _MOST_WEIGHTS = 2_000_000  # At once: 16 MB.
 _SMALLEST = 1e-9  # Squared distances below are rounding: of conditions that differ in millionths.
-_TREND, _AXIS = "trend.", "axis."
-"""Prefixes of the trend's coefficients, and of the table's nodes per condition."""
+_TREND = "linear_fractional"
+"""The technique whose coefficients are nested in these; `techniques.py` names it too."""
+_AXES = "axes"
+"""Under this name the table's nodes are nested, by the number of their condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +80,8 @@ def fit(samples: Samples) -> Coefficients:
     table = _tabulate(points, mesh_points(axes), metric, neighbours)
     return Coefficients(
         arrays={
-            **{_TREND + name: array for name, array in trend.arrays.items()},
-            **{f"{_AXIS}{column}": axis for column, axis in zip(columns, axes, strict=True)},
+            **nest(trend, _TREND),
+            **nest(Coefficients(arrays=dict(zip(columns.astype(str), axes, strict=True))), _AXES),
             "metric": metric,
             "neighbours": np.array(float(neighbours)),
             "log_correction": table.reshape([len(axis) for axis in axes]),
@@ -88,16 +91,12 @@ def fit(samples: Samples) -> Coefficients:
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
-    arrays = coefficients.arrays
-    trend, axes = (
-        {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        for prefix in (_TREND, _AXIS)
-    )
-    logs = log_conditions(queries, highest_clock_mhz=float(trend["highest_clock_mhz"]))
+    trend, axes = nested(coefficients, _TREND), nested(coefficients, _AXES).arrays
+    logs = log_conditions(queries, highest_clock_mhz=float(trend.arrays["highest_clock_mhz"]))
     columns = sorted(map(int, axes))
     along = tuple(axes[str(column)] for column in columns)
-    correction = interpolate(along, arrays["log_correction"], logs[:, columns])
-    return linear_fractional.predict(Coefficients(arrays=trend), queries) * np.exp(correction)
+    correction = interpolate(along, coefficients.arrays["log_correction"], logs[:, columns])
+    return linear_fractional.predict(trend, queries) * np.exp(correction)
 
 
 def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
@@ -124,14 +123,19 @@ def _merge(logs: Reals, residual: Reals) -> Points:
 def _choose(points: Points, *, is_batch: Flags) -> tuple[Reals, int]:
     """The metric (D,) and k with the least leave-one-out error, by turns from 1 and the middle k."""
     judged = np.unique(np.linspace(0, len(points.count) - 1, _MOST_JUDGED).astype(np.intp))
-    metric = np.ones(len(is_batch))
+
+    @cache
+    def error(metric: tuple[float, ...], neighbours: int) -> float:
+        return _left_out_error(points, judged, np.array(metric), neighbours)
+
+    metric = (1.0,) * len(is_batch)
     neighbours = _NEIGHBOURS[len(_NEIGHBOURS) // 2]
     for _ in range(_ROUNDS):
         for column in np.flatnonzero(~is_batch):
-            candidates = [np.where(np.arange(len(metric)) == column, value, metric) for value in _METRICS]
-            metric = min(candidates, key=lambda tried: _left_out_error(points, judged, tried, neighbours))
-        neighbours = min(_NEIGHBOURS, key=lambda tried: _left_out_error(points, judged, metric, tried))
-    return metric, neighbours
+            candidates = [(*metric[:column], value, *metric[column + 1 :]) for value in _METRICS]
+            metric = min(candidates, key=lambda tried: error(tried, neighbours))
+        neighbours = min(_NEIGHBOURS, key=lambda tried: error(metric, tried))
+    return np.array(metric), neighbours
 
 
 def _left_out_error(points: Points, judged: Indices, metric: Reals, neighbours: int) -> float:

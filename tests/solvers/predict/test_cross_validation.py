@@ -8,14 +8,15 @@ from solvers.predict.cross_validation import (
     FOLDS,
     UNKNOWN_SIGMA,
     hold_out,
+    hold_out_family,
     judge,
     log_ratio_quantiles,
     make_folds,
 )
 from solvers.predict.fit import LEVELS, Coefficients
 from solvers.predict.samples import Group, Queries, Reals, Samples
-from solvers.predict.techniques import Learner
-from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
+from solvers.predict.techniques import LEARNERS, Learner, families
+from tests.solvers.predict.synthetic_samples import grid_samples, joined, samples_at
 
 
 def test_equal_conditions_are_held_out_together() -> None:
@@ -78,6 +79,19 @@ def test_a_held_out_row_does_not_tell_of_itself() -> None:
     predictions = hold_out(_MeanLearner(name="mean", package=""), samples, seed=0)
     # Each is the mean of the other two.
     assert predictions == pytest.approx([9.0, 7.5, 4.5])
+
+
+def test_what_is_learned_at_once_says_what_each_would_say_alone() -> None:
+    # Of b's four samples three remain: too few for either.
+    few = samples_at([1, 2, 4, 8], [9, 30, 60, 90], [9, 6, 6, 7], network="b")
+    samples = joined(grid_samples(("a",), noise=0.03), few)
+    found = [family for family in families(LEARNERS["latency_ms"]) if len(family) > 1]
+    assert [learner.name for family in found for learner in family] == ["linear_fractional", "locally_weighted"]
+    for family in found:
+        together = hold_out_family(family, samples, seed=2)
+        assert np.isnan(together).any(axis=0).sum() == len(few)
+        for learner, predictions in zip(family, together, strict=True):
+            np.testing.assert_array_equal(predictions, hold_out(learner, samples, seed=2))
 
 
 class _EmptyHandedLearner(_MeanLearner):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.fit import TooFewSamples, nested
 from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.locally_weighted import Points, fit, predict, regress
 from solvers.predict.samples import Reals, Samples, make_queries, make_samples
@@ -104,6 +104,13 @@ def test_its_coefficients_stay_small_however_many_conditions_vary() -> None:
 
 def test_no_queries_have_no_answers() -> None:
     assert predict(fit(step_samples()), step_samples().at.take(np.array([], dtype=np.intp))).shape == (0,)
+
+
+def test_the_trend_that_it_builds_on_stands_among_its_coefficients() -> None:
+    own, alone = nested(fit(step_samples()), "linear_fractional"), linear_fractional.fit(step_samples())
+    assert own.arrays.keys() == alone.arrays.keys()
+    for name, array in alone.arrays.items():
+        np.testing.assert_array_equal(own.arrays[name], array)
 
 
 def test_clock_and_quota_are_conditions_like_the_others() -> None:
