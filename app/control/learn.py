@@ -37,6 +37,7 @@ FALL, FALL_AFTER_S = 0.05, 60.0
 """Times that are shorter save money only: by 5 %, and a minute after the last change."""
 MOST_GPUS = 400
 """GPUs that are looked at in one round, in turn: of 2,000 GPUs with four replicas each a round takes 50 ms of CPU."""
+GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 SAMPLE_EVERY_S = 60.0
 """Of what is served samples are made this often, see `served.EVERY_S`."""
 ACTOR = "controller"
@@ -84,7 +85,7 @@ async def learn_once(learner: Learner) -> LearnOutcome:
         return LearnOutcome()
     learner.read_until_s = until_s
     if until_s % SAMPLE_EVERY_S == 0.0:
-        await _keep_samples(learner, gpus, executions, snapshot.at, until_s)
+        await _keep_samples(learner, gpus, executions, since_s, snapshot.at)
     for event in outcome.events:
         log.warning("operating points", subject=event.subject, kind=event.kind, reason=event.reason)
     if outcome.events:
@@ -93,17 +94,21 @@ async def learn_once(learner: Learner) -> LearnOutcome:
 
 
 def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
-    """At most MOST_GPUS of them, others in every period, evenly spread."""
+    """At most MOST_GPUS of them, others in every period, evenly spread, at every pace of asking."""
     stride = max(1, math.ceil(len(gpus) / MOST_GPUS))
-    return list(gpus[int(until_s / PERIOD_S) % stride :: stride])
+    # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
+    # every full minute, when samples are made.
+    first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))
+    return list(gpus[first::stride])
 
 
 async def _keep_samples(
-    learner: Learner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], at: datetime, until_s: float
+    learner: Learner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], since_s: float, at: datetime
 ) -> None:
-    """A few of what was served, for fits to come."""
+    """A few of what was served from `since_s` to where it was read, for fits to come."""
+    until_s = learner.read_until_s
     recent = {condition: when for condition, when in learner.sampled_s.items() if until_s - when < EVERY_S}
-    rows = served_samples(gpus, executions, recent, until_s)
+    rows = served_samples(gpus, executions, recent, since_s=since_s, until_s=until_s)
     if rows:
         await learner.store.add_samples(tuple(rows.values()), at)
     learner.sampled_s = recent | dict.fromkeys(rows, until_s)

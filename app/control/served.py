@@ -13,16 +13,27 @@ from solvers.predict.samples import Company, Group, Neighbour
 EVERY_S = 1200.0
 """A condition is sampled so often: three times an hour say as much about a GPU type as three hundred."""
 
+BUSY_SHARE = 0.8
+"""Of the period; next to neighbours that executed less a time says little of what they cost when they are busy.
+
+Such samples would teach that company costs nothing, and plans would put more of it together than holds under load.
+"""
+
 Condition = tuple[Group, float, int, float, Company]
 """Network and GPU type, SM percent, batch, clock, neighbours."""
 
 
 def served_samples(
-    gpus: Iterable[BoundGpu], executions: Sequence[Execution], sampled_s: Mapping[Condition, float], until_s: float
+    gpus: Iterable[BoundGpu],
+    executions: Sequence[Execution],
+    sampled_s: Mapping[Condition, float],
+    *,
+    since_s: float,
+    until_s: float,
 ) -> dict[Condition, SampleRow]:
     """One sample of every condition that was not sampled for EVERY_S: of the replica with the middle time.
 
-    `sampled_s`: when each was, last; `until_s`: the end of the period in which the replicas executed.
+    `sampled_s`: when each was, last; `since_s`, `until_s`: the period in which the replicas executed.
     """
     by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
     for execution in executions:
@@ -31,8 +42,11 @@ def served_samples(
     for gpu in gpus:
         seen = by_gpu.get(gpu.id, {})
         if runs_as_planned(gpu, seen):
+            idle = {each for each, said in seen.items() if not _is_busy(said, until_s - since_s)}
             for replica in gpu.replicas:
                 execution = seen[replica.id]
+                if idle - {replica.id}:
+                    continue
                 if execution.requests >= execution.batches >= LEAST_BATCHES and execution.execution_ms > 0.0:
                     found[_condition(gpu, replica)].append(execution)
     return {
@@ -40,6 +54,10 @@ def served_samples(
         for condition in sorted(found)
         if until_s - sampled_s.get(condition, 0.0) >= EVERY_S
     }
+
+
+def _is_busy(execution: Execution, period_s: float) -> bool:
+    return execution.batches * execution.execution_ms >= BUSY_SHARE * 1000.0 * period_s
 
 
 def _condition(gpu: BoundGpu, replica: BoundReplica) -> Condition:

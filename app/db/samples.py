@@ -148,7 +148,7 @@ WITH ranked AS (
     UNION ALL
     SELECT * FROM sample WHERE id IN (
         SELECT id FROM ranked WHERE place <= {SERVED_EACH} {_NEWEST} CAST(:own_limit AS bigint) / {SERVED_PART})
-), others AS (
+), others AS NOT MATERIALIZED (
     SELECT * FROM sample WHERE network <> :network AND gpu_type IN (SELECT gpu_type FROM own)
 )
 SELECT * FROM own

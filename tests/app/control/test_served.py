@@ -8,6 +8,7 @@ from solvers.predict.samples import Group, Neighbour
 from tests.app.control.snapshots import a_bound_plan, a_replica
 
 UNTIL_S = 1_000_000.0
+SINCE_S = UNTIL_S - 10.0
 GPUS = a_bound_plan(
     [a_replica("a", batch=8), a_replica("b", service="photo", sm_percent=30.0)],
     [a_replica("c", batch=8)],
@@ -32,13 +33,17 @@ def an_execution(gpu: int, name: str, execution_ms: float = 40.0, **changes: obj
 
 
 ALONE = [an_execution(2, "c", 40.0), an_execution(3, "d", 90.0), an_execution(4, "e", 42.0)]
-TOGETHER = [an_execution(1, "a", 50.0), an_execution(1, "b", 20.0)]
+# Both busy for nine of the ten seconds.
+TOGETHER = [
+    an_execution(1, "a", 50.0, batches=180, requests=1000),
+    an_execution(1, "b", 20.0, batches=450, requests=450),
+]
 
 
 def samples_of(*executions: Execution, sampled_s: float | None = None) -> list[SampleRow]:
-    first = served_samples(GPUS, executions, {}, UNTIL_S)
+    first = served_samples(GPUS, executions, {}, since_s=SINCE_S, until_s=UNTIL_S)
     sampled = {} if sampled_s is None else dict.fromkeys(first, sampled_s)
-    return [*served_samples(GPUS, executions, sampled, UNTIL_S).values()]
+    return [*served_samples(GPUS, executions, sampled, since_s=SINCE_S, until_s=UNTIL_S).values()]
 
 
 def test_equal_replicas_give_one_sample_that_a_straggler_does_not_move() -> None:
@@ -58,6 +63,13 @@ def test_neighbours_are_told_of_and_make_another_condition() -> None:
     }
 
 
+def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_company_costs() -> None:
+    idle = replace(TOGETHER[1], batches=300, requests=300)
+    (sample,) = samples_of(TOGETHER[0], idle)
+    assert sample.latency_ms == 20.0
+    assert sample.neighbours == (Neighbour("net", 8.0, 50.0),)
+
+
 def test_a_condition_is_sampled_again_only_after_a_while() -> None:
     assert samples_of(*ALONE, sampled_s=UNTIL_S - EVERY_S + 1.0) == []
     assert len(samples_of(*ALONE, sampled_s=UNTIL_S - EVERY_S)) == 1
@@ -72,5 +84,6 @@ def test_what_did_not_run_as_planned_is_no_sample() -> None:
 
 def test_the_order_of_executions_changes_nothing() -> None:
     groups = {(Group("net", "fast"), 50.0)}
-    one, other = (served_samples(GPUS, order, {}, UNTIL_S) for order in (ALONE + TOGETHER, TOGETHER + ALONE[::-1]))
+    orders = (ALONE + TOGETHER, TOGETHER + ALONE[::-1])
+    one, other = (served_samples(GPUS, order, {}, since_s=SINCE_S, until_s=UNTIL_S) for order in orders)
     assert one == other and groups <= {key[:2] for key in one}
