@@ -1,5 +1,6 @@
-"""rapp_v100 as samples, ways to hold rows and networks out, and what a forecast came to."""
+"""Where measured sets are, rapp_v100 as samples, ways to hold rows and networks out, and what a forecast came to."""
 
+import argparse
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +18,41 @@ UNANSWERED = "none"
 """Technique of rows of which the fits know nothing and cannot estimate anything."""
 
 
+def shared_folder(description: str | None) -> Path | None:
+    """The folder that the command line names, or the one beside the repository; None, with a line, without data."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
+    shared: Path = parser.parse_args().shared
+    if (shared / "data").is_dir():
+        return shared
+    print(f"skipped: the measurements are not here ({shared / 'data'})")
+    return None
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, by column."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def numbers(rows: Sequence[Mapping[str, str]], column: str) -> Reals:
+    """(N,) one column."""
+    return np.array([float(row[column]) for row in rows])
+
+
 def load_rapp(shared: Path, *, full_quota: bool) -> Samples:
-    """62 torchvision networks on a V100 by batch, SM share and (unless only the full one is asked for) time quota."""
-    with (shared / "data/rapp_v100/latency_sm_quota.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if not full_quota or row["time_quota_pct"] == "100"]
+    """63 torchvision networks on a V100 by batch, SM share and (unless only the full one is asked for) time quota."""
+    rows = read_rows(shared / "data/rapp_v100/latency_sm_quota.csv")
+    if full_quota:
+        rows = [row for row in rows if row["time_quota_pct"] == "100"]
     at = make_queries(
         [row["model"] for row in rows],
         ["V100-16GB"] * len(rows),
-        batch=_numbers(rows, "batch"),
-        sm_percent=_numbers(rows, "sm_pct"),
-        time_quota_percent=_numbers(rows, "time_quota_pct"),
+        batch=numbers(rows, "batch"),
+        sm_percent=numbers(rows, "sm_pct"),
+        time_quota_percent=numbers(rows, "time_quota_pct"),
     )
-    return make_samples(at, _numbers(rows, "latency_ms"))
+    return make_samples(at, numbers(rows, "latency_ms"))
 
 
 def joined_samples(one: Samples, other: Samples) -> Samples:
@@ -133,7 +157,3 @@ def _answerable(fits: Fits, queries: Queries, layers: Mapping[str, LayerCounts])
         if fits.find("latency_ms", group) is not None or group.network in layers
     ]
     return np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *known]))
-
-
-def _numbers(rows: Sequence[Mapping[str, str]], column: str) -> Reals:
-    return np.array([float(row[column]) for row in rows])

@@ -10,13 +10,12 @@ measured| / measured over held-out rows; `covered` is the share of them inside t
 * rapp_v100, new networks: a quarter of the networks held out at a time, of each of which 8 samples are allowed, chosen
   at random or by `make_profiling_plan`; judged on all their other rows at full quota.
 * rapp_v100, never measured: each network from its layers and the fits of all others. (Techniques that learn all
-  networks together have seen the network when they drew the population's prior, one of 62.)
+  networks together have seen the network when they drew the population's prior, one of 63.)
 * InSS, tables 2 and 3: in sample, where the worst row counts, and every row left out in turn.
 
 Then: each technique's cross-validated error, the noise floor, and the speed, as it is on this machine.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ from bench.measured_sets import (
     pooled,
     random_quarter,
     rotating_groups,
+    shared_folder,
     technique_mix,
 )
 from bench.noise_floor import noise_rows
@@ -289,11 +289,8 @@ def _speed(name: str, must_ms: float, work: Callable[[], object]) -> Figures:
 
 def main() -> None:
     """Print the tables and write bench/results/predict.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
-    shared: Path = parser.parse_args().shared
-    if not (shared / "data").is_dir():
-        print(f"skipped: the measurements are not here ({shared / 'data'})")
+    shared = shared_folder(__doc__)
+    if shared is None:
         return
     layers, results = load_layers(), []
     for task in TASKS:

@@ -9,23 +9,21 @@ divide by the median: RMSE here is of latency / median latency. `log_rmse` and `
 outweighs the others.
 """
 
-import argparse
-import csv
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
+from bench.measured_sets import load_rapp, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.latency import factorisation_machine, reference
 from solvers.predict.latency.factorisation_learner import FactorisationLearner
 from solvers.predict.latency.table3_features import Conditions
-from solvers.predict.samples import Group, Indices, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
 
 ORDERS = range(10)
 ROWS = (500, 1400)
-GPU_TYPE = "V100"
+GPU_TYPE = "V100-16GB"
 GRID_GPU_TYPES, GRID_SHARES, GRID_BATCHES = (
     ("A", "B", "C", "D"),
     range(5, 101, 5),
@@ -46,32 +44,16 @@ Predictor = Callable[[Samples, Queries], Reals]
 
 def main() -> None:
     """Print the tables and write bench/results/predict_fm.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    path = parser.parse_args().shared / "data" / "rapp_v100" / "latency_sm_quota.csv"
-    if not path.exists():
-        print(f"skipped: {path} is not here")
+    shared = shared_folder(__doc__)
+    if shared is None:
         return
-    samples = load_full_quota(path)
+    samples = load_rapp(shared, full_quota=True)
     accuracy = accuracy_rows(samples)
     print_table(accuracy)
     speed = speed_rows(samples)
     print()
     print_table(speed)
     write_results("predict_fm", [*accuracy, *speed])
-
-
-def load_full_quota(path: Path) -> Samples:
-    """The rows of rapp_v100 without a time quota."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["time_quota_pct"] == "100"]
-    at = make_queries(
-        [row["model"] for row in rows],
-        [GPU_TYPE] * len(rows),
-        batch=[float(row["batch"]) for row in rows],
-        sm_percent=[float(row["sm_pct"]) for row in rows],
-    )
-    return make_samples(at, [float(row["latency_ms"]) for row in rows])
 
 
 def accuracy_rows(samples: Samples) -> list[Figures]:

@@ -8,8 +8,6 @@ training pairs next to such a network, where both have layer counts. Error = |pr
 (InSS, tables 2 and 3, of networks that were never alone: `bench.predict`.)
 """
 
-import argparse
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.catalogue import load_layers
+from bench.measured_sets import read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.cross_validation import predict_groups
 from solvers.predict.fit import Coefficients
@@ -84,7 +83,7 @@ def stranger_rows(name: str, samples: Samples, alone_ms: Reals, techniques: Sequ
 def load_igniter_pairs(shared: Path) -> tuple[Samples, Reals]:
     """Both sides of every pair, one after the other, and their latency alone as measured."""
     rows, alone_ms = [], []
-    for row in _read(shared / "data/igniter_v100/pair_interference.csv"):
+    for row in read_rows(shared / "data/igniter_v100/pair_interference.csv"):
         for own, other in ("ab", "ba"):
             near = Neighbour(row[f"model_{other}"], float(row[f"batch_{other}"]), float(row[f"sm_pct_{other}"]))
             own_share = float(row[f"sm_pct_{own}"])
@@ -95,7 +94,7 @@ def load_igniter_pairs(shared: Path) -> tuple[Samples, Reals]:
 
 
 def load_igniter_solo(shared: Path) -> Samples:
-    rows = _read(shared / "data/igniter_v100/solo_latency.csv")
+    rows = read_rows(shared / "data/igniter_v100/solo_latency.csv")
     return _samples(
         [Row(row["model"], float(row["batch"]), float(row["sm_pct"]), (), float(row["latency_ms"])) for row in rows],
         "V100",
@@ -110,14 +109,14 @@ def load_igniter_facts(shared: Path) -> Mapping[str, NetworkFacts]:
             input_bytes=float(row["input_bytes"]),
             output_bytes=float(row["output_bytes"]),
         )
-        for row in _read(shared / "data/igniter_v100/model_coefficients.csv")
+        for row in read_rows(shared / "data/igniter_v100/model_coefficients.csv")
     }
 
 
 def load_lucid(shared: Path) -> tuple[Samples, Reals]:
     """Training pairs on one data set; the share of each is not set, which counts as half of the GPU."""
     rows = []
-    for row in _read(shared / "data/lucid_training/pair_colocation.csv"):
+    for row in read_rows(shared / "data/lucid_training/pair_colocation.csv"):
         if row["dataset_a"] != row["dataset_b"] or not {row["model_a"], row["model_b"]} <= LUCID_NAMES.keys():
             continue
         for own, other in ("ab", "ba"):
@@ -130,11 +129,11 @@ def load_lucid(shared: Path) -> tuple[Samples, Reals]:
 def load_inss(shared: Path) -> Samples:
     """All 28 rows of tables 2 and 3; a starred network has batch 4, and 30 % (table 2) or 18 % (table 3) of the SMs."""
     rows = []
-    for row in _read(shared / "data/papers/inss_table2_latency_by_batch.csv"):
+    for row in read_rows(shared / "data/papers/inss_table2_latency_by_batch.csv"):
         names = [name.split("(")[0] for name in row["colocated_fixed_models"].split("+") if name]
         company = tuple(Neighbour(name, 4.0, 30.0) for name in names)
         rows.append(Row(row["measured_model"], float(row["batch"]), 30.0, company, float(row["observed_ms"])))
-    for row in _read(shared / "data/papers/inss_table3_latency_by_sm.csv"):
+    for row in read_rows(shared / "data/papers/inss_table3_latency_by_sm.csv"):
         names = [name.split("(")[0].split(" ")[0] for name in row["colocated_models"].split("+") if name]
         varied = float(row["sm_pct_varied"])
         is_fixed = "fixed" in row["measured_model"]
@@ -184,17 +183,9 @@ def _samples(rows: Sequence[Row], gpu_type: str) -> Samples:
     return make_samples(at, [row.latency_ms for row in rows])
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
-    shared: Path = parser.parse_args().shared
-    if not (shared / "data").is_dir():
-        print(f"skipped: the measurements are not here ({shared / 'data'})")
+    shared = shared_folder(__doc__)
+    if shared is None:
         return
     by_samples = [
         Technique("constant", constant.fit, constant.predict),

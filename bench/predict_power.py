@@ -9,13 +9,12 @@ by batch, one row left out, with the share of rows above the upper estimate (the
 batches of a network). Error = |predicted − measured| / measured.
 """
 
-import argparse
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bench.measured_sets import numbers, read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict import memory
 from solvers.predict.cross_validation import predict_groups
@@ -117,37 +116,37 @@ def memory_row(name: str, samples: Samples) -> Figures:
 
 
 def load_igniter(shared: Path) -> Samples:
-    rows = _read(shared / "data/igniter_v100/power_clock.csv")
+    rows = read_rows(shared / "data/igniter_v100/power_clock.csv")
     at = make_queries(
         [row["model"] for row in rows],
         ["V100"] * len(rows),
-        batch=_numbers(rows, "batch"),
-        sm_percent=_numbers(rows, "sm_pct"),
+        batch=numbers(rows, "batch"),
+        sm_percent=numbers(rows, "sm_pct"),
     )
-    return make_samples(at, _numbers(rows, "gpu_latency_ms"), power_w=_numbers(rows, "gpu_power_w"))
+    return make_samples(at, numbers(rows, "gpu_latency_ms"), power_w=numbers(rows, "gpu_power_w"))
 
 
 def load_zeus(shared: Path, *, by_dataset: bool) -> Samples:
-    rows = _read(shared / "data/zeus_power/epoch_time_power.csv")
+    rows = read_rows(shared / "data/zeus_power/epoch_time_power.csv")
     at = make_queries(
         [f"{row['network']}/{row['dataset']}" if by_dataset else row["network"] for row in rows],
         [row["gpu"] for row in rows],
-        batch=_numbers(rows, "batch"),
+        batch=numbers(rows, "batch"),
         sm_percent=np.full(len(rows), 100.0),
-        power_limit_w=_numbers(rows, "power_limit_w"),
+        power_limit_w=numbers(rows, "power_limit_w"),
     )
-    return make_samples(at, 1000.0 * _numbers(rows, "time_per_epoch_s"), power_w=_numbers(rows, "avg_power_w"))
+    return make_samples(at, 1000.0 * numbers(rows, "time_per_epoch_s"), power_w=numbers(rows, "avg_power_w"))
 
 
 def load_miso_memory(shared: Path) -> Samples:
-    rows = _read(shared / "data/miso_mig/full_gpu_utilisation.csv")
+    rows = read_rows(shared / "data/miso_mig/full_gpu_utilisation.csv")
     at = make_queries(
         [row["model"] for row in rows],
         ["A100"] * len(rows),
-        batch=_numbers(rows, "batch"),
+        batch=numbers(rows, "batch"),
         sm_percent=np.full(len(rows), 100.0),
     )
-    return make_samples(at, np.full(len(rows), np.nan), memory_mib=_numbers(rows, "gpu_mem_mib"))
+    return make_samples(at, np.full(len(rows), np.nan), memory_mib=numbers(rows, "gpu_mem_mib"))
 
 
 def _figures(
@@ -170,21 +169,9 @@ def _random_parts(samples: Samples, count: int) -> list[Indices]:
     return [part for order in orders for part in np.array_split(order, count)]
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _numbers(rows: Sequence[dict[str, str]], column: str) -> Reals:
-    return np.array([float(row[column]) for row in rows])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
-    shared: Path = parser.parse_args().shared
-    if not (shared / "data").is_dir():
-        print(f"skipped: the measurements are not here ({shared / 'data'})")
+    shared = shared_folder(__doc__)
+    if shared is None:
         return
     power = [*igniter_rows(shared), *zeus_rows(shared)]
     print_table(power)

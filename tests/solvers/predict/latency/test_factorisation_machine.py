@@ -3,14 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.predict_fm import load_full_quota, one_pass
+from bench.measured_sets import load_rapp
+from bench.predict_fm import one_pass
 from solvers.predict.fit import TooFewSamples
 from solvers.predict.latency import factorisation_machine as technique
 from solvers.predict.latency.factorisation_learner import FactorisationLearner, Settings, evaluate
 from solvers.predict.latency.table3_features import ALL, Conditions
 from solvers.predict.samples import Group, Indices, Reals, Samples, make_queries, make_samples
 
-MEASURED = Path(__file__).parents[5] / "shared" / "data" / "rapp_v100" / "latency_sm_quota.csv"
+SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))
 BATCHES = (1.0, 2.0, 4.0, 8.0)
 
@@ -219,10 +220,10 @@ def test_rows_that_no_measurement_can_be_are_refused_and_change_nothing(
     np.testing.assert_array_equal(learner.state().arrays["values"], before.arrays["values"])
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="the measured set is not here")
+@pytest.mark.skipif(not (SHARED / "data" / "rapp_v100").exists(), reason="the measured set is not here")
 @pytest.mark.parametrize(("rows", "rmse", "r2"), [(500, 1.3, 0.5), (1400, 0.5681, 0.8772)])
 def test_one_pass_over_measured_rows_reaches_the_papers_figures(rows: int, rmse: float, r2: float) -> None:
-    samples = load_full_quota(MEASURED)
+    samples = load_rapp(SHARED, full_quota=True)
     seen, unseen = _split(samples, rows, seed=7)
     median_ms = float(np.median(samples.latency_ms))
     error = (one_pass(seen, unseen.at) - unseen.latency_ms) / median_ms
