@@ -45,7 +45,7 @@ bench: install
 
 # One thread, so that the figures of speed are those of one core.
 bench-predict: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench predict predict_power predict_interference predict_fm
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench predict predict_power predict_interference predict_fm predict_techniques
 
 openapi: install
 	$(BIN)/python -m app.api.document
