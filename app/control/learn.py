@@ -37,6 +37,8 @@ FALL, FALL_AFTER_S = 0.05, 60.0
 """Times that are shorter save money only: by 5 %, and a minute after the last change."""
 MOST_GPUS = 400
 """GPUs that are looked at in one round, in turn: of 2,000 GPUs with four replicas each a round takes 50 ms of CPU."""
+FORGET_AFTER_S = 86400.0
+"""A network that was slow on a GPU type is planned elsewhere, and nobody would ever learn that it is slow no more."""
 GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 SAMPLE_EVERY_S = 60.0
 """Of what is served samples are made this often, see `served.EVERY_S`."""
@@ -132,6 +134,11 @@ def judge(
         if before is None or after is not before.now:
             changed.append(_row(snapshot, points[group], before, after))
     events = [event for row in changed for event in _events(snapshot.at, known.get(row.group), row)]
+    for group in _forgotten(snapshot, known, until_s):
+        changed.append(
+            _row(snapshot, points[group], None, new_health(np.array(sigma_of(snapshot, points[group])), until_s))
+        )
+        events.append(_forgotten_event(snapshot.at, group))
     return LearnOutcome(readings=sum(map(len, readings.values())), changed=tuple(changed), events=tuple(events))
 
 
@@ -164,6 +171,23 @@ def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correct
         or float(change.max()) > RISE
         or (float(change.min()) < -FALL and age_s >= FALL_AFTER_S)
     )
+
+
+def _forgotten(snapshot: Snapshot, known: Mapping[Group, FitHealth], until_s: float) -> list[Group]:
+    """What plans stayed away from for so long that what was learned of it is out of date."""
+    target = snapshot.target.gpus if snapshot.target else ()
+    planned = {Group(replica.network, gpu.gpu_type) for gpu in target for replica in gpu.replicas}
+    stated = {Group(points.network, points.gpu_type) for points in snapshot.points}
+    return [
+        group
+        for group in sorted(known.keys() & stated - planned)
+        if known[group].now.readings and until_s - known[group].now.seen_until_s >= FORGET_AFTER_S
+    ]
+
+
+def _forgotten_event(at: datetime, group: Group) -> Event:
+    reason = f"on {group.gpu_type} it was not planned for a day: what was learned of its times counts no more"
+    return Event(at=at, actor=ACTOR, kind="FitForgotten", subject=f"network/{group.network}", reason=reason)
 
 
 def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[Event]:

@@ -223,7 +223,10 @@ class MemoryStore:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         if catalogue_revision != self._revision:
             return False
-        self._fit_health |= {row.group: row for row in rows if row.group in self._points}
+        for row in rows:
+            known = self._fit_health.get(row.group)
+            if row.group in self._points and (known is None or known.now.seen_until_s < row.now.seen_until_s):
+                self._fit_health[row.group] = row
         return True
 
     async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:

@@ -262,7 +262,8 @@ class Store(Protocol):
         ...
 
     async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
-        """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
+        """Keep these, in place of those of the same groups that were read less far. False, and nothing kept: the
+        catalogue changed."""
         ...
 
     async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:

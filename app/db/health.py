@@ -36,8 +36,12 @@ async def load_all(connection: AsyncConnection, network: str | None = None) -> t
 
 
 async def save(connection: AsyncConnection, rows: Sequence[FitHealth], catalogue_revision: int) -> bool:
-    """Replace the health of these groups. False, and nothing written: the catalogue is at another revision."""
-    known = {row.group: row.planned.at for row in await load_all(connection)}
+    """Replace the health of these groups. False, and nothing written: the catalogue is at another revision.
+
+    Of two leaders, one of which does not know yet that it is none, the one that read further is believed.
+    """
+    found = await connection.execute(text(_PLANNED_AT), {"networks": sorted({row.group.network for row in rows})})
+    known = {Group(row.network, row.gpu_type): row.planned_at for row in found}
     moved = any(known.get(row.group) != row.planned.at for row in rows)
     locked = await connection.execute(
         text("UPDATE cluster SET fit_revision = fit_revision + :moved WHERE catalogue_revision = :revision"),
@@ -78,10 +82,17 @@ FROM replica_observation WHERE window_start >= :since AND window_start < :until 
 GROUP BY gpu, replica ORDER BY gpu COLLATE "C", replica COLLATE "C"
 """
 
+_PLANNED_AT = """
+SELECT h.network, h.gpu_type, h.planned_at FROM fit_health h JOIN profile p ON p.id = h.profile_id AND p.is_current
+WHERE h.network = ANY(:networks)
+"""
+
 _SAVE = text(
     "INSERT INTO fit_health (network, gpu_type, profile_id, now, planned, planned_at) "
     "SELECT network, gpu_type, id, :now, :planned, :planned_at FROM profile "
     "WHERE network = :network AND gpu_type = :gpu_type AND is_current "
     "ON CONFLICT (network, gpu_type) DO UPDATE SET profile_id = excluded.profile_id, now = excluded.now, "
-    "planned = excluded.planned, planned_at = excluded.planned_at"
+    "planned = excluded.planned, planned_at = excluded.planned_at "
+    "WHERE fit_health.profile_id <> excluded.profile_id OR CAST(fit_health.now ->> 'seen_until_s' AS double precision) "
+    "< CAST(excluded.now ->> 'seen_until_s' AS double precision)"
 ).bindparams(bindparam("now", type_=JSON), bindparam("planned", type_=JSON))

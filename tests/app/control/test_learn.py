@@ -11,7 +11,16 @@ import pytest
 
 from agents.protocol import Observation, ReplicaReading
 from app.clock import ManualClock
-from app.control.learn import FALL_AFTER_S, MOST_GPUS, PERIOD_S, Learner, LearnOutcome, learn_once, some_of
+from app.control.learn import (
+    FALL_AFTER_S,
+    FORGET_AFTER_S,
+    MOST_GPUS,
+    PERIOD_S,
+    Learner,
+    LearnOutcome,
+    learn_once,
+    some_of,
+)
 from app.control.memory_store import MemoryStore
 from app.control.predict import PlannedPoints
 from app.control.store import FitHealth, PlanRecord, PolicySettings
@@ -222,6 +231,32 @@ def test_planned_points_stay_the_same_objects_while_nothing_changes() -> None:
     scene.store.settings = replace(SETTINGS, fit_quantile=0.99)
     wider = planned.of(asyncio.run(scene.store.load_snapshot(scene.clock.now())))[0]
     assert wider.rows[0].solo_ms > one.rows[0].solo_ms
+
+
+def test_what_was_learned_is_forgotten_when_plans_stayed_away_for_a_day() -> None:
+    scene = Scene()
+    scene.play(120.0, factor=1.5)
+    slow_ms = scene.planned_ms[0]
+    scene.clock.advance(FORGET_AFTER_S)
+    asyncio.run(learn_once(scene.learner))
+    assert scene.planned_ms[0] == slow_ms  # it is planned; that nobody reports of it says nothing
+    scene.push(replace(a_bound_plan([]), generation=2, parent=1))
+    outcome = asyncio.run(learn_once(replace(scene.learner, read_until_s=0.0)))
+    assert [event.kind for event in outcome.events] == ["FitForgotten"]
+    assert scene.planned_ms == (10.0, 5.0)
+    scene.clock.advance(2 * FORGET_AFTER_S)
+    assert asyncio.run(learn_once(scene.learner)).changed == ()
+
+
+def test_of_two_leaders_the_one_that_read_further_is_believed() -> None:
+    scene = Scene()
+    scene.play(60.0, factor=1.2)
+    early = scene.health
+    scene.play(30.0, factor=1.2)
+    late = scene.health
+    snapshot = asyncio.run(scene.store.load_snapshot(scene.clock.now()))
+    assert asyncio.run(scene.store.save_fit_health((early,), snapshot.state.catalogue_revision))
+    assert scene.health == late
 
 
 def test_a_large_fleet_is_looked_at_in_turn() -> None:
