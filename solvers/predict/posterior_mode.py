@@ -7,6 +7,7 @@ few right ones. Parameters are to be logarithms or logits of what must be positi
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy import optimize
@@ -27,16 +28,31 @@ class Priors:
     sigma: Reals
 
 
-def posterior_mode(residuals: Callable[[Reals], Reals], priors: Priors, *, starts: tuple[Reals, ...] = ()) -> Reals:
+def posterior_mode(
+    residuals: Callable[[Reals], Reals],
+    priors: Priors,
+    *,
+    starts: tuple[Reals, ...] = (),
+    slopes: Callable[[Reals], Reals] | None = None,
+) -> Reals:
     """(M,) the most probable parameters, the best of local searches from the priors' means and from `starts`.
 
-    `residuals` gives, for (M,) parameters, deviations in units of their standard deviation, of any number.
+    `residuals` gives, for (M,) parameters, deviations in units of their standard deviation, of any number N. `slopes`
+    gives their (N, M) derivatives; without it they are found by evaluating the residuals M times.
     """
 
     def deviations(parameters: Reals) -> Reals:
         return np.concatenate((_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma))
 
-    searches = [optimize.least_squares(deviations, start, max_nfev=MOST_STEPS) for start in (priors.mean, *starts)]
+    def deviation_slopes(parameters: Reals) -> Reals:
+        assert slopes is not None
+        tamed = _tamed_slopes(residuals(parameters))[:, np.newaxis] * slopes(parameters)
+        return np.vstack((tamed, np.diag(1.0 / priors.sigma)))
+
+    jacobian: Callable[[Reals], Reals] | Literal["2-point"] = "2-point" if slopes is None else deviation_slopes
+    searches = [
+        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MOST_STEPS) for start in (priors.mean, *starts)
+    ]
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best
 
@@ -46,3 +62,10 @@ def _tamed(residuals: Reals) -> Reals:
     squares = 2.0 * OUTLIER_FROM**2 * (np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2) - 1.0)
     tamed: Reals = np.copysign(np.sqrt(squares), residuals)
     return tamed
+
+
+def _tamed_slopes(residuals: Reals) -> Reals:
+    """Derivative of what is tamed in the residual; 1 at 0."""
+    sizes = np.abs(_tamed(residuals))
+    growth = np.abs(residuals) / np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2)
+    return np.divide(growth, sizes, out=np.ones_like(sizes), where=sizes > 0.0)

@@ -18,7 +18,7 @@ Wins on inference, on any knobs. Limits: it cannot fall with the batch, as avera
 their data (see duty_cycle.py). Neighbours and the time quota are not looked at: watts while the replica's kernels run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,8 +47,10 @@ _BATCH_EXPONENT = (0.7, 0.4)
 _SATURATED = 1.0
 """Limit over greatest watts from which a second search starts: it may be that the limit was already reached."""
 
-_BOARD = 6
-"""Number of the parameters of a GPU type."""
+_BOARD, _NETWORK = 6, 2
+"""Number of the parameters of a GPU type, and of each network."""
+_STEP = 1e-7
+"""Of a logarithm, for differences: rounding and curvature both stay below 1e-6."""
 _MOST_LOG_WATTS = 25.0
 """Bound of ln(S · b^β), beyond which it is no ceiling to any board."""
 
@@ -117,17 +119,39 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
 
     def residuals(parameters: Reals) -> Reals:
         board = _Board(log=parameters[:_BOARD], reference_mhz=reference_mhz)
-        watts = _watts(board, parameters[_BOARD:].reshape(-1, 2)[network_of_row], measured.at)
+        watts = _watts(board, parameters[_BOARD:].reshape(-1, _NETWORK)[network_of_row], measured.at)
         return np.log(watts / measured.power_w) / POWER_SIGMA
+
+    def slopes(parameters: Reals) -> Reals:
+        return _board_slopes(residuals, parameters, network_of_row)
 
     saturated = priors.mean.copy()
     saturated[2] = np.log(_SATURATED * greatest)
-    best = posterior_mode(residuals, priors, starts=(saturated,))
+    best = posterior_mode(residuals, priors, starts=(saturated,), slopes=slopes)
     limits = measured.at.power_limit_w
     if np.isfinite(limits).all():
         # The board was always limited, so its own limit was not seen: the highest one that was set stands for it.
         best[2] = np.log(limits.max())
-    return _Board(log=best[:_BOARD], reference_mhz=reference_mhz), best[_BOARD:].reshape(-1, 2)
+    return _Board(log=best[:_BOARD], reference_mhz=reference_mhz), best[_BOARD:].reshape(-1, _NETWORK)
+
+
+def _board_slopes(residuals: Callable[[Reals], Reals], parameters: Reals, network_of_row: Indices) -> Reals:
+    """(N, P) derivatives of the residuals, by differences.
+
+    A row depends on its own network only, so that one step moves all networks: 9 evaluations however many there are.
+    """
+    start = residuals(parameters)
+    slopes = np.zeros((len(start), len(parameters)))
+    for column in range(_BOARD):
+        moved = parameters.copy()
+        moved[column] += _STEP
+        slopes[:, column] = (residuals(moved) - start) / _STEP
+    for own in range(_NETWORK):
+        moved = parameters.copy()
+        moved[_BOARD + own :: _NETWORK] += _STEP
+        columns = _BOARD + own + _NETWORK * network_of_row
+        slopes[np.arange(len(start)), columns] = (residuals(moved) - start) / _STEP
+    return slopes
 
 
 def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:

@@ -46,3 +46,17 @@ def test_a_second_start_finds_the_lower_valley() -> None:
     priors = _priors((-1.0,), (100.0,))
     assert posterior_mode(residuals, priors)[0] < 0.0
     assert posterior_mode(residuals, priors, starts=(np.array([2.0]),))[0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_slopes_that_are_given_lead_to_the_same_mode_outliers_or_not() -> None:
+    observed = 3.0 + 2.0 * X + np.where(np.arange(len(X)) == 4, 50.0, 0.0)
+
+    def residuals(line: Reals) -> Reals:
+        return np.asarray((line[0] + line[1] * X - observed) / 0.1)
+
+    def slopes(_: Reals) -> Reals:
+        return np.stack([np.ones_like(X), X], axis=1) / 0.1
+
+    priors = _priors((0.0, 0.0), (5.0, 5.0))
+    given, found = posterior_mode(residuals, priors, slopes=slopes), posterior_mode(residuals, priors)
+    np.testing.assert_allclose(given, found, atol=1e-5)
