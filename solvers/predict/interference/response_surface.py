@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 from solvers.predict.even_choice import even_choice
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.interference import pressure
-from solvers.predict.interference.factor import clip_factors, known_rows
+from solvers.predict.interference.factor import MAX_FACTOR, MIN_FACTOR, clip_factors, known_rows
 from solvers.predict.interference.pairs import Pairs, networks_in, pairs_of, positions
 from solvers.predict.samples import Indices, Queries, Reals, Samples
 
@@ -67,7 +67,9 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     own, other = positions(queries.network, networks)[pairs.row], positions(pairs.network, networks)
     features = _quadratic(np.clip(_standardised(queries, pairs), *coefficients.arrays["box"]))
     corrections = np.einsum("kf,kf->k", features, coefficients.arrays["surface"][own, other])
-    return clip_factors(queries, law * np.exp(pairs.sum_per_row(corrections)))
+    # More than from one end of the factors to the other makes no difference, but could overflow.
+    most = np.log(MAX_FACTOR / MIN_FACTOR)
+    return clip_factors(queries, law * np.exp(np.clip(pairs.sum_per_row(corrections), -most, most)))
 
 
 def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:

@@ -34,6 +34,8 @@ _BUSY_LOGIT = ((1.0, 1.5), (0.0, 0.5))
 _IDLE_OF_LEAST_LIMIT_LOGIT = (0.85, 0.7)
 _LOG_CLOCK_EXPONENT = (float(np.log(2.0)), 0.4)
 _LEAST_DYNAMIC_W = 1e-3
+_MOST_LOG_SLOWDOWN = 50.0
+"""Keeps the search finite where it tries absurd exponents."""
 _TRUSTED = float(np.log(2.0))
 """How far beyond the batches of the samples, in logarithms, the curves over the batch are followed."""
 
@@ -86,7 +88,8 @@ def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     idle = arrays["least_limit_w"] * _share(parameters[8])
     limit = np.where(np.isnan(queries.power_limit_w), arrays["highest_limit_w"], queries.power_limit_w)
     allowed = np.maximum(limit - idle, _LEAST_DYNAMIC_W) / np.maximum(demand - idle, _LEAST_DYNAMIC_W)
-    slowdown = soft_minimum(1.0, allowed, sharpness=SHARPNESS) ** -np.exp(-parameters[9])
+    log_slowdown = -np.log(soft_minimum(1.0, allowed, sharpness=SHARPNESS)) * np.exp(-parameters[9])
+    slowdown = np.exp(np.minimum(log_slowdown, _MOST_LOG_SLOWDOWN))
     log_latency: Reals = log_time + np.log(1.0 - busy + busy * slowdown)
     return log_latency
 
