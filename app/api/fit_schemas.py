@@ -56,6 +56,12 @@ class SamplesAdded(View):
     added: int = Field(description="Those that were not there yet")
 
 
+class SamplesRemoved(View):
+    """How many samples were forgotten."""
+
+    removed: int
+
+
 class FitView(View):
     """One version of a fit; errors are shares, 0.02 = 2 %."""
 

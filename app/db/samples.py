@@ -87,6 +87,16 @@ async def list_unfitted(connection: AsyncConnection) -> tuple[tuple[str, datetim
     return tuple((row.network, row.newest_at) for row in await connection.execute(text(_UNFITTED)))
 
 
+async def remove(
+    connection: AsyncConnection, network: str, *, gpu_type: str | None, source: str | None, before: datetime | None
+) -> int:
+    """Forget samples of a network: all of them, or those that agree with everything that is given. Returns how many."""
+    removed = await connection.execute(
+        text(_REMOVE), {"network": network, "gpu_type": gpu_type, "source": source, "before": before}
+    )
+    return removed.rowcount
+
+
 async def keep_newest_served(connection: AsyncConnection, most: int) -> None:
     """Forget what was served but for the newest samples of every network on every GPU type."""
     await connection.execute(text(_FORGET_SERVED), {"most": most})
@@ -162,6 +172,12 @@ SELECT s.network, max(s.received_at) AS newest_at FROM sample s
 LEFT JOIN fit f ON f.network = s.network AND f.gpu_type = s.gpu_type AND f.quantity = 'latency_ms' AND f.is_current
 WHERE s.source <> '{SERVED}' AND (f.id IS NULL OR s.received_at > f.created_at)
 GROUP BY s.network ORDER BY min(s.received_at), s.network COLLATE "C"
+"""
+
+_REMOVE = """
+DELETE FROM sample WHERE network = :network
+  AND (CAST(:gpu_type AS text) IS NULL OR gpu_type = :gpu_type) AND (CAST(:source AS text) IS NULL OR source = :source)
+  AND (CAST(:before AS timestamptz) IS NULL OR received_at < :before)
 """
 
 _FORGET_SERVED = f"""

@@ -137,9 +137,26 @@ def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
     unknown = [{**measured()[0], "gpu_type": "H100"}]
     answer = api.call("POST", "networks/resnet50/samples", {"samples": unknown})
     assert answer.status_code == 422 and "T4" in answer.json()["detail"]
+    assert answer.json()["errors"][0]["pointer"] == "/samples/0/gpu_type"
     for wrong in ({"latency_ms": 0}, {"batch": 0.5}, {"sm_percent": 101}, {"power_w": -1}, {"extra": 1}):
         bad = {"samples": [{**measured()[0], **wrong}]}
         assert api.call("POST", "networks/resnet50/samples", bad).status_code == 422
+
+
+def test_wrong_samples_can_be_removed_and_a_fit_does_without_them(api: Api) -> None:
+    for factor, source in ((1.0, "bench"), (9.0, "wrong unit")):
+        api.call("POST", "networks/resnet50/samples", {"source": source, "samples": measured(factor)})
+    path = "networks/resnet50/samples?source=wrong%20unit"
+    assert api.call("DELETE", path, token="operator").status_code == 403
+    assert api.call("DELETE", "networks/nobody/samples").status_code == 404
+    assert api.call("DELETE", f"{path}&gpu_type=V100").json() == {"removed": 0}
+    assert api.call("DELETE", f"{path}&before=2020-01-01T00:00:00Z").json() == {"removed": 0}
+    assert api.call("DELETE", path).json() == {"removed": 20}
+    assert api.call("DELETE", path).json() == {"removed": 0}
+    (event,) = api.get("events?kind=SamplesRemoved")["items"]
+    assert (event["subject"], event["after"]) == ("network/resnet50", {"removed": 20})
+    fitted = api.call("POST", "networks/resnet50/fit").json()["fits"]
+    assert next(fit for fit in fitted if fit["quantity"] == "latency_ms")["sample_count"] == 20
 
 
 def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import Path, Query
+from pydantic import AwareDatetime
 
 from app.api.answers import ACT, LIST, READ, problems
 from app.api.auth import Admin, Viewer
@@ -16,6 +17,7 @@ from app.api.fit_schemas import (
     RefitView,
     SampleIn,
     SamplesAdded,
+    SamplesRemoved,
     SamplesRequest,
     VerdictView,
 )
@@ -36,7 +38,7 @@ from solvers.predict.samples import Neighbour
 router = resource_router("fits")
 
 
-@router.post("/networks/{name}/samples", responses=ACT)
+@router.post("/networks/{name}/samples", responses=ACT | problems(415))
 async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> SamplesAdded:
     """Keep measurements of a network; those that are there already change nothing."""
     if sent.source == SERVED:
@@ -51,6 +53,25 @@ async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> S
                 connection, "SamplesAdded", f"network/{name}", reason=sent.source, after={"added": added}
             )
     return SamplesAdded(received=len(rows), added=added)
+
+
+@router.delete("/networks/{name}/samples", responses=READ)
+async def remove_samples(
+    context: Admin,
+    name: TypeName,
+    gpu_type: Annotated[TypeName | None, Query(description="Only those on this GPU type")] = None,
+    source: Annotated[str | None, Query(max_length=200, description="Only those of this source")] = None,
+    before: Annotated[AwareDatetime | None, Query(description="Only those that came in before")] = None,
+) -> SamplesRemoved:
+    """Forget measurements that were wrong, or of a network that has changed since; the next fit does without them."""
+    async with context.transaction() as connection:
+        await profiles.get_network(connection, name)
+        removed = await samples.remove(connection, name, gpu_type=gpu_type, source=source, before=before)
+        if removed:
+            await context.audit(
+                connection, "SamplesRemoved", f"network/{name}", reason=source or "", after={"removed": removed}
+            )
+    return SamplesRemoved(removed=removed)
 
 
 @router.post("/networks/{name}/fit", responses=problems(400, 404, 409))
@@ -114,5 +135,5 @@ def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
 
 async def _check_names(context: Context, connection: Connection, sent: SamplesRequest) -> None:
     types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
-    wanted = sorted({sample.gpu_type for sample in sent.samples})
-    check_known(wanted, types, what="GPU type", field="samples")
+    for number, sample in enumerate(sent.samples):
+        check_known([sample.gpu_type], types, what="GPU type", field=f"samples.{number}.gpu_type")
