@@ -23,6 +23,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
+from solvers.predict.even_choice import even_choice
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.latency.conditions import (
     BATCH,
@@ -39,7 +40,7 @@ from solvers.predict.latency.conditions import (
 )
 from solvers.predict.latency.mesh import interpolate, limit_nodes, make_nodes, mesh_points
 from solvers.predict.latency.student_noise import weigh
-from solvers.predict.samples import Indices, Queries, Reals, Samples
+from solvers.predict.samples import Queries, Reals, Samples
 
 _LEAST_CONDITIONS = 2
 _MOST_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
@@ -91,7 +92,7 @@ def fit(samples: Samples) -> Coefficients:
     """
     samples = sorted_samples(samples)
     if len(samples) > _MOST_SAMPLES:
-        samples = samples.take(_even_choice(len(samples), _MOST_SAMPLES))
+        samples = samples.take(even_choice(len(samples), most=_MOST_SAMPLES))
     highest = highest_clock_mhz(samples.at)
     logs = log_conditions(samples.at, highest_clock_mhz=highest)
     distinct = len(np.unique(logs, axis=0))
@@ -133,7 +134,7 @@ def _learn(logs: Reals, measured: Reals) -> _Posterior:
     trend = _trend(logs, centre)
     level = float(np.mean(measured - trend @ _TREND_MEAN))
     surprise = measured - trend @ _TREND_MEAN - level
-    chosen = _even_choice(len(logs), _JUDGED_SAMPLES)
+    chosen = even_choice(len(logs), most=_JUDGED_SAMPLES)
     scales = _most_likely(logs[chosen], trend[chosen], surprise[chosen])
     covariance = _covariance(logs, logs, trend, trend, scales)
     weight = np.ones(len(logs))
@@ -229,9 +230,3 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))
     return limit_nodes(tuple(axes), most=_MOST_NODES)
-
-
-def _even_choice(count: int, most: int) -> Indices:
-    """Positions of at most `most` of so many sorted rows, evenly spread."""
-    positions: Indices = np.linspace(0, count - 1, min(count, most)).round().astype(np.intp)
-    return positions

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
+from solvers.predict.even_choice import even_choice
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.latency.conditions import (
     BATCH,
@@ -36,7 +37,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.samples import Indices, Queries, Reals, Samples
+from solvers.predict.samples import Queries, Reals, Samples
 
 _SHARPNESS = 6.0
 """Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""
@@ -83,7 +84,8 @@ def fit(samples: Samples) -> Coefficients:
     measured = measured_range(logs)
     _refuse_too_few(logs, measured)
     terms = _make_terms(logs)
-    log_quotas = _thin(np.unique(terms.log_quota))
+    log_quotas = np.unique(terms.log_quota)
+    log_quotas = log_quotas[even_choice(len(log_quotas), most=_MOST_QUOTAS)]
     return Coefficients(
         arrays={
             "parameters": _solve(terms, ordered.latency_ms, log_quotas, is_varied=varies(measured)),
@@ -111,11 +113,6 @@ def _refuse_too_few(logs: Reals, measured: MeasuredRange) -> None:
     for column, name in ((BATCH, "batch"), (SM_PERCENT, "SM share")):
         if not varies(measured)[column]:
             raise TooFewSamples(f"linear-fractional needs samples at more than one {name}")
-
-
-def _thin(log_quotas: Reals) -> Reals:
-    chosen: Indices = np.linspace(0, len(log_quotas) - 1, min(len(log_quotas), _MOST_QUOTAS)).round().astype(np.intp)
-    return log_quotas[chosen]
 
 
 def _make_terms(logs: Reals) -> _Terms:
