@@ -1,0 +1,79 @@
+"""The contract's laws in compiled form: what a candidate can carry next to neighbours, and what a pattern is worth."""
+
+import numba
+import numpy as np
+
+from solvers.joint.tables import Law, Mode, Numbers, Reals, Worth
+
+OPTIMISM = 1.0 + 1e-6
+"""Tabulated capacities are rounded up to single precision, lest a bound be too low."""
+INVALID = -1.0e300
+"""The worth of a pattern in which some replica misses its SLO."""
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def execution_ms(mode: Mode, candidate: int, replicas: int, pressure: float) -> float:
+    """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
+    launch = mode.launch_ms[candidate] * mode.launch_factor[replicas]
+    return mode.alone_ms[candidate] + launch + mode.growth_ms[candidate] * pressure
+
+
+@numba.njit(cache=True, nogil=True)
+def capacity_rps(mode: Mode, law: Law, candidate: int, duration_ms: float) -> float:
+    """The rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
+    ratios, ratio = law.ratios, mode.slo_ms[candidate] / duration_ms
+    peak = 1000.0 * mode.batch[candidate] / duration_ms
+    utilisation = law.utilisation[mode.law[candidate]]
+    low, high = 0, ratios.shape[0] - 1
+    if ratio < ratios[0]:
+        return 0.0
+    if ratio >= ratios[high]:
+        return peak * utilisation[high]
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if ratios[middle] <= ratio:
+            low = middle
+        else:
+            high = middle
+    slope = (utilisation[high] - utilisation[low]) / (ratios[high] - ratios[low])
+    return peak * (utilisation[low] + slope * (ratio - ratios[low]))
+
+
+@numba.njit(cache=True, nogil=True)
+def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
+    """What the first `count` items, together on one GPU, are worth: INVALID where one of them misses its SLO.
+
+    Shares, memory and watts are not looked at.
+    """
+    pressure, total = 0.0, 0.0
+    for at in range(count):
+        pressure += mode.pressure[items[at]]
+    for at in range(count):
+        item = items[at]
+        others = pressure - mode.pressure[item] if count > 1 else 0.0
+        carried = capacity_rps(mode, law, item, execution_ms(mode, item, count, others))
+        if carried <= 0.0:
+            return INVALID
+        total += candidate_worth(mode, worth, item, carried)
+    return total
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float) -> float:
+    """What a candidate that can carry so much is worth, its watts paid."""
+    service = mode.service[candidate]
+    served = min(carried_rps, worth.rate[service])
+    return worth.rps[service] * served + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
+
+
+@numba.njit(cache=True, nogil=True)
+def root_capacities(mode: Mode, law: Law, edges: Reals) -> Reals:
+    """(N + 1, K, C) rps at the optimistic end of every root cell, 0 where the SLO is missed even there."""
+    capacities = np.zeros((edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32)
+    for replicas in range(1, edges.shape[0]):
+        for number in range(edges.shape[1] - 1 if replicas > 1 else 1):
+            for item in range(mode.service.shape[0]):
+                others = max(0.0, edges[replicas, number] - mode.pressure[item]) if replicas > 1 else 0.0
+                carried = capacity_rps(mode, law, item, execution_ms(mode, item, replicas, others))
+                capacities[replicas, number, item] = np.float32(carried * OPTIMISM)
+    return capacities

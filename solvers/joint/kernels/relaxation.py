@@ -1,0 +1,142 @@
+"""Bounds of a cell: side limits priced by multipliers, which a few subgradient steps improve.
+
+For any multipliers θ of memory and watts (≥ 0) and of pressure (of either sign, since it is limited on both sides), the
+knapsack's optimum of v_i − θ·use_i, plus θ·limits, bounds every pattern of the cell. The steps are Polyak's with the
+threshold as their target: they end as soon as the cell is known to hold nothing, most often after the first.
+"""
+
+import numba
+import numpy as np
+
+from solvers.joint.kernels.knapsack import fill_table, read_solution, shorten
+from solvers.joint.kernels.laws import candidate_worth, capacity_rps, execution_ms, pattern_worth
+from solvers.joint.kernels.nouns import MEMORY, POWER, PRESSURE, Cell, Scratch, Task
+from solvers.joint.tables import Numbers, Reals
+
+_FIT = 1.0 + 1e-9
+_NO_SLOPE = 1e-12
+
+
+@numba.njit(cache=True, nogil=True)
+def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> None:
+    """Values of the first `size` ids at the cell's optimistic end: the least pressure that the others can have."""
+    mode = task.mode
+    for at in range(size):
+        item = scratch.ids[at]
+        others = max(0.0, cell.low - mode.pressure[item]) if cell.replicas > 1 else 0.0
+        carried = capacity_rps(mode, task.law, item, execution_ms(mode, item, cell.replicas, others))
+        scratch.value[at] = candidate_worth(mode, task.worth, item, carried) if carried > 0.0 else -1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def charge(task: Task, scratch: Scratch, size: int, multipliers: Reals) -> None:
+    """Adjusted values: less what the multipliers charge for memory, watts and pressure."""
+    mode, ids = task.mode, scratch.ids
+    for at in range(size):
+        if scratch.value[at] > 0.0:
+            use = multipliers[MEMORY] * mode.memory[ids[at]] + multipliers[POWER] * mode.power[ids[at]]
+            scratch.adjusted[at] = scratch.value[at] - use - multipliers[PRESSURE] * mode.pressure[ids[at]]
+        else:
+            scratch.adjusted[at] = -1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def limits_price(task: Task, cell: Cell, multipliers: Reals) -> float:
+    """θ · limits: what the bound adds for the side limits; a reward for pressure counts its lower limit."""
+    mode = task.mode
+    priced = multipliers[MEMORY] * mode.memory_mib + multipliers[POWER] * mode.power_w
+    if cell.replicas == 1:
+        return priced
+    return priced + multipliers[PRESSURE] * (cell.high if multipliers[PRESSURE] >= 0.0 else cell.low)
+
+
+@numba.njit(cache=True, nogil=True)
+def relax(
+    task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers
+) -> tuple[float, float, int]:
+    """(bound of the cell, worth of the best pattern met, its size); multipliers and `pattern` are updated in place.
+
+    The multipliers of the least bound are kept; a step that does not lower it is halved and tried again. The table and
+    the adjusted values of these multipliers stay in the scratch.
+    """
+    goal = task.threshold * (1.0 + task.effort.tolerance)
+    bound, worth, best_size, length = 1.0e300, 0.0, 0, 1.0
+    kept, use = multipliers.copy(), np.zeros(3)
+    for step in range(task.effort.steps + 1):
+        reached, count = _solve(task, cell, scratch, size, multipliers)
+        if count > 0:
+            met = _worth_if_valid(task, scratch.solution, count)
+            if met > worth:
+                worth, best_size = met, count
+                pattern[:count] = scratch.solution[:count]
+        if reached < bound:
+            bound = reached
+            kept[:] = multipliers
+            fill_use(task, scratch.solution, count, use)
+        else:
+            length *= 0.5
+        if bound <= goal or step == task.effort.steps:
+            break
+        multipliers[:] = kept
+        if not _improve(task, cell, multipliers, use, length * (bound - task.threshold)):
+            break
+    if bound > goal and (multipliers != kept).any():
+        multipliers[:] = kept
+        _solve(task, cell, scratch, size, multipliers)
+    return bound, worth, best_size
+
+
+@numba.njit(cache=True, nogil=True)
+def _solve(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals) -> tuple[float, int]:
+    """(bound under these multipliers, number of candidates in the solution)."""
+    charge(task, scratch, size, multipliers)
+    short = scratch.short[: shorten(task, scratch, size, cell.replicas)]
+    reached = fill_table(task, scratch, short, cell.replicas) + limits_price(task, cell, multipliers)
+    return reached, read_solution(task, scratch, short, cell.replicas)
+
+
+@numba.njit(cache=True, nogil=True)
+def _worth_if_valid(task: Task, items: Numbers, count: int) -> float:
+    """What a pattern is truly worth, 0 where it takes too much memory or too many watts."""
+    use = np.zeros(3)
+    fill_use(task, items, count, use)
+    if use[MEMORY] > task.mode.memory_mib * _FIT or use[POWER] > task.mode.power_w * _FIT:
+        return 0.0
+    return max(0.0, pattern_worth(task.mode, task.law, task.worth, items, count))
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_use(task: Task, items: Numbers, count: int, use: Reals) -> None:
+    """Memory, watts and pressure of the first `count` items, into `use`."""
+    use[:] = 0.0
+    for at in range(count):
+        use[MEMORY] += task.mode.memory[items[at]]
+        use[POWER] += task.mode.power[items[at]]
+        use[PRESSURE] += task.mode.pressure[items[at]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _improve(task: Task, cell: Cell, multipliers: Reals, use: Reals, excess: float) -> bool:
+    """One step along the subgradient, in units of the limits; False where there is no slope."""
+    scale = (task.mode.memory_mib, max(task.mode.power_w, _NO_SLOPE), max(cell.high, _NO_SLOPE))
+    slope = np.zeros(3)
+    slope[MEMORY] = (use[MEMORY] - task.mode.memory_mib) / scale[MEMORY]
+    slope[POWER] = (use[POWER] - task.mode.power_w) / scale[POWER]
+    for side in range(2):
+        if multipliers[side] <= 0.0 and slope[side] < 0.0:
+            slope[side] = 0.0
+    if cell.replicas > 1:
+        if multipliers[PRESSURE] > 0.0 or use[PRESSURE] > cell.high:
+            slope[PRESSURE] = (use[PRESSURE] - cell.high) / scale[PRESSURE]
+        elif multipliers[PRESSURE] < 0.0 or use[PRESSURE] < cell.low:
+            slope[PRESSURE] = (use[PRESSURE] - cell.low) / scale[PRESSURE]
+    square = slope @ slope
+    if square <= _NO_SLOPE:
+        return False
+    length = excess / square
+    for side in range(3):
+        moved = multipliers[side] + length * slope[side] / scale[side]
+        # The pressure's multiplier stops at 0, where its limit changes sides.
+        crosses = moved * multipliers[side] < 0.0 if side == PRESSURE else moved < 0.0
+        multipliers[side] = 0.0 if crosses else moved
+    return True

@@ -1,0 +1,121 @@
+"""Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
+
+Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
+candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.laws import root_capacities
+from solvers.joint.kernels.nouns import Effort, Found, Scratch, Task
+from solvers.joint.kernels.price import price_mode
+from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
+
+ROOT_CELLS = 6
+"""Intervals of pressure per number of replicas, before any is halved."""
+
+
+class Pattern(NamedTuple):
+    """What one GPU runs: candidates of a mode."""
+
+    mode: int
+    items: tuple[int, ...]
+    """Ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priced:
+    """What pricing says of one mode."""
+
+    bound: float
+    """No pattern of the mode is worth more."""
+    patterns: tuple[Pattern, ...]
+
+
+class Pricer:
+    """The cells of all modes, with multipliers that stay warm from one round to the next."""
+
+    def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
+        self._tables = tables
+        self._pool = pool
+        services = len(tables.rate)
+        self._cells = [_ModeCells(mode, tables.law, services) for mode in tables.modes]
+
+    def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
+        """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals."""
+        tasks = [
+            Task(mode, self._tables.law, worth[number], thresholds[number], effort)
+            for number, mode in enumerate(self._tables.modes)
+        ]
+        run = map if self._pool is None else self._pool.map
+        return list(run(_price, range(len(tasks)), tasks, self._cells))
+
+
+class _ModeCells:
+    """One mode's cells and working memory."""
+
+    def __init__(self, mode: Mode, law: Law, services: int) -> None:
+        self.edges = _edges(mode)
+        self.capacities = root_capacities(mode, law, self.edges)
+        self.multipliers = np.zeros((*self.capacities.shape[:2], 3))
+        candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
+        self.scratch = Scratch(
+            ids=np.zeros(candidates, np.int32),
+            value=np.zeros(candidates),
+            adjusted=np.zeros(candidates),
+            best=np.zeros((steps + 1, most), np.int32),
+            filled=np.zeros(steps + 1, np.int32),
+            short=np.zeros(steps * most + 1, np.int32),
+            first=np.zeros(services + 2, np.int32),
+            table=np.zeros((services + 2, most + 1, steps + 1)),
+            solution=np.zeros(most, np.int32),
+            pool=np.zeros(candidates * _MOST_NESTED, np.int32),
+        )
+
+
+_MOST_NESTED = 8
+"""Halvings of a cell for which the pool has room, the root among them."""
+
+
+def _price(number: int, task: Task, cells: _ModeCells) -> Priced:
+    slots = cells.capacities.shape[0] * cells.capacities.shape[1]
+    most = task.mode.most_replicas
+    found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+    bound = price_mode(task, cells.edges, cells.capacities, cells.multipliers, cells.scratch, found)
+    best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
+    patterns = dict.fromkeys(
+        Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
+    )
+    return Priced(bound=bound, patterns=tuple(patterns))
+
+
+def _edges(mode: Mode) -> Reals:
+    """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
+    least, most = _pressure_range(mode)
+    edges = np.zeros((mode.most_replicas + 1, ROOT_CELLS + 1))
+    edges[:, 1:] = -1.0
+    for replicas in range(1, mode.most_replicas + 1):
+        if np.isfinite(most[replicas]):
+            edges[replicas] = np.linspace(least[replicas], most[replicas], ROOT_CELLS + 1)
+    return edges
+
+
+def _pressure_range(mode: Mode) -> tuple[Reals, Reals]:
+    """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
+    services = np.unique(mode.service)
+    lightest = np.sort([mode.pressure[mode.service == service].min() for service in services])
+    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.most_replicas + 1]
+    least = np.pad(least, (0, mode.most_replicas + 1 - len(least)), constant_values=np.inf)
+    heaviest = np.full((mode.most_replicas + 1, mode.steps + 1), -np.inf)
+    heaviest[0] = 0.0
+    for service in services:
+        before, own = heaviest.copy(), mode.service == service
+        for width in np.unique(mode.width[own]):
+            pressure = mode.pressure[own & (mode.width == width)].max()
+            heaviest[1:, width:] = np.maximum(heaviest[1:, width:], before[:-1, : mode.steps + 1 - width] + pressure)
+    return least, heaviest[:, -1]

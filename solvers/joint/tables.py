@@ -1,0 +1,199 @@
+"""Tables: a Problem as arrays that compiled kernels read.
+
+A *mode* is a GPU type at one clock: the clock is shared by everything on the GPU, so it belongs to the GPU. A
+*candidate* of a mode is one service at one of its network's operating rows there. Candidates are sorted by service and
+SM steps, and only those are kept that meet their SLO, fit the GPU by themselves, and are not dominated.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.predict.colocation import launch_factor
+from solvers.problem import CapacityLaw, Problem, ServiceDemand
+from solvers.rows import CLOCK_TOLERANCE_MHZ
+from solvers.state import GpuType
+
+Reals = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int32]
+
+_STEP_TOLERANCE = 1e-6
+_W_PER_KW = 1000.0
+
+
+class Law(NamedTuple):
+    """The capacity law: utilisation over the ratio SLO / execution time, one row per (percentile, batch)."""
+
+    ratios: Reals
+    """(R,) ascending."""
+    utilisation: Reals
+    """(L, R)"""
+
+
+class Mode(NamedTuple):
+    """One GPU type at one clock, with its C candidates."""
+
+    gpu_type: int
+    """Position of the type in the problem."""
+    clock_mhz: float
+    steps: int
+    """SM steps of a whole GPU."""
+    most_replicas: int
+    memory_mib: float
+    power_w: float
+    """What replicas may draw: the cap less idle watts."""
+    price: float
+    """USD per hour of the GPU while idle."""
+    watt_price: float
+    """USD per hour of one watt."""
+    launch_factor: Reals
+    """(most_replicas + 1,) growth of the launch term by the number of replicas on the GPU."""
+    service: Numbers
+    row: Numbers
+    """(C,) position among the network's operating rows on the type."""
+    width: Numbers
+    """(C,) SM steps."""
+    batch: Reals
+    memory: Reals
+    power: Reals
+    pressure: Reals
+    alone_ms: Reals
+    """(C,) transfer + run time: what does not depend on the number of neighbours, without any pressure."""
+    launch_ms: Reals
+    growth_ms: Reals
+    """(C,) run time × sensitivity: ms per unit of the neighbours' pressure."""
+    law: Numbers
+    """(C,) row of the capacity law."""
+    slo_ms: Reals
+
+
+class Worth(NamedTuple):
+    """What a replica earns under the prices of the master problem."""
+
+    rate: Reals
+    """(S,) rps that are still wanted of each service; more than that earns nothing."""
+    rps: Reals
+    """(S,) USD per hour of one rps."""
+    bonus: Reals
+    """(C,) USD per hour of a candidate's mere presence: duals of replica counts, branching rows and migration."""
+
+
+class Tables(NamedTuple):
+    """A whole Problem as arrays."""
+
+    law: Law
+    modes: tuple[Mode, ...]
+    rate: Reals
+    """(S,) arrival rates."""
+    priority: Reals
+    stock: Reals
+    """(G,) GPUs of each type; infinite where as many as wanted."""
+    price: Reals
+    """(G,) USD per hour of an idle GPU."""
+
+
+def make_tables(problem: Problem) -> Tables:
+    """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
+    law = _law(problem.capacity_law)
+    modes = [
+        _mode(problem, index, clock_mhz, law)
+        for index, gpu_type in enumerate(problem.gpu_types)
+        for clock_mhz in gpu_type.clocks_mhz
+    ]
+    return Tables(
+        law=law,
+        modes=tuple(mode for mode in modes if len(mode.service)),
+        rate=np.array([service.arrival_rate_rps for service in problem.services]),
+        priority=np.array([service.priority for service in problem.services]),
+        stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
+        price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
+    )
+
+
+def _law(law: CapacityLaw) -> Law:
+    table = np.array(law.max_utilisation, dtype=np.float64)
+    return Law(ratios=np.array(law.slo_ratios), utilisation=table.reshape(-1, len(law.slo_ratios)))
+
+
+def _idle_price(problem: Problem, gpu_type: GpuType) -> float:
+    return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * gpu_type.idle_w / _W_PER_KW
+
+
+def _mode(problem: Problem, index: int, clock_mhz: float, law: Law) -> Mode:
+    gpu_type = problem.gpu_types[index]
+    columns = [_candidates(problem, number, gpu_type, clock_mhz) for number in range(len(problem.services))]
+    table = np.concatenate([np.zeros((0, len(_COLUMNS))), *columns])
+    room_w = gpu_type.power_cap_w - gpu_type.idle_w
+    table = table[_is_usable(table, gpu_type, room_w, law)]
+    table = table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
+    replicas = range(problem.max_replicas_per_gpu + 1)
+    service, row, width, law_row = (np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE)
+    return Mode(
+        gpu_type=index,
+        clock_mhz=clock_mhz,
+        steps=round(100.0 / gpu_type.sm_percent_step),
+        most_replicas=problem.max_replicas_per_gpu,
+        memory_mib=gpu_type.memory_mib,
+        power_w=room_w,
+        price=_idle_price(problem, gpu_type),
+        watt_price=problem.energy_price_usd_per_kwh / _W_PER_KW,
+        launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
+        service=service,
+        row=row,
+        width=width,
+        law=law_row,
+        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(_COLUMNS) if at not in _WHOLE},
+    )
+
+
+_COLUMNS = (
+    *("service", "row", "width", "law"),
+    *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms"),
+)
+_WHOLE = (0, 1, 2, 3)
+_SERVICE, _WIDTH, _BATCH = (_COLUMNS.index(name) for name in ("service", "width", "batch"))
+
+
+def _candidates(problem: Problem, number: int, gpu_type: GpuType, clock_mhz: float) -> Reals:
+    """(K, columns) one service's rows at the clock; none where it may not run."""
+    service = problem.services[number]
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None or not service.allows(gpu_type.name) or service.max_replicas == 0:
+        return np.zeros((0, len(_COLUMNS)))
+    rows = np.array(points.rows, dtype=np.float64).reshape(len(points.rows), -1)
+    kept = np.flatnonzero(np.abs(rows[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+    share, batch, _, transfer, launch, run, memory, power, pressure = rows[kept].T
+    return np.column_stack(
+        (
+            np.full(len(kept), number),
+            kept,
+            np.round(share / gpu_type.sm_percent_step),
+            _law_rows(problem.capacity_law, service, batch),
+            *(batch, memory, power, pressure, transfer + run, launch, run * points.sensitivity),
+            np.full(len(kept), service.slo_ms),
+        )
+    )
+
+
+def _law_rows(law: CapacityLaw, service: ServiceDemand, batch: Reals) -> Reals:
+    first = law.percentiles.index(service.percentile) * len(law.batches)
+    position = {float(size): first + at for at, size in enumerate(law.batches)}
+    return np.array([position[size] for size in batch.tolist()], dtype=np.float64)
+
+
+def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> npt.NDArray[np.bool_]:
+    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour."""
+    column = dict(zip(_COLUMNS, table.T, strict=True))
+    ratio = column["slo_ms"] / np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
+    utilisation = np.zeros(len(table))
+    for row in np.unique(column["law"]).astype(int):
+        of_row = column["law"] == row
+        utilisation[of_row] = np.interp(ratio[of_row], law.ratios, law.utilisation[row], left=0.0)
+    fits: npt.NDArray[np.bool_] = (
+        (column["memory"] <= gpu_type.memory_mib)
+        & (column["power"] <= room_w)
+        & (column["width"] <= 100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
+        & (utilisation > 0.0)
+    )
+    return fits
