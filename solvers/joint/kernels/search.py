@@ -5,8 +5,8 @@ A node has taken some candidates of the services before group g. It is cut when
     adjusted values so far + table[g, places left, steps left, levels left] + θ · limits  ≤  the best known
 
 The table runs over all survivors here, not over a shortlist, since a child takes services one after the other; and it
-has a dimension for memory and watts together, rounded down to levels, which bounds from above. Where the power cap binds
-(at a type's highest clock) multipliers alone leave bounds 5 to 10 % above what whole patterns reach, and the search
+has a dimension for memory and watts together, rounded down to levels, which bounds from above. Where the power cap
+binds (at a type's highest clock) multipliers alone leave bounds 5 to 10 % above what whole patterns reach, and a search
 without that dimension visits hundreds of thousands of nodes. Real memory, watts and pressure are checked on the way,
 and a full set is judged by its true pressure. When the nodes run out, the greatest bound on the open branch still
 bounds the cell.
