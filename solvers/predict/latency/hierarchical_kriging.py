@@ -16,7 +16,8 @@ Sources: EM for a population of Gaussian processes: Yu, Tresp, Schwaighofer 2005
 multiple tasks", §3 (normal-inverse-Wishart hyperprior); Gaussian sums: Alspach, Sorenson 1972. Ours: the maximum of two
 surfaces, and the Laplace step that it asks for. Wins where several networks were measured alike, above all for one of
 which there are 2 to 50 samples, where latencies have a host's floor, and with time quotas. Limits: a network unlike all
-others with few samples gets their shape; the noise is one for all; beyond the conditions of all: `clip_to_measured`.
+others with few samples gets their shape; the noise is one for all; beyond the conditions of all each surface grows as
+`clip_to_measured` has it: run with batch, share and clock, launch with the quota.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,10 @@ import numpy as np
 
 from solvers.predict.fit import Coefficients, TooFewSamples
 from solvers.predict.latency.conditions import (
+    BATCH,
+    CLOCK_MHZ,
+    SM_PERCENT,
+    TIME_QUOTA_PERCENT,
     MeasuredRange,
     clip_to_measured,
     highest_clock_mhz,
@@ -39,6 +44,7 @@ from solvers.predict.latency.launch_and_run import (
     Posterior,
     Readings,
     find_posterior,
+    grown_log_latency,
     log_latency,
     make_gaussian,
     make_readings,
@@ -112,9 +118,12 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     )
     measured = MeasuredRange(*arrays["measured_range"])
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
-    inside, growth = clip_to_measured(logs, measured)
-    surfaces = log_latency(make_readings(nodes, inside), arrays["surfaces"].T)
-    return np.asarray(np.exp(surfaces @ arrays["weights"]) * growth)
+    inside, run_growth = clip_to_measured(logs, measured, columns=(BATCH, SM_PERCENT, CLOCK_MHZ))
+    inside, launch_growth = clip_to_measured(inside, measured, columns=(TIME_QUOTA_PERCENT,))
+    surfaces = grown_log_latency(
+        make_readings(nodes, inside), arrays["surfaces"].T, run=np.log(run_growth), launch=np.log(launch_growth)
+    )
+    return np.asarray(np.exp(surfaces @ arrays["weights"]))
 
 
 def _learn_population(nodes: Nodes, groups: list[_Measured]) -> tuple[Gaussian, float, list[Posterior]]:

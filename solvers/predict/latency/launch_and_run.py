@@ -123,6 +123,11 @@ def log_latency(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) 
     return _longer(readings.run @ z, readings.launch @ z, sharpness)
 
 
+def grown_log_latency(readings: Readings, z: Reals, *, run: Reals, launch: Reals) -> Reals:
+    """(N, C) logarithms as of `log_latency`, where either part has grown by these (N,) logarithms."""
+    return _longer(readings.run @ z + run[:, None], readings.launch @ z + launch[:, None], _SHARPNESS)
+
+
 def run_weight(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
     """How much of a change of the run surface shows in the latency, 0 to 1; the launch surface has the rest."""
     run = readings.run @ z
