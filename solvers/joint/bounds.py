@@ -5,6 +5,9 @@ the sum by at most N_g · max(0, W_g), where W_g bounds (worth of a pattern − 
 
     cost ≥ Σ π_s λ_s + Σ ν_s m_s + Σ ξ_s M_s − Σ_g N_g · max(0, W_g)
 
+Under branching limits the last sum is the least Σ_m (price_m − worth_m) · n_m over the counts n_m that the limits on
+modes and types allow, and limits on kinds of patterns are relaxed at their duals like the other rows.
+
 Farley. A type with as many GPUs as wanted must have W_g ≤ 0. All prices are divided by the factor that makes it so;
 worths shrink by at least that factor, since the watts in them are costs.
 
@@ -14,6 +17,7 @@ not served, so a plan that leaves u unserved compares with bound − Σ price_s 
 
 import numpy as np
 
+from solvers.joint.limits import NO_LIMITS, Limits, least_cost, make_boxes
 from solvers.joint.master import Demand, Duals
 from solvers.joint.tables import Reals, Tables
 
@@ -21,17 +25,30 @@ _WHOLE_TOLERANCE = 1e-6
 """Of a GPU: a bound this near above a whole number of GPUs is taken for that number."""
 
 
-def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals) -> float:
-    """The greater of what the duals prove; worths: (modes,) bounds on the worth of any pattern of each mode."""
-    value = float(duals.rps @ demand.rate) + duals.replicas_value
-    excess, factor = np.zeros(len(demand.stock)), 1.0
-    for mode, worth in zip(tables.modes, worths, strict=True):
-        if np.isinf(demand.stock[mode.gpu_type]):
-            factor = max(factor, worth / mode.price)
-    for mode, worth in zip(tables.modes, worths, strict=True):
-        excess[mode.gpu_type] = max(excess[mode.gpu_type], worth / factor - mode.price)
-    limited = np.isfinite(demand.stock)
-    return value / factor - float(demand.stock[limited] @ excess[limited])
+def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, limits: Limits = NO_LIMITS) -> float:
+    """What the duals prove; worths: (modes,) bounds on the worth of any pattern of each mode.
+
+    Infinite when no plan is within the limits.
+    """
+    value = float(duals.rps @ demand.rate) + duals.replicas_value + _limits_value(duals, limits)
+    boxes = make_boxes(tables, demand.stock, limits)
+    prices = np.array([mode.price for mode in tables.modes])
+    endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)
+    factor = max(1.0, float((worths[endless] / prices[endless]).max(initial=0.0)))
+    costs = prices - worths / factor
+    # The factor leaves no endless mode worth more than it costs, but for rounding.
+    costs[endless] = np.maximum(costs[endless], 0.0)
+    return value / factor + least_cost(tables, boxes, costs)
+
+
+def _limits_value(duals: Duals, limits: Limits) -> float:
+    """What limits on kinds of patterns add; those on whole modes and types are in the boxes."""
+    total = 0.0
+    for row, price in duals.limits.items():
+        low, high = limits[row]
+        if row.ranges and high > 0.0:
+            total += price * (low if price > 0.0 else high) if price else 0.0
+    return total
 
 
 def whole_gpus(tables: Tables, bound: float) -> float:

@@ -5,7 +5,7 @@ them, and each round proves a lower bound. Rounds begin cheap (knapsack bounds a
 end exact; the next effort comes when the present one no longer lowers the objective by enough.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,15 @@ import numpy as np
 from solvers.joint.bounds import lower_bound
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.kernels.nouns import Effort
+from solvers.joint.limits import NO_LIMITS, Limits, Row
 from solvers.joint.master import Demand, Duals, Master, Solution
 from solvers.joint.pricing import Priced, Pricer
-from solvers.joint.tables import Tables, Worth
+from solvers.joint.tables import Reals, Tables, Worth
+
+_FORBIDDEN = 1.0e6
+"""USD per hour against a kind of patterns that a limit rules out."""
+_LEAST_THRESHOLD = 1e-4
+"""Of a GPU's price: pricing takes patterns that are worth less than nothing for worthless, so it asks no less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,47 +78,96 @@ def generate(
 
     Stops early, with what it has, when `is_over` says so between two rounds.
     """
-    master = Master(tables, demand)
-    used = list(dict.fromkeys([*start, *_singles(tables, demand, columns)]))
-    master.add(columns[number] for number in used)
-    known = set(used)
-    bound, bound_duals, rounds, phase, history = -np.inf, None, 0, 0, [np.inf]
-    while True:
-        solution = master.solve()
-        priced = price(tables, pricer, demand, solution.duals, phases[phase].effort)
-        rounds += 1
-        proven = lower_bound(tables, demand, solution.duals, np.array([entry.bound for entry in priced]))
-        if proven > bound or bound_duals is None:
-            bound, bound_duals = proven, solution.duals
-        columns.add(pattern for entry in priced for pattern in entry.patterns)
-        new = [
-            number
-            for number in dict.fromkeys(columns.number(pattern) for entry in priced for pattern in entry.patterns)
-            if number not in known
-        ]
-        history.append(solution.objective)
-        is_last = phase == len(phases) - 1
-        if is_over() or (is_last and not new):
-            return Relaxation(
-                solution=solution,
-                columns=tuple(used),
-                bound=bound,
-                bound_duals=bound_duals,
-                rounds=rounds,
-                is_exact=is_last and not new,
-            )
-        if not is_last and (not new or _gain(history) < phases[phase].least_gain):
-            phase, history = phase + 1, [np.inf]
-        master.add(columns[number] for number in new)
-        used += new
-        known.update(new)
+    generation = Generation(Master(tables, demand), pricer, columns)
+    generation.use([*start, *_singles(tables, demand, columns)])
+    return generation.relax(phases=phases, is_over=is_over)
 
 
-def price(tables: Tables, pricer: Pricer, demand: Demand, duals: Duals, effort: Effort) -> list[Priced]:
+class Generation:
+    """A master problem with its columns, solved over all patterns once or, under changing limits, many times."""
+
+    def __init__(self, master: Master, pricer: Pricer, columns: Columns) -> None:
+        self._master, self._pricer, self._columns = master, pricer, columns
+        self._used: dict[int, None] = {}
+
+    def use(self, numbers: Iterable[int]) -> list[int]:
+        """Let the master use these columns; returns those that it did not have yet."""
+        new = [number for number in dict.fromkeys(numbers) if number not in self._used]
+        self._master.add(self._columns[number] for number in new)
+        self._used.update(dict.fromkeys(new))
+        return new
+
+    def relax(
+        self,
+        *,
+        limits: Limits = NO_LIMITS,
+        phases: Sequence[Phase] = PHASES,
+        cutoff: float = np.inf,
+        slack: float = 0.0,
+        is_over: Callable[[], bool] = never,
+    ) -> Relaxation:
+        """Solve the relaxation under limits; ends early when time is over, when the bound reaches the cutoff, or when
+        the optimum is known to be below it and the bound lacks at most `slack` of the way from itself to the cutoff.
+        """
+        self._master.limit(limits)
+        bound, bound_duals, rounds, phase, history = -np.inf, None, 0, 0, [np.inf]
+        while True:
+            solution = self._master.solve()
+            used = tuple(self._used)
+            priced = self._price(solution.duals, phases[phase].effort, limits)
+            rounds += 1
+            worths = np.array([entry.bound for entry in priced])
+            proven = lower_bound(self._master.tables, self._master.demand, solution.duals, worths, limits)
+            if proven > bound or bound_duals is None:
+                bound, bound_duals = proven, solution.duals
+            patterns = [pattern for entry in priced for pattern in entry.patterns]
+            self._columns.add(patterns)
+            new = self.use(self._columns.number(pattern) for pattern in patterns)
+            history.append(solution.objective)
+            is_last = phase == len(phases) - 1
+            is_near = solution.objective - bound <= slack * (cutoff - solution.objective)
+            if is_over() or bound >= cutoff or is_near or (is_last and not new):
+                return Relaxation(
+                    solution=solution,
+                    columns=used,
+                    bound=bound,
+                    bound_duals=bound_duals,
+                    rounds=rounds,
+                    is_exact=is_last and not new,
+                )
+            if not is_last and (not new or _gain(history) < phases[phase].least_gain):
+                phase, history = phase + 1, [np.inf]
+
+    def _price(self, duals: Duals, effort: Effort, limits: Limits) -> list[Priced]:
+        return price(self._master.tables, self._pricer, self._master.demand, duals, effort, limits=limits)
+
+
+def price(
+    tables: Tables,
+    pricer: Pricer,
+    demand: Demand,
+    duals: Duals,
+    effort: Effort,
+    *,
+    limits: Limits = NO_LIMITS,
+) -> list[Priced]:
     """Price all modes under the duals."""
-    worth = [Worth(rate=demand.rate, rps=duals.rps, bonus=duals.presence[mode.service]) for mode in tables.modes]
-    thresholds = [mode.price - duals.stock[mode.gpu_type] for mode in tables.modes]
-    return pricer.price(worth, thresholds, effort)
+    bonuses = [duals.presence[mode.service] for mode in tables.modes]
+    thresholds = np.array([mode.price - duals.stock[mode.gpu_type] for mode in tables.modes])
+    for row, value in duals.limits.items():
+        _shift(row, -_FORBIDDEN if limits[row][1] <= 0.0 else value, thresholds, bonuses)
+    floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
+    worth = [Worth(rate=demand.rate, rps=duals.rps, bonus=bonus) for bonus in bonuses]
+    return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort)
+
+
+def _shift(row: Row, value: float, thresholds: Reals, bonuses: Sequence[Reals]) -> None:
+    """Let a limit's dual make its kind of patterns dearer or cheaper."""
+    if row.ranges:
+        for mode, (first, last) in zip(row.modes, row.ranges, strict=True):
+            bonuses[mode][first:last] += value
+    else:
+        thresholds[list(row.modes)] -= value
 
 
 def _singles(tables: Tables, demand: Demand, columns: Columns) -> list[int]:

@@ -6,18 +6,21 @@ Rows, in this order, with their duals:
     least   s    Σ_{p ∋ s} x_p + v_s ≥ fewest replicas of s          ν_s ≥ 0   (0 for services without)
     most    s    Σ_{p ∋ s} x_p ≤ most replicas of s                  ξ_s ≤ 0   (infinite for services without)
     stock   g    Σ_{p of type g} x_p ≤ N_g                           μ_g ≤ 0
+    limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
 
-u and v are shortages, so that the program always has a solution; their prices say how much they hurt.
+u and v are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may fall
+short of its low side too, at a price that no plan worth having pays: the columns that it asks for may not be made yet.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import highspy
 import numpy as np
 
 from solvers.joint.columns import Column
-from solvers.joint.tables import Reals, Tables
+from solvers.joint.limits import Limits, Row
+from solvers.joint.tables import Numbers, Reals, Tables
 
 INFINITE = highspy.kHighsInf
 
@@ -34,6 +37,8 @@ class Duals:
     """(G,) ≤ 0"""
     replicas_value: float
     """Σ ν_s · fewest_s + Σ ξ_s · most_s: what the replica rows add to the dual objective."""
+    limits: Mapping[Row, float] = field(default_factory=dict)
+    """USD per hour of one more GPU of the kind, for the limits that hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +52,8 @@ class Solution:
     """(S,)"""
     replicas_missing: Reals
     """(S,)"""
+    limits_missing: float
+    """GPUs by which limits fall short of their low sides."""
     duals: Duals
 
 
@@ -71,10 +78,15 @@ class Demand:
 class Master:
     """One linear program that grows by columns and starts each solve from the last basis."""
 
-    def __init__(self, tables: Tables, demand: Demand) -> None:
-        self._tables, self._demand = tables, demand
+    def __init__(self, tables: Tables, demand: Demand, *, limit_price: float = 0.0) -> None:
+        """`limit_price`: USD per hour of a GPU by which a limit falls short."""
+        self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
-        self._columns = 0
+        self._columns: list[Column] = []
+        self._places: list[int] = []
+        self._limit_rows: dict[Row, int] = {}
+        self._fillers: list[int] = []
+        self._limits: Limits = {}
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
@@ -87,15 +99,28 @@ class Master:
 
     def add(self, columns: Iterable[Column]) -> None:
         """Let the program use these columns too."""
-        rate, services = self._demand.rate, self._services
-        for column in columns:
-            count = len(column.service)
-            index = np.concatenate((column.service, services + column.service, 2 * services + column.service))
-            stock_row = 3 * services + self._tables.modes[column.pattern.mode].gpu_type
-            values = np.concatenate((np.minimum(column.capacity, rate[column.service]), np.ones(2 * count + 1)))
-            rows = np.append(index, stock_row).astype(np.int32)
-            self._highs.addCol(column.price, 0.0, INFINITE, len(rows), rows, values)
-            self._columns += 1
+        new = list(columns)
+        if not new:
+            return
+        entries = [self._entries(column) for column in new]
+        starts = np.cumsum([0, *(len(rows) for rows, _ in entries)])[:-1].astype(np.int32)
+        rows = np.concatenate([rows for rows, _ in entries])
+        values = np.concatenate([values for _, values in entries])
+        prices, zeros = np.array([column.price for column in new]), np.zeros(len(new))
+        self._highs.addCols(len(new), prices, zeros, np.full(len(new), INFINITE), len(rows), starts, rows, values)
+        self._places += range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
+        self._columns += new
+
+    def limit(self, limits: Limits) -> None:
+        """From now on these limits hold, and no others."""
+        for row in self._limits:
+            if row not in limits:
+                self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)
+        for row, (low, high) in limits.items():
+            if row not in self._limit_rows:
+                self._add_row(row)
+            self._highs.changeRowBounds(self._limit_rows[row], low, high)
+        self._limits = dict(limits)
 
     def solve(self) -> Solution:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
@@ -108,27 +133,50 @@ class Master:
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
             objective=float(self._highs.getInfo().objective_function_value),
-            counts=values[2 * self._services :],
+            counts=values[self._places],
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
+            limits_missing=float(sum(values[at] for at in self._fillers)),
             duals=self._duals(prices),
         )
 
+    def _entries(self, column: Column) -> tuple[Numbers, Reals]:
+        """(rows, values) of a column, in the order of the rows."""
+        rate, services = self.demand.rate, self._services
+        stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
+        limited = [at for row, at in self._limit_rows.items() if row.counts(column.pattern)]
+        others = np.array([stock_row, *limited])
+        index = [column.service, services + column.service, 2 * services + column.service, others]
+        served = np.minimum(column.capacity, rate[column.service])
+        ones = np.ones(2 * len(served) + 1 + len(limited))
+        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones))
+
+    def _add_row(self, row: Row) -> None:
+        at = self._limit_rows[row] = 3 * self._services + len(self.demand.stock) + len(self._limit_rows)
+        inside = [
+            place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
+        ]
+        self._highs.addRow(-INFINITE, INFINITE, len(inside), np.array(inside, np.int32), np.ones(len(inside)))
+        self._fillers.append(self._highs.getNumCol())
+        self._highs.addCol(self._limit_price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
+
     def _row_limits(self) -> Iterable[tuple[float, float]]:
-        demand = self._demand
+        demand = self.demand
         yield from ((float(low), INFINITE) for low in demand.rate)
         yield from ((float(low), INFINITE) for low in demand.fewest)
         yield from ((-INFINITE, float(high)) for high in demand.most)
         yield from ((-INFINITE, float(high)) for high in demand.stock)
 
     def _duals(self, prices: Reals) -> Duals:
-        services, demand = self._services, self._demand
+        services, demand = self._services, self.demand
         least = np.maximum(prices[services : 2 * services], 0.0)
         most = np.minimum(prices[2 * services : 3 * services], 0.0)
         limited = np.isfinite(demand.most)
+        stock_end = 3 * services + len(demand.stock)
         return Duals(
             rps=np.maximum(prices[:services], 0.0),
             presence=least + most,
-            stock=np.minimum(prices[3 * services :], 0.0),
+            stock=np.minimum(prices[3 * services : stock_end], 0.0),
             replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
+            limits={row: float(prices[self._limit_rows[row]]) for row in self._limits},
         )

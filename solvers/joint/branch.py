@@ -1,0 +1,176 @@
+"""Branch and price: small problems to a proven optimum.
+
+A node is a set of limits on numbers of GPUs (`limits.Row`); its relaxation is solved by column generation over all
+patterns within them, and gives a proven bound. The node of the least bound is split next, on the coarsest number that
+is not whole, into "at most" and "at least". Nodes share columns, one linear program and the pricing multipliers, so a
+child costs a few pivots and pricing rounds. Relaxations that come out whole are plans.
+
+The bound of the whole is the least of the open nodes, of those that could not be split, and the cost of the incumbent.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.joint.bounds import whole_gpus
+from solvers.joint.branching import Split, find_split, is_whole
+from solvers.joint.columns import Columns
+from solvers.joint.generate import Generation, Phase, Relaxation, never
+from solvers.joint.kernels.nouns import Effort
+from solvers.joint.limits import NO_LIMITS, Limits
+from solvers.joint.master import Demand, Master
+from solvers.joint.pricing import Pricer
+from solvers.joint.tables import Reals, Tables
+
+PHASES = (
+    Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=2e-3),
+    Phase(effort=Effort(8, 3000, 4, 5e-5), least_gain=1e-3),
+    Phase(effort=Effort(16, 100000, 5, 1e-5), least_gain=0.0),
+)
+"""Of a node: its columns come from its parent, so that there is little to find and most of the work is proof."""
+_SLACK = 0.1
+"""Of a node's distance to the cutoff: its relaxation need not be known more exactly than that before it is split."""
+_MOST_OPEN = 20_000
+"""Open nodes, some hundred bytes each."""
+_LIMIT_PRICE_OVER_COST = 2.0
+"""A GPU that a limit asks for in vain costs this many times the incumbent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incumbent:
+    """A plan: GPUs per column, and what they cost with what they do not serve at shortage prices."""
+
+    counts: Mapping[int, int]
+    cost_usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchResult:
+    """How far the search came."""
+
+    bound: float
+    """Proven: no plan costs less."""
+    incumbent: Incumbent | None
+    nodes: int
+    is_closed: bool
+    """Whether the incumbent is within the gap of the bound."""
+
+
+@dataclass(order=True, slots=True)
+class _Node:
+    bound: float
+    number: int
+    limits: Limits = field(compare=False)
+    split: Split = field(compare=False)
+
+
+def branch(
+    tables: Tables,
+    demand: Demand,
+    pricer: Pricer,
+    columns: Columns,
+    relaxation: Relaxation,
+    *,
+    incumbent: Incumbent | None = None,
+    is_over: Callable[[], bool] = never,
+    gap: float = 1e-4,
+    most_nodes: int = 100_000,
+) -> BranchResult:
+    """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost."""
+    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap)
+    tree.incumbent = incumbent
+    tree.begin(relaxation, is_over)
+    while tree.open and not is_over() and tree.nodes < most_nodes and not tree.is_closed():
+        tree.expand(is_over)
+    return BranchResult(bound=tree.bound(), incumbent=tree.incumbent, nodes=tree.nodes, is_closed=tree.is_closed())
+
+
+def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Demand:
+    """The demand, with no more GPUs of a type than a plan cheaper than the incumbent can pay for."""
+    if incumbent is None:
+        return demand
+    stock = np.minimum(demand.stock, np.floor(incumbent.cost_usd_per_hour / tables.price))
+    return Demand(
+        rate=demand.rate,
+        fewest=demand.fewest,
+        most=demand.most,
+        stock=stock,
+        shortage_price=demand.shortage_price,
+        missing_price=demand.missing_price,
+    )
+
+
+class _Tree:
+    """Open nodes, the incumbent, and the program that all nodes share."""
+
+    def __init__(self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float) -> None:
+        self._tables, self._columns, self._gap = tables, columns, gap
+        most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
+        self._master = Master(tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * (most + tables.price.max()))
+        self._generation = Generation(self._master, pricer, columns)
+        self.open: list[_Node] = []
+        self._closed_bound = np.inf
+        self.nodes = 0
+        self.incumbent: Incumbent | None = None
+
+    def begin(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+        """The root, from the relaxation of the whole."""
+        self._generation.use(relaxation.columns)
+        self._visit(NO_LIMITS, relaxation.bound, is_over)
+
+    def expand(self, is_over: Callable[[], bool]) -> None:
+        """Split the node of the least bound."""
+        node = heapq.heappop(self.open)
+        row, value = node.split
+        low, high = node.limits.get(row, (0.0, np.inf))
+        below, above = float(np.floor(value)), float(np.ceil(value))
+        self._visit({**node.limits, row: (low, below)}, node.bound, is_over)
+        self._visit({**node.limits, row: (above, high)}, node.bound, is_over)
+
+    def bound(self) -> float:
+        """The least that a plan can cost."""
+        least = min(self._closed_bound, self._cost())
+        return min(least, self.open[0].bound) if self.open else least
+
+    def is_closed(self) -> bool:
+        """Whether the incumbent is as good as the gap asks."""
+        return self.bound() >= self._cutoff() if np.isfinite(self._cost()) else False
+
+    def _cost(self) -> float:
+        return np.inf if self.incumbent is None else self.incumbent.cost_usd_per_hour
+
+    def _cutoff(self) -> float:
+        return self._cost() * (1.0 - self._gap)
+
+    def _visit(self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]) -> None:
+        """Bound a node, and keep it open, or close it."""
+        self.nodes += 1
+        found = self._generation.relax(
+            limits=limits, phases=PHASES, cutoff=self._cutoff(), slack=_SLACK, is_over=is_over
+        )
+        bound = max(parent_bound, whole_gpus(self._tables, found.bound))
+        counts = found.solution.counts
+        if found.solution.limits_missing <= 1e-9 and is_whole(counts):
+            self._offer(found)
+        if bound >= self._cutoff():
+            return
+        split = find_split(self._tables, [self._columns[number] for number in found.columns], counts)
+        if split is None or len(self.open) >= _MOST_OPEN:
+            self._closed_bound = min(self._closed_bound, bound)
+        else:
+            heapq.heappush(self.open, _Node(bound, self.nodes, limits, split))
+
+    def _offer(self, found: Relaxation) -> None:
+        """Take a whole relaxation for the incumbent, if it is cheaper."""
+        if found.solution.objective < self._cost():
+            self.incumbent = Incumbent(
+                counts=_whole_counts(found.columns, found.solution.counts),
+                cost_usd_per_hour=found.solution.objective,
+            )
+
+
+def _whole_counts(numbers: tuple[int, ...], counts: Reals) -> dict[int, int]:
+    whole = np.round(counts).astype(int)
+    return {number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0}
