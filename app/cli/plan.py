@@ -28,11 +28,12 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides: hetsev, hetsev_greedy or k8s_hpa")] = "hetsev",
+    policy: Annotated[str, typer.Option(help="Who decides: hetsev, hetsev_greedy, joint or k8s_hpa")] = "hetsev",
     time_limit: Annotated[
         float, typer.Option(min=0.01, max=86_400, metavar="SECONDS", help="How long the policy may think")
     ] = 10.0,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same plan")] = 0,
+    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads that the policy may use")] = 1,
 ) -> None:
     """Solve a Problem file into a Plan file, without any server.
 
@@ -40,7 +41,8 @@ def plan(
     not written, and the exit code is 1.
     """
     question = _read(problem)
-    deliver(question, *_solve(question, policy, time_limit, seed), output)
+    budget = Budget(seconds=time_limit, work=time_limit, seed=seed, threads=threads)
+    deliver(question, *_solve(question, policy, budget), output)
 
 
 def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | None) -> None:
@@ -67,17 +69,11 @@ def _read(path: Path) -> Problem:
         raise CliError(f"{'stdin' if path == STDIO else path}: {error}") from error
 
 
-def _solve(problem: Problem, policy: str, time_limit_s: float, seed: int) -> tuple[Plan, PlanReport]:
+def _solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
     """Loading the solvers takes seconds, which are not the policy's."""
     warm_up()
-    # Work units end a solve before the seconds do, so that the same seed gives the same plan on any machine.
-    request = PlanRequest(
-        policy=policy,
-        problem=problem,
-        observed=Observed(at_s=0.0),
-        memory=None,
-        budget=Budget(seconds=time_limit_s, work=time_limit_s, seed=seed),
-    )
+    # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
+    request = PlanRequest(policy=policy, problem=problem, observed=Observed(at_s=0.0), memory=None, budget=budget)
     answer = run_policy(request)
     return answer.plan, answer.report
 

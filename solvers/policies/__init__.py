@@ -16,6 +16,7 @@ from solvers.state import Json, Observed
 _MODULES = {
     "hetsev": "solvers.policies.hetsev",
     "hetsev_greedy": "solvers.policies.hetsev_greedy",
+    "joint": "solvers.policies.joint",
     "k8s_hpa": "solvers.policies.k8s_hpa",
 }
 

@@ -1,0 +1,192 @@
+"""Between plans and columns: how many GPUs run which pattern, as a Plan, and a running plan as patterns."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from solvers.joint.columns import Column, Columns
+from solvers.joint.pricing import Pattern
+from solvers.joint.tables import Mode, Reals, Tables
+from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.rows import CLOCK_TOLERANCE_MHZ, OperatingRows
+from solvers.state import GpuType
+
+SAFE = 1.0 - 1e-9
+"""Rates stay this far below a replica's capacity, so that the checker's own rounding never finds them above."""
+ROUNDING = 1e-7
+"""A shortage below this share of the rate is rounding."""
+
+
+def decode(
+    problem: Problem, tables: Tables, columns: Columns, counts: Mapping[int, int], *, policy: str, is_cut: bool = False
+) -> Plan:
+    """The plan in which `counts[number]` GPUs run the pattern of that column.
+
+    Every service's rate goes to its replicas in proportion to their capacities in their patterns; what exceeds them is
+    unserved. `is_cut`: whether time ran out, so that more thought might have served more.
+    """
+    used = [(columns[number], count) for number, count in sorted(counts.items()) if count > 0]
+    capacity, replicas = totals(used, len(problem.services))
+    rate = np.array([service.arrival_rate_rps for service in problem.services])
+    share = np.minimum(SAFE, np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0))
+    gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
+    gpus.sort(key=lambda gpu: (gpu.gpu_type, gpu.clock_mhz, [_replica_key(replica) for replica in gpu.replicas]))
+    reasons = _Reasons(problem, used, is_cut=is_cut)
+    unserved = (
+        _unserved(service, rate_rps - served_rps, int(count), reasons)
+        for service, rate_rps, served_rps, count in zip(problem.services, rate, capacity * share, replicas, strict=True)
+    )
+    entries = (entry for entry in unserved if entry is not None)
+    return Plan(policy=policy, gpus=tuple(gpus), unserved=tuple(sorted(entries, key=lambda entry: entry.service)))
+
+
+def totals(used: list[tuple[Column, int]], services: int) -> tuple[Reals, Reals]:
+    """(S,) rps that the columns carry together, and (S,) their replicas."""
+    capacity, replicas = np.zeros(services), np.zeros(services)
+    for column, count in used:
+        capacity[column.service] += count * column.capacity
+        replicas[column.service] += count
+    return capacity, replicas
+
+
+def patterns_of(problem: Problem, tables: Tables, plan: Plan) -> Counter[Pattern]:
+    """GPUs by pattern, of a plan; those are left out that run anything that is no candidate (any more)."""
+    rows, found = _CandidateIndex(problem, tables), Counter[Pattern]()
+    for gpu in plan.gpus:
+        pattern = rows.pattern(gpu)
+        if pattern is not None:
+            found[pattern] += gpu.count
+    return found
+
+
+class _CandidateIndex:
+    """Finds the candidates of a plan's replicas."""
+
+    def __init__(self, problem: Problem, tables: Tables) -> None:
+        self._problem = problem
+        self._modes = tables.modes
+        self._number = {service.name: number for number, service in enumerate(problem.services)}
+        self._rows = OperatingRows(problem)
+        self._items: dict[int, dict[tuple[int, OperatingPoint], int]] = defaultdict(dict)
+
+    def pattern(self, gpu: GpuPlan) -> Pattern | None:
+        """The pattern that the GPU runs; None when it breaks a rule or a row is no candidate."""
+        for number, mode in enumerate(self._modes):
+            gpu_type = self._problem.gpu_types[mode.gpu_type]
+            if gpu_type.name == gpu.gpu_type and abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+                items = [self._item(number, gpu, replica) for replica in gpu.replicas]
+                known = [item for item in items if item is not None]
+                return Pattern(number, tuple(sorted(known))) if _is_lawful(mode, known, len(items)) else None
+        return None
+
+    def _item(self, number: int, gpu: GpuPlan, replica: ReplicaPlan) -> int | None:
+        service = self._number.get(replica.service)
+        if service is None:
+            return None
+        network = self._problem.services[service].network
+        row = self._rows.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        return None if row is None else self._items_of(number).get((service, row))
+
+    def _items_of(self, number: int) -> dict[tuple[int, OperatingPoint], int]:
+        if number not in self._items:
+            mode = self._modes[number]
+            for item, (service, row) in enumerate(zip(mode.service.tolist(), mode.row.tolist(), strict=True)):
+                self._items[number][service, _row(self._problem, mode, service, row)] = item
+        return self._items[number]
+
+
+def _is_lawful(mode: Mode, items: list[int], replicas: int) -> bool:
+    """Whether all replicas are candidates, each of another service, that fit the GPU together."""
+    return (
+        0 < len(items) == replicas <= mode.most_replicas
+        and len(set(mode.service[items].tolist())) == replicas
+        and mode.width[items].sum() <= mode.steps
+        and mode.memory[items].sum() <= mode.memory_mib
+        and mode.power[items].sum() <= mode.power_w
+    )
+
+
+def _row(problem: Problem, mode: Mode, service: int, row: int) -> OperatingPoint:
+    points = problem.points_of(problem.services[service].network, problem.gpu_types[mode.gpu_type].name)
+    assert points is not None, "a candidate has operating points"
+    return points.rows[row]
+
+
+def _gpu_plan(problem: Problem, tables: Tables, column: Column, count: int, share: Reals) -> GpuPlan:
+    mode = tables.modes[column.pattern.mode]
+    replicas = []
+    for item, service, capacity in zip(column.pattern.items, column.service.tolist(), column.capacity, strict=True):
+        row = _row(problem, mode, service, int(mode.row[item]))
+        replicas.append(
+            ReplicaPlan(
+                service=problem.services[service].name,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                arrival_rate_rps=float(capacity * share[service]),
+            )
+        )
+    return GpuPlan(
+        gpu_type=problem.gpu_types[mode.gpu_type].name,
+        count=count,
+        clock_mhz=mode.clock_mhz,
+        replicas=tuple(sorted(replicas, key=_replica_key)),
+    )
+
+
+def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int]:
+    return replica.service, replica.sm_percent, replica.batch
+
+
+def _unserved(service: ServiceDemand, missing_rps: float, replicas: int, reasons: "_Reasons") -> Unserved | None:
+    missing = max(0, service.min_replicas - replicas)
+    is_short = missing_rps > ROUNDING * service.arrival_rate_rps
+    if not is_short and not missing:
+        return None
+    return Unserved(
+        service=service.name,
+        rate_rps=float(missing_rps) if is_short else 0.0,
+        reason=reasons.of(service, replicas),
+        replicas_missing=missing,
+    )
+
+
+class _Reasons:
+    """Why a service is not served in full: the first rule that stops more of it."""
+
+    def __init__(self, problem: Problem, used: list[tuple[Column, int]], *, is_cut: bool) -> None:
+        self._problem = problem
+        self._is_cut = is_cut
+        self._used = used
+
+    def of(self, service: ServiceDemand, replicas: int) -> UnservedReason:
+        """The reason for a service that has so many replicas."""
+        if service.max_replicas is not None and replicas >= service.max_replicas:
+            return "replicas"
+        alone = [reason for gpu_type in self._types(service) for reason in self._alone(service, gpu_type)]
+        if None not in alone:
+            return next((rule for rule in ("memory", "power") if rule in alone), "slo")
+        return "budget" if self._is_cut else "stock"
+
+    def _types(self, service: ServiceDemand) -> list[GpuType]:
+        return [gpu_type for gpu_type in self._problem.gpu_types if service.allows(gpu_type.name)]
+
+    def _alone(self, service: ServiceDemand, gpu_type: GpuType) -> set[UnservedReason | None]:
+        """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""
+        points = self._problem.points_of(service.network, gpu_type.name)
+        return {_reason_alone(self._problem, service, gpu_type, row) for row in (points.rows if points else ())}
+
+
+def _reason_alone(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint
+) -> UnservedReason | None:
+    law = problem.capacity_law
+    if row.solo_ms <= 0.0 or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms) <= 0.0:
+        return "slo"
+    if row.memory_mib > gpu_type.memory_mib:
+        return "memory"
+    if math.fsum((gpu_type.idle_w, row.power_w)) > gpu_type.power_cap_w:
+        return "power"
+    return None

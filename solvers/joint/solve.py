@@ -1,0 +1,179 @@
+"""Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.cost import cost_usd_per_hour, served_weight
+from solvers.joint.bounds import whole_gpus
+from solvers.joint.columns import Columns, single_patterns
+from solvers.joint.deadline import Deadline
+from solvers.joint.decode import decode, patterns_of
+from solvers.joint.generate import Relaxation, generate
+from solvers.joint.integer import IntegerPlan, solve_integer
+from solvers.joint.master import Demand
+from solvers.joint.pricing import Pricer
+from solvers.joint.tables import Tables, make_tables
+from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
+from solvers.outcome import Budget, SolveReport, SolveStatus
+from solvers.plan import Plan
+from solvers.problem import Problem
+
+TECHNIQUE = "joint"
+OPTIMAL_GAP = 1e-4
+"""Relative gap from which a plan counts as optimal."""
+
+_RELAXATION_SHARE = 0.5
+"""Of the budget, for the relaxation; the rest is for whole GPUs."""
+_SEARCH_SHARE = 0.95
+_RAISE = 10.0
+_RAISES = 3
+"""Shortage prices rise by that factor, so many times, while the relaxation leaves anything unserved."""
+_NOTHING = 1e-9
+"""Relative: less than this is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointSolution:
+    """The plan and what is proven about all others."""
+
+    plan: Plan
+    cost_bound: float | None
+    """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
+    served_weight_bound: float
+    """No plan's Σ priority · served rps is more, among those that miss no more replicas."""
+
+
+def solve(problem: Problem, budget: Budget, *, warm: Sequence[Plan] = ()) -> tuple[JointSolution, SolveReport]:
+    """The best plan found within the budget.
+
+    `warm`: plans whose GPUs are worth a look, the running one for example. Optimal means proven to `OPTIMAL_GAP`, both
+    in what is served and, under `min_cost`, in cost; otherwise the status is feasible, for a plan always exists.
+    """
+    tables = make_tables(priced_problem(problem))
+    deadline = Deadline(budget, tables)
+    columns = Columns(tables)
+    columns.add(single_patterns(tables, tables.rate))
+    demand = make_demand(problem, tables, cheapest_rps(tables, columns))
+    if not demand.rate.any() and not demand.fewest.any():
+        return _stated(problem, decode(problem, tables, columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0)
+    start = [pattern for plan in warm for pattern in patterns_of(problem, tables, plan)]
+    columns.add(start)
+    with _threads(budget.threads) as pool:
+        search = _Search(problem, tables, demand, Pricer(tables, pool=pool), columns, deadline)
+        return search.run([columns.number(pattern) for pattern in start], budget.seed)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[Executor | None]:
+    if count <= 1:
+        yield None
+        return
+    with ThreadPoolExecutor(count) as pool:
+        yield pool
+
+
+class _Search:
+    """One solve: the relaxation, then whole plans until one is proven or time is up."""
+
+    def __init__(
+        self, problem: Problem, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, deadline: Deadline
+    ) -> None:
+        self._problem, self._tables, self._demand = problem, tables, demand
+        self._pricer, self._columns, self._deadline = pricer, columns, deadline
+        self._bound = -np.inf
+        self._is_proven = False
+
+    def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport]:
+        relaxation = self._relax(start)
+        self._bound = relaxation.bound
+        over = self._deadline.at(_SEARCH_SHARE)
+        plan = solve_integer(
+            self._tables,
+            self._demand,
+            self._pricer,
+            self._columns,
+            relaxation,
+            seed=seed,
+            is_over=lambda: self._is_proven or over(),
+            on_better=self._look,
+        )
+        cost_bound, served_bound = self._bounds(plan)
+        is_cut = self._deadline.was_reached
+        decoded = decode(
+            self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not relaxation.is_exact
+        )
+        messages = ("the budget ended the search",) if is_cut else ()
+        return _stated(self._problem, decoded, cost_bound, served_bound=served_bound, messages=messages)
+
+    def _relax(self, start: Sequence[int]) -> Relaxation:
+        """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly."""
+        over = self._deadline.at(_RELAXATION_SHARE)
+        for attempt in range(_RAISES + 1):
+            found = generate(self._tables, self._demand, self._pricer, self._columns, start=start, is_over=over)
+            is_short = (found.solution.shortage_rps > _NOTHING * self._demand.rate).any()
+            if not is_short or attempt == _RAISES or self._problem.objective == "max_goodput" or over():
+                break
+            start = found.columns
+            self._demand = replace(self._demand, shortage_price=_RAISE * self._demand.shortage_price)
+        return found
+
+    def _look(self, plan: IntegerPlan) -> None:
+        """Stop when the plan is as good as any can be."""
+        cost_bound, served_bound = self._bounds(plan)
+        weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
+        if served_bound - weight <= OPTIMAL_GAP * weight:
+            self._is_proven = (
+                self._problem.objective == "max_goodput"
+                or plan.cost_usd_per_hour - cost_bound <= OPTIMAL_GAP * cost_bound
+            )
+
+    def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
+        """What no plan that serves as much costs less than, and what none serves more than."""
+        demand = self._demand
+        missing = float(demand.missing_price @ plan.replicas_missing)
+        everything = float(self._tables.priority @ demand.rate)
+        if self._problem.objective == "min_cost":
+            shortage = float(demand.shortage_price @ plan.shortage_rps)
+            return whole_gpus(self._tables, self._bound - shortage - missing), everything
+        fleet = sum(
+            self._tables.stock[gpu_type]
+            * max(
+                mode.price + mode.watt_price * mode.power_w for mode in self._tables.modes if mode.gpu_type == gpu_type
+            )
+            for gpu_type in {mode.gpu_type for mode in self._tables.modes}
+        )
+        wanted = demand.shortage_price > 0.0
+        price = float((demand.shortage_price / self._tables.priority)[wanted].max(initial=0.0))
+        short = (self._bound - fleet - missing) / price if price > 0.0 else 0.0
+        return 0.0, everything - max(0.0, short)
+
+
+def _stated(
+    problem: Problem, plan: Plan, cost_bound: float, *, served_bound: float, messages: tuple[str, ...] = ()
+) -> tuple[JointSolution, SolveReport]:
+    """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
+    cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
+    served_bound = max(served_bound, weight)
+    is_goodput = problem.objective == "max_goodput"
+    cost_bound = min(cost_bound, cost)
+    is_optimal = served_bound - weight <= OPTIMAL_GAP * weight and (
+        is_goodput or cost - cost_bound <= OPTIMAL_GAP * cost_bound
+    )
+    report = SolveReport(
+        technique=TECHNIQUE,
+        method="column generation",
+        status=SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
+        objective=weight if is_goodput else cost,
+        bound=served_bound if is_goodput else cost_bound,
+        messages=messages,
+    )
+    solution = JointSolution(
+        plan=plan,
+        cost_bound=None if is_goodput else cost_bound,
+        served_weight_bound=served_bound,
+    )
+    return solution, report
