@@ -22,6 +22,7 @@ from solvers.predict.fit import NORMAL_95, TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predict_fit import predict_fit, ratio_quantile
+from solvers.predict.sampled_range import widening
 from solvers.predict.samples import Group, Queries, Reals
 
 FEWEST_RELATIVES = 5
@@ -101,7 +102,7 @@ def estimate_on_gpu_type(fits: Fits, queries: Queries, *, known_on: str, speed_r
     if base is None:
         raise TooFewSamples(f"{target.network} has no fit on {known_on}, so it cannot be moved to {target.gpu_type}")
     low, high = (ratio_quantile(base.quality, level) for level in (0.05, 0.95))
-    own = np.log(high / low) / (2.0 * NORMAL_95)
+    own = widening(base.sampled, moved) * np.log(high / low) / (2.0 * NORMAL_95)
     ratios = _log_ratios(fits, queries, moved)
     if len(ratios):
         level = np.median(ratios, axis=0)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from solvers.predict.fit import LEVELS, Coefficients, Quality
+from solvers.predict.sampled_range import LARGEST_LOG_RATIO
 from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.techniques import Family, Learner, learn_family
 
@@ -18,8 +19,6 @@ LEAVE_ONE_OUT_UP_TO = 16
 UNKNOWN_SIGMA = 0.3
 """Standard deviation of ln(measured / predicted) where nothing could be held out: the truth is within a factor 1.64
 with 90 %. About what a curve scaled from another GPU type is off in the shipped catalogue."""
-LARGEST_LOG_RATIO = float(np.log(1e6))
-"""A quantile further out says no more than that nothing is known, and must remain a number."""
 EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 

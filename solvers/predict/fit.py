@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal, Protocol
 
+from solvers.predict.sampled_range import ANYWHERE, SampledRange
 from solvers.predict.samples import Group, Queries, Reals, Samples
 
 Quantity = Literal["latency_ms", "interference", "stranger_interference", "power_w", "memory_mib"]
@@ -77,6 +78,8 @@ class Fit:
     technique: str
     coefficients: Coefficients
     quality: Quality
+    sampled: SampledRange = ANYWHERE
+    """Where the samples lay that it was made from."""
     source: str = ""
     rejected: tuple[tuple[str, float], ...] = ()
     """(technique, cross-validated error) of those that the choice passed over, best first."""

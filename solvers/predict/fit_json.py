@@ -1,4 +1,7 @@
-"""Fits as JSON, version 1: what `plimsoll fit` writes and a row of table `fit` holds. Strict in reading."""
+"""Fits as JSON, version 1: what `plimsoll fit` writes and a row of table `fit` holds. Strict in reading.
+
+Without `sampled`, which older fits do not have, nothing counts as outside.
+"""
 
 import json
 import math
@@ -11,6 +14,7 @@ from solvers.document import Fields, describe, parse_json, read_number, read_tex
 from solvers.errors import InvalidInput
 from solvers.predict.fit import LEVELS, Coefficients, Fit, Quality, Quantity
 from solvers.predict.fits import Fits
+from solvers.predict.sampled_range import ANYWHERE, CONDITIONS, SampledRange, Span
 from solvers.predict.samples import Group, Reals
 from solvers.predict.techniques import technique_names
 from solvers.state import Json
@@ -57,6 +61,7 @@ def fit_to_document(fit: Fit) -> dict[str, Json]:
             "sample_count": quality.sample_count,
             "ratio_quantiles": list(quality.ratio_quantiles),
         },
+        "sampled": {name: _span_document(getattr(fit.sampled, name)) for name in CONDITIONS},
         "rejected": [{"technique": name, "cross_validated_error": _or_null(error)} for name, error in fit.rejected],
         "coefficients": {
             "arrays": {name: _array_document(array) for name, array in fit.coefficients.arrays.items()},
@@ -73,6 +78,7 @@ def fit_from_document(document: object, path: str = "fit") -> Fit:
         quantity=quantity,
         group=Group(network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")),
         technique=fields.choice("technique", technique_names(quantity)),
+        sampled=_sampled(fields.value("sampled"), fields.at("sampled")) if fields.given("sampled") else ANYWHERE,
         source=_source(fields.value("source"), fields.at("source")),
         quality=_quality(fields.value("quality"), fields.at("quality")),
         rejected=fields.each("rejected", _rejected),
@@ -95,6 +101,26 @@ def _quality(document: object, path: str) -> Quality:
         raise InvalidInput(fields.at("ratio_quantiles"), f"must be {len(LEVELS)} numbers that never fall")
     fields.done()
     return quality
+
+
+def _sampled(document: object, path: str) -> SampledRange:
+    fields = Fields(document, path)
+    sampled = SampledRange(**{name: _span(fields, name) for name in CONDITIONS})
+    fields.done()
+    return sampled
+
+
+def _span(fields: Fields, name: str) -> Span | None:
+    if fields.value(name) is None:
+        return None
+    ends = fields.each(name, lambda value, at: read_number(value, at, above=0.0))
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise InvalidInput(fields.at(name), "must be the least and the greatest number")
+    return Span(*ends)
+
+
+def _span_document(span: Span | None) -> Json:
+    return None if span is None else list(span)
 
 
 def _rejected(document: object, path: str) -> tuple[str, float]:

@@ -16,6 +16,7 @@ from solvers.predict.interference.factor import neighbour_counts
 from solvers.predict.interference.layer_counts import NO_LAYERS
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predicting import predict_quantity
+from solvers.predict.sampled_range import sampled_range
 from solvers.predict.samples import Group, Indices, Reals, Samples
 from solvers.predict.techniques import LEARNERS, Family, Learner, families, find_learner, learn_family
 
@@ -140,6 +141,7 @@ def _candidates(
                 technique=learner.name,
                 coefficients=learned[group],
                 quality=judge(measured[rows], fitted[rows], held_out[rows]),
+                sampled=sampled_range(samples.at.take(rows)),
             )
             yield Candidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
 

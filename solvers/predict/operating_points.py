@@ -5,8 +5,8 @@ transfer and launch as the present profile states them or as a typical network h
 when the batch grows nor rise with the share or the clock: where the fit says otherwise, the planner believes the slower
 of the two (running maxima, which leave monotone times as they are).
 
-Uncertainty: half the width of the 90 % interval of held-out ratios, in units of the normal distribution; outside the
-sampled shares and batches EXTRAPOLATION_SIGMA per doubling comes on top.
+Uncertainty: half the width of the 90 % interval, in units of the normal distribution; it widens outside what was
+sampled, as that interval does.
 
 Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
 without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else
@@ -36,9 +36,6 @@ TYPICAL_SENSITIVITY = 0.398
 1, are scaled to it, and pressures the other way, so that fitted and shipped networks may share a GPU."""
 TYPICAL_PRESSURE = 0.34
 """Of a whole GPU, in proportion to the share: L2 throughput over its peak (iGniter, median at 40-60 % of the SMs)."""
-EXTRAPOLATION_SIGMA = 0.15
-"""Of ln latency, per doubling: fits of 16 RaPP networks without their largest batch are off by 0.12 there (root mean
-square of 231 rows), and without shares below twice the least one by 0.18 (49 rows)."""
 DEFAULT_SHARES = tuple(float(share) for share in range(10, 101, 10))
 DEFAULT_BATCHES = (1, 2, 4, 8, 16)
 
@@ -104,8 +101,7 @@ def make_performance(fits: Fits, group: Group, grid: Grid, facts: Facts) -> Perf
     predicted = predict_latency(fits, queries, layers=facts.layers, coverage=0.9)
     alone_ms = _monotone(predicted.latency_ms * _clock_ratios(conditions, facts), grid)
     times = _split(queries, alone_ms, conditions, facts)
-    spread = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_95)
-    sigma = np.hypot(spread, EXTRAPOLATION_SIGMA * _doublings_outside(queries, facts.sampled))
+    sigma = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_95)
     figures = zip(
         times.transfer_ms.tolist(),
         times.launch_ms.tolist(),
@@ -186,17 +182,6 @@ def _present_rows(conditions: list[Condition], facts: Facts) -> list[OperatingPo
         exact[each] if each in exact else rows[int(np.argmin(np.abs(table - np.log(each)).sum(axis=1)))]
         for each in conditions
     ]
-
-
-def _doublings_outside(queries: Queries, sampled: Queries | None) -> Reals:
-    """(N,) by how many doublings of batch or share a row lies outside what was sampled."""
-    if sampled is None or not len(sampled):
-        return np.zeros(len(queries))
-    outside = np.zeros(len(queries))
-    for wanted, seen in ((queries.batch, sampled.batch), (queries.sm_percent, sampled.sm_percent)):
-        ends = np.log2([seen.min(), seen.max()])
-        outside += np.maximum(np.maximum(ends[0] - np.log2(wanted), np.log2(wanted) - ends[1]), 0.0)
-    return outside
 
 
 def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:

@@ -14,6 +14,7 @@ from solvers.predict.fit import TooFewSamples
 from solvers.predict.fits import Fits
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predict_fit import predict_fit, ratio_quantile
+from solvers.predict.sampled_range import widening
 from solvers.predict.samples import Group, Queries, Reals
 
 GPU_TYPE_RATIO = "gpu_type_ratio"
@@ -30,7 +31,9 @@ class AloneLatency:
     """(N,) > 0."""
     low_ratio: Reals
     high_ratio: Reals
-    """(N,) ends of the interval, over latency_ms."""
+    """(N,) ends of the interval, over latency_ms, as they are inside what was sampled."""
+    widening: Reals
+    """(N,) factor >= 1 on the logarithms of the interval's ends outside; estimates have theirs in the ends."""
     technique: str
 
 
@@ -47,7 +50,11 @@ def predict_alone(
         return _estimated(fits, group, queries, layers, levels)
     low_ratio, high_ratio = (np.full(len(queries), ratio_quantile(fit.quality, level)) for level in levels)
     return AloneLatency(
-        latency_ms=predict_fit(fit, queries), low_ratio=low_ratio, high_ratio=high_ratio, technique=fit.technique
+        latency_ms=predict_fit(fit, queries),
+        low_ratio=low_ratio,
+        high_ratio=high_ratio,
+        widening=widening(fit.sampled, queries),
+        technique=fit.technique,
     )
 
 
@@ -61,7 +68,13 @@ def _estimated(
         estimate = estimate_from_layers(fits, tuple(layers.values()), layers[group.network], queries)
         technique = LAYER_COUNTS
     low_ratio, high_ratio = (np.exp(estimate.sigma * stats.norm.ppf(level)) for level in levels)
-    return AloneLatency(latency_ms=estimate.latency_ms, low_ratio=low_ratio, high_ratio=high_ratio, technique=technique)
+    return AloneLatency(
+        latency_ms=estimate.latency_ms,
+        low_ratio=low_ratio,
+        high_ratio=high_ratio,
+        widening=np.ones(len(queries)),
+        technique=technique,
+    )
 
 
 def _moved(fits: Fits, group: Group, queries: Queries) -> Estimate | None:

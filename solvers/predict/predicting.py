@@ -14,6 +14,7 @@ from solvers.predict.interference.pairs import pairs_of, positions
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predict_alone import ESTIMATES, AloneLatency, predict_alone
 from solvers.predict.predict_fit import predict_fit, ratio_quantile
+from solvers.predict.sampled_range import widen
 from solvers.predict.samples import Group, Indices, Queries, Reals
 from solvers.predict.techniques import find_interference
 
@@ -31,16 +32,18 @@ def predict_latency(
     """Execution times (N,) with the interval that holds the true one with that coverage, at most WIDEST_COVERAGE.
 
     A network without a fit on the GPU type is estimated where that can be done: from another type, or from its
-    `layers` (by network). Raises InvalidInput with field `rows[i].column` for conditions that cannot be, and for
-    networks and neighbours of which the fits know nothing.
+    `layers` (by network). Outside the conditions at which it was sampled the interval is wider (`widening`). Raises
+    InvalidInput with field `rows[i].column` for conditions that cannot be, and for networks and neighbours of which
+    the fits know nothing.
     """
     check_queries(queries)
     levels = _levels(coverage)
-    latency_ms, low, high = (np.empty(len(queries)) for _ in range(3))
+    latency_ms, low, high, wider = (np.empty(len(queries)) for _ in range(4))
     technique, is_estimated = np.empty(len(queries), dtype=object), np.zeros(len(queries), dtype=bool)
     for group, rows in queries.groups().items():
         alone = _alone(fits, group, queries, rows, layers, levels)
         latency_ms[rows], low[rows], high[rows] = alone.latency_ms, alone.low_ratio, alone.high_ratio
+        wider[rows] = alone.widening
         technique[rows], is_estimated[rows] = alone.technique, alone.technique in ESTIMATES
     for fit, rows in _companies(fits, queries):
         company = queries.take(rows)
@@ -56,8 +59,8 @@ def predict_latency(
     return Predictions(
         latency_ms=latency_ms,
         # A biased fit's quantiles may both lie on one side of what it says.
-        latency_ms_low=latency_ms * np.minimum(low, 1.0),
-        latency_ms_high=latency_ms * np.maximum(high, 1.0),
+        latency_ms_low=latency_ms * widen(np.minimum(low, 1.0), wider),
+        latency_ms_high=latency_ms * widen(np.maximum(high, 1.0), wider),
         technique=tuple(technique.tolist()),
     )
 

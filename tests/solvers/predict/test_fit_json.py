@@ -15,12 +15,16 @@ from solvers.predict.fit_json import fit_from_document, fit_to_document, fits_fr
 from solvers.predict.fits import Fits
 from solvers.predict.fitting import make_fits
 from solvers.predict.predicting import predict_latency
+from solvers.predict.sampled_range import ANYWHERE, CONDITIONS, SampledRange, Span
 from solvers.predict.samples import Group, Reals
 from solvers.predict.techniques import technique_names
 from tests.solvers.predict.synthetic_samples import beside, grid_samples, joined
 
 NAMES = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=20)
 ERRORS = st.floats(0.0, 1e300) | st.just(float("inf"))
+
+
+SPANS = st.none() | st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)).map(lambda ends: Span(*sorted(ends)))
 
 
 @st.composite
@@ -53,6 +57,7 @@ def some_fits(draw: st.DrawFn) -> Fit:
             sample_count=draw(st.integers(0, 10**6)),
             ratio_quantiles=tuple(sorted(draw(quantiles))),
         ),
+        sampled=SampledRange(**{name: draw(SPANS) for name in CONDITIONS}),
         source=draw(st.text(max_size=400)),
         rejected=tuple(draw(st.lists(st.tuples(NAMES, ERRORS), max_size=3))),
     )
@@ -61,7 +66,7 @@ def some_fits(draw: st.DrawFn) -> Fit:
 @given(some_fits())
 def test_a_fit_comes_back_as_it_was(fit: Fit) -> None:
     (back,) = fits_from_json(fits_to_json(Fits(fits=(fit,)))).fits
-    for name in ("quantity", "group", "technique", "quality", "source", "rejected"):
+    for name in ("quantity", "group", "technique", "quality", "sampled", "source", "rejected"):
         assert getattr(back, name) == getattr(fit, name)
     assert back.coefficients.labels == fit.coefficients.labels
     assert list(back.coefficients.arrays) == list(fit.coefficients.arrays)
@@ -103,6 +108,20 @@ def test_every_latency_technique_can_be_written_and_read(technique: str) -> None
     assert fits_to_json(fits_from_json(fits_to_json(fits))) == fits_to_json(fits)
 
 
+def test_an_older_fit_without_its_sampled_range_is_read_and_nothing_is_outside() -> None:
+    values = document()
+    del values["sampled"]
+    assert fit_from_document(values).sampled == ANYWHERE
+
+
+@pytest.mark.parametrize("span", [[2.0, 1.0], [1.0], [0.0, 1.0], "1-2", [1.0, None]])
+def test_a_span_that_is_none_is_refused(span: object) -> None:
+    values = document()
+    values["sampled"]["batch"] = span
+    with pytest.raises(InvalidInput, match=r"fit\.sampled\.batch"):
+        fit_from_document(values)
+
+
 def test_one_line_per_fit(learned: Fits) -> None:
     lines = fits_to_json(learned).splitlines()
     assert len(lines) == len(learned.fits) + 2
@@ -135,6 +154,8 @@ def fields(value: object, path: str = "fit") -> list[tuple[str, Callable[[dict[s
 
 
 FIELDS = fields(document())
+REQUIRED = [entry for entry in FIELDS if entry[0] != "fit.sampled"]
+"""Older fits do not have their sampled range."""
 
 
 def test_the_walk_sees_the_whole_document() -> None:
@@ -143,7 +164,7 @@ def test_the_walk_sees_the_whole_document() -> None:
     assert sum(path.endswith(".shape") for path in paths) >= 2
 
 
-@pytest.mark.parametrize(("path", "find"), FIELDS, ids=[path for path, _ in FIELDS])
+@pytest.mark.parametrize(("path", "find"), REQUIRED, ids=[path for path, _ in REQUIRED])
 def test_a_missing_field_is_named(path: str, find: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     spoilt = document()
     del find(spoilt)[path.rsplit(".", 1)[1]]

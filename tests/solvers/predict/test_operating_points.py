@@ -11,7 +11,6 @@ from solvers.predict.fits import Fits
 from solvers.predict.fitting import make_fits
 from solvers.predict.interference import pressure
 from solvers.predict.operating_points import (
-    EXTRAPOLATION_SIGMA,
     TYPICAL_PRESSURE,
     TYPICAL_SENSITIVITY,
     Facts,
@@ -20,6 +19,7 @@ from solvers.predict.operating_points import (
     make_performance,
 )
 from solvers.predict.performance import Performance
+from solvers.predict.sampled_range import EXTRAPOLATION
 from solvers.predict.samples import Group, Neighbour, Samples, make_queries, make_samples
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType
@@ -108,9 +108,9 @@ def test_noise_and_extrapolation_widen_the_uncertainty() -> None:
     calm, noisy = (performance(samples(noise=noise), grid=grid).latency_sigma for noise in (0.01, 0.15))
     assert calm[4] < 0.05 < noisy[4]
     # Half the least share, twice the largest batch, and both.
-    assert calm[0] == pytest.approx(np.hypot(calm[4], EXTRAPOLATION_SIGMA))
+    assert calm[0] == pytest.approx(calm[4] * np.hypot(1.0, EXTRAPOLATION))
     assert calm[5] == pytest.approx(calm[0])
-    assert calm[1] == pytest.approx(np.hypot(calm[4], 2 * EXTRAPOLATION_SIGMA))
+    assert calm[1] == pytest.approx(calm[4] * np.hypot(1.0, 2.0 * EXTRAPOLATION))
 
 
 def test_what_no_fit_says_comes_from_the_present_profile() -> None:
