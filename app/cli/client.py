@@ -21,8 +21,8 @@ Query: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
 """Query parameters; those that are None are left out, those with several values are repeated."""
 
 PAGE_LIMIT = 500
-TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
-"""A preview may solve for a while; a connection is there at once or never."""
+TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
+"""A fit may take 60 s, after which the control plane ends it and says so; a connection is there at once or never."""
 
 
 class Unreachable(CliError):
@@ -113,10 +113,10 @@ class Api:
         seen = {"If-Match": etag} if etag else {"If-None-Match": "*"}
         return self._document(self._call("PUT", path, body=body, query=query, headers=seen))
 
-    def post(self, path: str, body: Document | None = None) -> Document:
+    def post(self, path: str, body: Document | None = None, *, query: Query | None = None) -> Document:
         """Ask for something to be done. Sends an Idempotency-Key, so that a proxy's repeat does it once."""
         headers = {"Idempotency-Key": uuid4().hex}
-        return self._document(self._call("POST", path, body=body, headers=headers))
+        return self._document(self._call("POST", path, body=body, query=query, headers=headers))
 
     def delete(self, path: str) -> None:
         """Delete an object, whatever state it is in."""

@@ -65,7 +65,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("fit", "fit:fit", "Learn latency, power and memory from measurements."),
         Entry("predict", "predict:predict", "Predict latencies under the conditions of a file, row by row."),
         Entry("forecast", "forecast:app", "Show a service's forecast, back-test a trace, or make it a history."),
-        Entry("samples", "samples:app", "Make the samples that `plimsoll fit` reads."),
+        Entry("samples", "samples:app", "Plan, convert, send and fit measurements."),
         Entry(
             "capacity-law",
             "capacity_law:capacity_law",

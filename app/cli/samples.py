@@ -1,4 +1,4 @@
-"""`plimsoll samples`: measurements of other tools as the CSV that `plimsoll fit` reads."""
+"""`plimsoll samples`: what to measure, other tools' results as our CSV, and samples on the control plane."""
 
 import math
 import sys
@@ -10,6 +10,9 @@ import typer
 
 from app.cli.files import STDIO, write_csv
 from app.cli.output import count
+from app.cli.samples_fit import fit
+from app.cli.samples_plan import plan
+from app.cli.samples_send import send
 from app.measurements.benchmarks import Conditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
 
@@ -17,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make the samples that `plimsoll fit` reads.",
+    help="Plan, convert, send and fit measurements.",
 )
 
 
@@ -27,11 +30,6 @@ class Source(StrEnum):
     PERF_ANALYZER = "perf-analyzer"
     MODEL_ANALYZER = "model-analyzer"
     VLLM = "vllm"
-
-
-@app.callback()
-def samples() -> None:
-    """Keep `convert` a verb of its own: a Typer with a single command would swallow its name."""
 
 
 @app.command()
@@ -94,3 +92,8 @@ def _read(
     from app.measurements.vllm import read_vllm
 
     return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
+
+
+app.command()(plan)
+app.command()(send)
+app.command()(fit)

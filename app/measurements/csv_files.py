@@ -118,20 +118,15 @@ def find_row(error: InvalidInput) -> tuple[int, str] | None:
     return None if place is None else (int(place[1]), place[2])
 
 
+def query_rows(queries: Queries) -> Iterator[Sequence[str]]:
+    """A header and rows of conditions; a column that no query knows anything of is left out."""
+    yield from _rows(_condition_columns(queries))
+
+
 def sample_rows(samples: Samples) -> Iterator[Sequence[str]]:
     """A header and rows; a column that no sample knows anything of is left out."""
-    at = samples.at
-    columns: dict[str, Iterable[str]] = {"network": at.network, "gpu_type": at.gpu_type}
-    columns |= {"batch": _texts(at.batch), "sm_percent": _texts(at.sm_percent)}
-    if np.any(at.time_quota_percent != 100.0):
-        columns["time_quota_percent"] = _texts(at.time_quota_percent)
-    optional = {"clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w, "latency_ms": samples.latency_ms}
-    optional |= {name: getattr(samples, name) for name, _ in _optional()}
-    columns |= {name: _texts(values) for name, values in optional.items() if not np.isnan(values).all()}
-    if any(at.neighbours):
-        columns["neighbours"] = ["+".join(map(_neighbour_text, company)) for company in at.neighbours]
-    yield tuple(columns)
-    yield from zip(*columns.values(), strict=True)
+    measured = {"latency_ms": samples.latency_ms} | {name: getattr(samples, name) for name, _ in _optional()}
+    yield from _rows(_condition_columns(samples.at) | _known(measured))
 
 
 def prediction_rows(query: QueryFile, predictions: Predictions, extra: Mapping[str, Reals]) -> Iterator[Sequence[str]]:
@@ -142,6 +137,26 @@ def prediction_rows(query: QueryFile, predictions: Predictions, extra: Mapping[s
     yield from zip(
         *kept.values(), *map(_texts, values), predictions.technique, *map(_texts, extra.values()), strict=True
     )
+
+
+def _condition_columns(at: Queries) -> dict[str, Iterable[str]]:
+    columns: dict[str, Iterable[str]] = {"network": at.network, "gpu_type": at.gpu_type}
+    columns |= {"batch": _texts(at.batch), "sm_percent": _texts(at.sm_percent)}
+    if np.any(at.time_quota_percent != 100.0):
+        columns["time_quota_percent"] = _texts(at.time_quota_percent)
+    columns |= _known({"clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w})
+    if any(at.neighbours):
+        columns["neighbours"] = ["+".join(map(_neighbour_text, company)) for company in at.neighbours]
+    return columns
+
+
+def _known(columns: Mapping[str, Reals]) -> dict[str, Iterable[str]]:
+    return {name: _texts(values) for name, values in columns.items() if not np.isnan(values).all()}
+
+
+def _rows(columns: Mapping[str, Iterable[str]]) -> Iterator[Sequence[str]]:
+    yield tuple(columns)
+    yield from zip(*columns.values(), strict=True)
 
 
 def _optional() -> list[tuple[str, Range]]:

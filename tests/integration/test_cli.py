@@ -157,6 +157,41 @@ def test_names_that_nothing_has_are_refused_at_their_line(plimsoll: Callable[...
     assert f"{file}:30: spec.network: no network is called 'brt'; there are bert" in refused.err
 
 
+def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
+    plimsoll: Callable[..., Result], file: Path, tmp_path: Path
+) -> None:
+    assert plimsoll("apply", "-f", file, "-y").code == 0
+    points, samples = tmp_path / "points.csv", tmp_path / "samples.csv"
+    assert plimsoll("samples", "plan", "bert", "--gpu-type", "T4", "--count", "16", "-o", points).code == 0
+    header, *rows = points.read_text().splitlines()
+    batches = [float(row.split(",")[2]) for row in rows]
+    filled = [f"{row},{5 + 2 * batch:g},{1000 + batch:g}" for row, batch in zip(rows, batches, strict=True)]
+    samples.write_text("\n".join([f"{header},latency_ms,memory_mib", *filled]) + "\n")
+
+    nothing_yet = plimsoll("samples", "fit", "bert")
+    assert (nothing_yet.code, "Hint: `plimsoll samples send" in nothing_yet.err) == (1, True)
+    sent = [plimsoll("samples", "send", samples).out.splitlines()[1].split() for _ in range(2)]
+    assert sent == [["bert", "16", "16", "0"], ["bert", "16", "0", "16"]]
+
+    fitted = plimsoll("samples", "fit", "bert", "-o", "json")
+    assert (fitted.code, fitted.err) == (0, "")
+    document = json.loads(fitted.out)
+    assert {fit["quantity"] for fit in document["fits"]} >= {"latency_ms", "memory_mib"}
+    assert [verdict["applied"] for verdict in document["verdicts"]] == [False]
+    applied = plimsoll("samples", "fit", "bert", "--apply")
+    assert (applied.code, applied.err) == (0, "")
+    assert max(map(len, applied.out.splitlines()[:-1])) <= 80
+    assert applied.out.splitlines()[-1].startswith("T4 ")
+    described = plimsoll("describe", "network", "bert").out.splitlines()
+    assert ["16" in line.split() for line in described if line.startswith("    T4 ")] == [True]
+
+    samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\nbert,T4,1,50,9\nbert,T5,1,50,9\n")
+    refused = plimsoll("samples", "send", samples)
+    assert refused.err == f"Error: {samples}:3: column gpu_type: no GPU type is called 'T5'; there are T4\n"
+    samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\nbrt,T4,1,50,9\n")
+    assert f"{samples}:2: column network: no network is called 'brt'" in plimsoll("samples", "send", samples).err
+
+
 def test_a_bad_token_and_a_narrow_one_are_told_apart(plimsoll: Callable[..., Result], file: Path) -> None:
     unknown = plimsoll("get", "services", token="plim_admin_" + "x" * 43)
     assert (unknown.code, "not known" in unknown.err, "PLIMSOLL_TOKEN" in unknown.err) == (1, True, True)

@@ -32,7 +32,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpx2.ReadTimeout("slow"), "gave no answer in 60 s"),
+        (httpx2.ReadTimeout("slow"), "gave no answer in 75 s"),
         (httpx2.RemoteProtocolError("peer closed"), "broke: peer closed"),
         (httpx2.ConnectTimeout("no route"), "no control plane answers"),
     ],
