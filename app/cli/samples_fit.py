@@ -32,7 +32,7 @@ def fit(
 ) -> None:
     """Fit a network's samples on the control plane, now.
 
-    The control loop does so by itself within minutes. Errors are of samples that were held out in turn.
+    New samples are fitted without being asked, too, within minutes. Errors are of samples that were held out in turn.
     """
     with Api(surroundings_of(context)) as api:
         try:

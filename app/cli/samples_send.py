@@ -31,10 +31,10 @@ def send(
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Give measurements to the control plane, which fits them within minutes.
+    """Give measurements to the control plane.
 
-    docs/predict/import.md describes the columns. What is known already changes nothing, so that a file may be sent
-    again. Networks and GPU types must exist.
+    It fits them within minutes. docs/predict/import.md describes the columns. What is known already changes nothing, so
+    that a file may be sent again. Networks and GPU types must exist.
     """
     measured = read_samples(files)
     rows_of: dict[str, list[int]] = {}
