@@ -1,0 +1,129 @@
+"""What a part of a plan leaves over, and column generation for just that.
+
+Columns made for the whole demand fit its last tenth badly. So whatever is fixed, capacities are cut at what is still
+wanted, and new columns are priced for that.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.columns import Columns
+from solvers.joint.generate import price
+from solvers.joint.kernels.nouns import Effort
+from solvers.joint.master import Demand, Duals, Master, Solution
+from solvers.joint.pool import Pool
+from solvers.joint.pricing import Pricer
+from solvers.joint.tables import Reals, Tables
+
+_NOTHING = 1e-9
+"""Of a rate: less than this is not wanted any more."""
+_SHORTAGE_OVER_GPU = 8.0
+"""A shortage of all that is wanted of a service costs at least so many of the dearest GPU; without that, the linear
+program leaves small rests unserved."""
+_HIGHEST_RAISE = 1e6
+"""Limit to the raise of shortage prices, for the sake of the linear program's numbers."""
+_CHEAP = Effort(2, 0, 0, 2e-3)
+
+
+class Kit(NamedTuple):
+    """What every step of the search works with."""
+
+    tables: Tables
+    pricer: Pricer
+    columns: Columns
+    pool: Pool
+
+
+class Carried(NamedTuple):
+    """What GPUs carry and take."""
+
+    rps: Reals
+    """(S,)"""
+    replicas: Reals
+    """(S,)"""
+    gpus: Reals
+    """(G,)"""
+    cost: float
+    """USD per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """The relaxation of a residual demand, as far as it was solved."""
+
+    solution: Solution
+    columns: tuple[int, ...]
+    """Numbers of the master's columns, in its order."""
+
+
+def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carried:
+    """What so many GPUs of each column carry together."""
+    rps, replicas, gpus = np.zeros(len(tables.rate)), np.zeros(len(tables.rate)), np.zeros(len(tables.stock))
+    cost = 0.0
+    for number, count in sorted(counts.items()):
+        column = columns[number]
+        rps[column.service] += count * column.capacity
+        replicas[column.service] += count
+        gpus[tables.modes[column.pattern.mode].gpu_type] += count
+        cost += count * column.price
+    return Carried(rps=rps, replicas=replicas, gpus=gpus, cost=cost)
+
+
+def rest_of(demand: Demand, tables: Tables, taken: Carried) -> Demand:
+    """What is still wanted, and what may still be used, once so much is taken."""
+    rate = np.maximum(demand.rate - taken.rps, 0.0)
+    rate[rate <= _NOTHING * demand.rate] = 0.0
+    raised = _raise(demand, tables, rate)
+    return Demand(
+        rate=rate,
+        fewest=np.maximum(demand.fewest - taken.replicas, 0.0),
+        most=np.maximum(demand.most - taken.replicas, 0.0),
+        stock=np.maximum(demand.stock - taken.gpus, 0.0),
+        shortage_price=raised * demand.shortage_price,
+        missing_price=raised * demand.missing_price,
+    )
+
+
+def _raise(demand: Demand, tables: Tables, rate: Reals) -> float:
+    """One factor for all services, so that their priorities stay."""
+    wanted = rate > 0.0
+    if not wanted.any():
+        return 1.0
+    least = float((rate[wanted] * demand.shortage_price[wanted]).min())
+    return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _HIGHEST_RAISE))
+
+
+def is_met(demand: Demand) -> bool:
+    """Whether nothing is wanted any more."""
+    return not demand.rate.any() and not demand.fewest.any()
+
+
+def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Part:
+    """Column generation for a residual demand, in at most so many cheap rounds."""
+    master = Master(kit.tables, rest)
+    used = list(dict.fromkeys(start))
+    known = set(used)
+    master.add(kit.columns[number] for number in used)
+    solution = master.solve()
+    for _ in range(rounds):
+        new = [number for number in _priced(kit, rest, solution.duals) if number not in known]
+        if not new:
+            break
+        master.add(kit.columns[number] for number in new)
+        used += new
+        known.update(new)
+        solution = master.solve()
+    kit.pool.sync()
+    return Part(solution=solution, columns=tuple(used))
+
+
+def _priced(kit: Kit, rest: Demand, duals: Duals) -> list[int]:
+    """Numbers of the columns that pricing proposes; types without stock are passed over at an infinite price."""
+    stock = np.where(rest.stock < 1.0, -np.inf, duals.stock)
+    priced = price(kit.tables, kit.pricer, rest, replace(duals, stock=stock), _CHEAP)
+    patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
+    kit.columns.add(patterns)
+    return [kit.columns.number(pattern) for pattern in patterns]

@@ -1,0 +1,56 @@
+"""The last few GPUs: a whole cover of a residual demand out of the columns that are cheapest under its duals."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from solvers.joint.kernels.cover import MOST_DEPTH, Cover, cover
+from solvers.joint.master import Demand, Duals
+from solvers.joint.pool import Pool
+from solvers.joint.tables import Numbers, Reals
+
+
+def solve_small_program(
+    pool: Pool, demand: Demand, duals: Duals, numbers: Sequence[int], *, below: float, nodes: int, width: int
+) -> Counter[int] | None:
+    """Column number → GPUs, at a cost with shortages less than `below`; None where no such plan was found.
+
+    numbers: the columns to use, ascending by reduced cost. The limit is a number of nodes, so that the same question
+    has the same answer on every machine.
+    """
+    best = np.zeros(MOST_DEPTH + 1, np.int32)
+    _, size = cover(_task(pool, demand, duals, np.array(numbers, np.int32)), below, nodes, width, best)
+    return None if size < 0 else Counter(numbers[at] for at in best[:size].tolist())
+
+
+def _task(pool: Pool, demand: Demand, duals: Duals, numbers: Numbers) -> Cover:
+    service = pool.service[numbers]
+    first, of_service = _columns_of(service, len(demand.rate))
+    return Cover(
+        service=service,
+        capacity=pool.capacity[numbers],
+        price=pool.price[numbers],
+        gpu_type=pool.gpu_type[numbers],
+        first=first,
+        of_service=of_service,
+        need=_padded(demand.rate, demand.fewest),
+        shortage_price=_padded(demand.shortage_price, demand.missing_price),
+        most=np.append(demand.most, np.inf),
+        stock=demand.stock.copy(),
+        worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
+        most_price=np.append(np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0), 0.0),
+        stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
+    )
+
+
+def _columns_of(service: Numbers, services: int) -> tuple[Numbers, Numbers]:
+    """(S + 1,) where each service begins in the list of columns by service, and that list."""
+    flat = service.ravel()
+    order = np.argsort(flat, kind="stable")
+    first = np.searchsorted(flat[order], np.arange(services + 1))
+    return first.astype(np.int32), (order // service.shape[1]).astype(np.int32)
+
+
+def _padded(rps: Reals, replicas: Reals) -> Reals:
+    return np.vstack((np.append(rps, 0.0), np.append(replicas, 0.0)))
