@@ -11,6 +11,8 @@ measured| / measured over held-out rows; `covered` is the share of them inside t
   at random or by `make_profiling_plan`; judged on all their other rows at full quota.
 * rapp_v100, never measured: each network from its layers and the fits of all others. (Techniques that learn all
   networks together have seen the network when they drew the population's prior, one of 63.)
+* outside the sampled range: learned without the shares below a limit or the batches above one, judged on those; of
+  igniter_v100 and of every sixth network of rapp_v100. What counts is `covered`.
 * InSS, tables 2 and 3: in sample, where the worst row counts, and every row left out in turn.
 
 Then: each technique's cross-validated error, the noise floor, and the speed, as it is on this machine.
@@ -51,6 +53,9 @@ SEEDS = range(3)
 NEW_NETWORK_GROUPS = 4
 ALLOWED = 8
 """Samples of a network that was not seen before."""
+IGNITER_LIMITS = ((30.0, np.inf), (60.0, np.inf), (0.0, 16.0))
+RAPP_LIMITS = ((10.0, np.inf), (20.0, np.inf), (50.0, np.inf), (0.0, 4.0), (0.0, 2.0))
+"""(least share, largest batch) that are learned from, for what lies outside."""
 SPEED_POINTS = 100_000
 SPEED_SAMPLES = 400
 REPETITIONS = 5
@@ -170,12 +175,25 @@ def inss(shared: Path, layers: Layers) -> Iterator[Result]:
     yield Result(Task("InSS tables 2+3, one left out", "-", "-"), pooled(left_out))
 
 
+def outside_sampled_range(shared: Path, layers: Layers) -> Iterator[Result]:
+    solo, rapp = load_igniter_solo(shared), load_rapp(shared, full_quota=True)
+    sixth = rapp.take(np.flatnonzero(np.isin(rapp.at.network, sorted(set(rapp.at.network))[::6])))
+    for name, samples, limits in (("igniter", solo, IGNITER_LIMITS), ("rapp", sixth, RAPP_LIMITS)):
+        outcomes = []
+        for least_share, largest_batch in limits:
+            is_known = (samples.at.sm_percent >= least_share) & (samples.at.batch <= largest_batch)
+            known, held = (samples.take(np.flatnonzero(rows)) for rows in (is_known, ~is_known))
+            outcomes.append(forecast(make_fits(known, layers=layers), held, learned=len(known), layers=layers))
+        yield Result(Task(f"{name} outside sampled range", "covered 85", "-"), pooled(outcomes))
+
+
 TASKS: tuple[Callable[[Path, Layers], Iterator[Result]], ...] = (
     igniter_solo,
     igniter_pairs,
     partial(rapp_rows, full_quota=True),
     partial(rapp_rows, full_quota=False),
     rapp_new_networks,
+    outside_sampled_range,
     inss,
 )
 
