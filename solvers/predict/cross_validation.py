@@ -14,7 +14,7 @@ from solvers.predict.techniques import Family, Learner, learn_family
 Folds = npt.NDArray[np.intp]
 
 FOLDS = 5
-LEAVE_ONE_OUT_UP_TO = 16
+LEAVE_ONE_OUT_UP_TO = 8
 """Conditions of one group up to which each is held out by itself."""
 UNKNOWN_SIGMA = 0.3
 """Standard deviation of ln(measured / predicted) where nothing could be held out: the truth is within a factor 1.64
