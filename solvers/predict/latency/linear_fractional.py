@@ -56,6 +56,7 @@ _HOST_START = 0.9  # Of the least measured latency at a quota.
 _LEAST_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
 _LEAST_MS = 1e-9  # Keeps logarithms finite where a part is 0.
 _MOST_STEPS = 60
+_SETTLED = 1e-5  # Relative change of the loss, or of the parameters, after which the steps end.
 
 _WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST, _OFFSET, _CLOCK_EXPONENT, _QUOTA_EXPONENT = range(7)
 _LINEAR = [_WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST]
@@ -193,6 +194,8 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
         bounds=(0.0, most[is_free]),
         loss="soft_l1",
         f_scale=_OUTLIER,
+        ftol=_SETTLED,
+        xtol=_SETTLED,
         max_nfev=_MOST_STEPS,
     )
     return parameters(solution.x)
