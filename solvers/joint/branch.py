@@ -74,12 +74,16 @@ def branch(
     relaxation: Relaxation,
     *,
     incumbent: Incumbent | None = None,
+    serves_all: bool = False,
     is_over: Callable[[], bool] = never,
     gap: float = 1e-4,
     most_nodes: int = 100_000,
 ) -> BranchResult:
-    """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost."""
-    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap)
+    """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost.
+
+    `serves_all`: only plans that serve everything count, which allows cuts. With it the bound says nothing of others.
+    """
+    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=serves_all)
     tree.incumbent = incumbent
     tree.begin(relaxation, is_over)
     while tree.open and not is_over() and tree.nodes < most_nodes and not tree.is_closed():
@@ -105,10 +109,13 @@ def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Dema
 class _Tree:
     """Open nodes, the incumbent, and the program that all nodes share."""
 
-    def __init__(self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float) -> None:
+    def __init__(
+        self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
+    ) -> None:
         self._tables, self._columns, self._gap = tables, columns, gap
         most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
-        self._master = Master(tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * (most + tables.price.max()))
+        limit_price = _LIMIT_PRICE_OVER_COST * (most + tables.price.max())
+        self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
         self._closed_bound = np.inf

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.joint import cuts
 from solvers.joint.bounds import lower_bound
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.kernels.nouns import Effort
@@ -71,14 +72,17 @@ def generate(
     columns: Columns,
     *,
     start: Sequence[int] = (),
+    has_cuts: bool = False,
     phases: Sequence[Phase] = PHASES,
     is_over: Callable[[], bool] = never,
 ) -> Relaxation:
     """Solve the relaxation of a demand; new columns go into `columns`. `start`: columns to begin with.
 
+    With cuts the bound is greater, but holds only for plans that serve everything.
+
     Stops early, with what it has, when `is_over` says so between two rounds.
     """
-    generation = Generation(Master(tables, demand), pricer, columns)
+    generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
     return generation.relax(phases=phases, is_over=is_over)
 
@@ -157,7 +161,8 @@ def price(
     for row, value in duals.limits.items():
         _shift(row, -_FORBIDDEN if limits[row][1] <= 0.0 else value, thresholds, bonuses)
     floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
-    worth = [Worth(rate=demand.rate, rps=duals.rps, bonus=bonus) for bonus in bonuses]
+    edges, stairs = (cuts.EDGES, duals.cuts @ cuts.STEPS) if duals.cuts.size else (np.zeros(0), np.zeros((0, 0)))
+    worth = [Worth(demand.rate, duals.rps, bonus, edges, stairs) for bonus in bonuses]
     return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort)
 
 

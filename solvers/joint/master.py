@@ -6,9 +6,10 @@ Rows, in this order, with their duals:
     least   s    Σ_{p ∋ s} x_p + v_s ≥ fewest replicas of s          ν_s ≥ 0   (0 for services without)
     most    s    Σ_{p ∋ s} x_p ≤ most replicas of s                  ξ_s ≤ 0   (infinite for services without)
     stock   g    Σ_{p of type g} x_p ≤ N_g                           μ_g ≤ 0
+    cuts    s,k  Σ_p ⌈k(1+ε) a_sp / wanted_s⌉ x_p + w_sk ≥ k + 1     σ_sk ≥ 0   (only where everything is to be served)
     limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
 
-u and v are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may fall
+u, v and w are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may fall
 short of its low side too, at a price that no plan worth having pays: the columns that it asks for may not be made yet.
 """
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
+from solvers.joint import cuts
 from solvers.joint.columns import Column
 from solvers.joint.limits import Limits, Row
 from solvers.joint.tables import Numbers, Reals, Tables
@@ -37,6 +39,8 @@ class Duals:
     """(G,) ≤ 0"""
     replicas_value: float
     """Σ ν_s · fewest_s + Σ ξ_s · most_s: what the replica rows add to the dual objective."""
+    cuts: Reals
+    """(S, K) USD per hour of one more on the right side of a rounding cut, ≥ 0; K = 0 where there are none."""
     limits: Mapping[Row, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
 
@@ -78,10 +82,13 @@ class Demand:
 class Master:
     """One linear program that grows by columns and starts each solve from the last basis."""
 
-    def __init__(self, tables: Tables, demand: Demand, *, limit_price: float = 0.0) -> None:
-        """`limit_price`: USD per hour of a GPU by which a limit falls short."""
+    def __init__(self, tables: Tables, demand: Demand, *, limit_price: float = 0.0, has_cuts: bool = False) -> None:
+        """`limit_price`: USD per hour of a GPU by which a limit falls short. Cuts: for plans that serve everything."""
         self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
+        self._cut = np.flatnonzero(demand.rate > 0.0) if has_cuts else np.zeros(0, np.int64)
+        self._first_cut = 3 * self._services + len(demand.stock)
+        self._first_limit = self._first_cut + len(self._cut) * cuts.MOST
         self._columns: list[Column] = []
         self._places: list[int] = []
         self._limit_rows: dict[Row, int] = {}
@@ -96,6 +103,10 @@ class Master:
         for service in range(self._services):
             for row, price in ((service, demand.shortage_price), (self._services + service, demand.missing_price)):
                 self._highs.addCol(price[service], 0.0, INFINITE, 1, np.array([row], np.int32), np.ones(1))
+        for at in range(self._first_cut, self._first_limit):
+            service = self._cut[(at - self._first_cut) // cuts.MOST]
+            price = demand.shortage_price[service] * demand.rate[service]
+            self._highs.addCol(price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
 
     def add(self, columns: Iterable[Column]) -> None:
         """Let the program use these columns too."""
@@ -146,13 +157,20 @@ class Master:
         stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
         limited = [at for row, at in self._limit_rows.items() if row.counts(column.pattern)]
         others = np.array([stock_row, *limited])
-        index = [column.service, services + column.service, 2 * services + column.service, others]
+        cut_rows, cut_values = self._cut_entries(column)
+        index = [column.service, services + column.service, 2 * services + column.service, others, cut_rows]
         served = np.minimum(column.capacity, rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limited))
-        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones))
+        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones, cut_values))
+
+    def _cut_entries(self, column: Column) -> tuple[Numbers, Reals]:
+        inside = np.isin(column.service, self._cut)
+        first = self._first_cut + np.searchsorted(self._cut, column.service[inside]) * cuts.MOST
+        values = cuts.coefficients(column.capacity[inside], self.demand.rate[column.service[inside]])
+        return (first[:, None] + np.arange(cuts.MOST)).ravel().astype(np.int32), values.ravel()
 
     def _add_row(self, row: Row) -> None:
-        at = self._limit_rows[row] = 3 * self._services + len(self.demand.stock) + len(self._limit_rows)
+        at = self._limit_rows[row] = self._first_limit + len(self._limit_rows)
         inside = [
             place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
         ]
@@ -166,17 +184,26 @@ class Master:
         yield from ((float(low), INFINITE) for low in demand.fewest)
         yield from ((-INFINITE, float(high)) for high in demand.most)
         yield from ((-INFINITE, float(high)) for high in demand.stock)
+        yield from ((float(low), INFINITE) for _ in self._cut for low in cuts.WANTED)
 
     def _duals(self, prices: Reals) -> Duals:
         services, demand = self._services, self.demand
         least = np.maximum(prices[services : 2 * services], 0.0)
         most = np.minimum(prices[2 * services : 3 * services], 0.0)
         limited = np.isfinite(demand.most)
-        stock_end = 3 * services + len(demand.stock)
         return Duals(
             rps=np.maximum(prices[:services], 0.0),
             presence=least + most,
-            stock=np.minimum(prices[3 * services : stock_end], 0.0),
+            stock=np.minimum(prices[3 * services : self._first_cut], 0.0),
             replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
+            cuts=self._cut_duals(prices),
             limits={row: float(prices[self._limit_rows[row]]) for row in self._limits},
         )
+
+    def _cut_duals(self, prices: Reals) -> Reals:
+        if not len(self._cut):
+            return np.zeros((self._services, 0))
+        duals = np.zeros((self._services, cuts.MOST))
+        own = prices[self._first_cut : self._first_limit].reshape(-1, cuts.MOST)
+        duals[self._cut] = np.maximum(own, 0.0)
+        return duals

@@ -77,6 +77,10 @@ class Worth(NamedTuple):
     """(S,) USD per hour of one rps."""
     bonus: Reals
     """(C,) USD per hour of a candidate's mere presence: duals of replica counts, branching rows and migration."""
+    edges: Reals = np.zeros(0)
+    """(B,) parts of the rate; how many of them a replica's capacity exceeds decides what rounding cuts add."""
+    stairs: Reals = np.zeros((0, 0))
+    """(S, B + 1) USD per hour, ascending: duals of the rounding cuts. Read only where there are edges."""
 
 
 class Tables(NamedTuple):

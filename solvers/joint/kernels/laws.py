@@ -62,8 +62,14 @@ def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int
 def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float) -> float:
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
-    served = min(carried_rps, worth.rate[service])
-    return worth.rps[service] * served + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
+    rate, edges = worth.rate[service], worth.edges
+    earned = worth.rps[service] * min(carried_rps, rate)
+    if edges.shape[0] > 0:
+        level = 0
+        while level < edges.shape[0] and edges[level] * rate < carried_rps:
+            level += 1
+        earned += worth.stairs[service, level]
+    return earned + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
 
 
 @numba.njit(cache=True, nogil=True)
