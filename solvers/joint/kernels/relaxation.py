@@ -73,10 +73,14 @@ def relax(
             bound = reached
             kept[:] = multipliers
             fill_use(task, scratch.solution, count, use)
-        else:
+        elif step > 1:
             length *= 0.5
         if bound <= goal or step == task.effort.steps:
             break
+        if step == 0 and multipliers.any():
+            # Multipliers of an earlier round may be far too great for the prices of this one.
+            multipliers[:] = 0.0
+            continue
         multipliers[:] = kept
         if not _improve(task, cell, multipliers, use, length * (bound - task.threshold)):
             break
