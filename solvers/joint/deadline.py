@@ -7,6 +7,8 @@ from solvers.outcome import Budget
 
 _CANDIDATES_PER_WORK = 400_000
 """Candidates that cheap pricing looks at in one unit of work, about a second of a quiet core."""
+_MOST_ROUNDS_PER_WORK = 200
+"""However small the problem: a round of the search for whole plans takes milliseconds at least."""
 _LEAST_ROUNDS = 10
 
 
@@ -16,7 +18,8 @@ class Deadline:
     def __init__(self, budget: Budget, tables: Tables) -> None:
         candidates = max(1, sum(len(mode.service) for mode in tables.modes))
         self._budget = budget
-        self._rounds = max(_LEAST_ROUNDS, int(min(1e9, budget.work * _CANDIDATES_PER_WORK / candidates)))
+        per_work = min(_MOST_ROUNDS_PER_WORK, _CANDIDATES_PER_WORK / candidates)
+        self._rounds = max(_LEAST_ROUNDS, int(min(1e9, budget.work * per_work)))
         self._asked = 0
         self.was_reached = False
         """Whether anybody was told that it is over."""

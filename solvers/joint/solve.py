@@ -1,6 +1,6 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ import numpy as np
 
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.joint.bounds import whole_gpus
+from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode, patterns_of
@@ -16,6 +17,8 @@ from solvers.joint.generate import Relaxation, generate
 from solvers.joint.integer import IntegerPlan, solve_integer
 from solvers.joint.master import Demand
 from solvers.joint.pricing import Pricer
+from solvers.joint.prune import prune
+from solvers.joint.residual import carried
 from solvers.joint.tables import Tables, make_tables
 from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import Budget, SolveReport, SolveStatus
@@ -25,13 +28,18 @@ from solvers.problem import Problem
 TECHNIQUE = "joint"
 OPTIMAL_GAP = 1e-4
 """Relative gap from which a plan counts as optimal."""
+_METHOD = "column generation"
 
-_RELAXATION_SHARE = 0.5
+_RELAXATION_SHARE = 0.45
 """Of the budget, for the relaxation; the rest is for whole GPUs."""
+_BRANCH_SHARE = 0.3
+"""Where the plan is small, the search for whole plans ends here, and branching begins."""
 _SEARCH_SHARE = 0.95
-_RAISE = 10.0
+_FEW_GPUS = 40.0
+"""In the relaxation: more than so many, and branching would hardly move the bound."""
+_RAISE = 20.0
 _RAISES = 3
-"""Shortage prices rise by that factor, so many times, while the relaxation leaves anything unserved."""
+"""Shortage prices rise by that factor, so many times: to serve comes before to save."""
 _NOTHING = 1e-9
 """Relative: less than this is rounding."""
 
@@ -77,7 +85,7 @@ def _threads(count: int) -> Iterator[Executor | None]:
 
 
 class _Search:
-    """One solve: the relaxation, then whole plans until one is proven or time is up."""
+    """One solve: the relaxation, whole plans until one is proven or time is up, and branching where plans are small."""
 
     def __init__(
         self, problem: Problem, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, deadline: Deadline
@@ -88,9 +96,11 @@ class _Search:
         self._is_proven = False
 
     def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport]:
+        """The best plan found, with what is proven of it."""
         relaxation = self._relax(start)
         self._bound = relaxation.bound
-        over = self._deadline.at(_SEARCH_SHARE)
+        is_small = relaxation.solution.counts.sum() <= _FEW_GPUS
+        over = self._deadline.at(_SEARCH_SHARE if not is_small else _BRANCH_SHARE)
         plan = solve_integer(
             self._tables,
             self._demand,
@@ -101,25 +111,72 @@ class _Search:
             is_over=lambda: self._is_proven or over(),
             on_better=self._look,
         )
-        cost_bound, served_bound = self._bounds(plan)
-        is_cut = self._deadline.was_reached
-        decoded = decode(
-            self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not relaxation.is_exact
+        method = _METHOD
+        if is_small and not self._is_proven:
+            plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
+        return self._stated(plan, method, is_exact=relaxation.is_exact)
+
+    def _branch(self, relaxation: Relaxation, plan: IntegerPlan) -> IntegerPlan:
+        """The plan that branching leaves, and a better bound where the plan serves all that can be served."""
+        found = branch(
+            self._tables,
+            self._demand,
+            self._pricer,
+            self._columns,
+            relaxation,
+            incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=self._cost(plan)),
+            is_over=self._deadline.at(_SEARCH_SHARE),
+            gap=0.5 * OPTIMAL_GAP,
         )
-        messages = ("the budget ended the search",) if is_cut else ()
-        return _stated(self._problem, decoded, cost_bound, served_bound=served_bound, messages=messages)
+        assert found.incumbent is not None, "it was given one"
+        better = self._plan(prune(self._tables, self._columns, self._demand, found.incumbent.counts))
+        if not better.shortage_rps.any() and not better.replicas_missing.any():
+            self._bound = max(self._bound, found.bound)
+        self._look(better)
+        return better
+
+    def _plan(self, counts: Mapping[int, int]) -> IntegerPlan:
+        taken = carried(self._tables, self._columns, counts)
+        short = self._demand.rate - taken.rps
+        return IntegerPlan(
+            counts=counts,
+            cost_usd_per_hour=taken.cost,
+            shortage_rps=np.where(short > _NOTHING * self._demand.rate, short, 0.0),
+            replicas_missing=np.maximum(self._demand.fewest - taken.replicas, 0.0),
+        )
+
+    def _cost(self, plan: IntegerPlan) -> float:
+        demand = self._demand
+        short = demand.shortage_price @ plan.shortage_rps + demand.missing_price @ plan.replicas_missing
+        return plan.cost_usd_per_hour + float(short)
+
+    def _stated(self, plan: IntegerPlan, method: str, *, is_exact: bool) -> tuple[JointSolution, SolveReport]:
+        decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not is_exact)
+        cost_bound, served_bound = self._bounds(plan)
+        messages = () if self._is_proven else ("the budget ended the search",)
+        return _stated(self._problem, decoded, cost_bound, served_bound=served_bound, method=method, messages=messages)
 
     def _relax(self, start: Sequence[int]) -> Relaxation:
-        """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly."""
+        """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
+
+        They begin cheap, since what is short before the good patterns are found makes for wild duals.
+        """
         over = self._deadline.at(_RELAXATION_SHARE)
-        for attempt in range(_RAISES + 1):
+        for raises_left in range(_RAISES, -1, -1):
             found = generate(self._tables, self._demand, self._pricer, self._columns, start=start, is_over=over)
             is_short = (found.solution.shortage_rps > _NOTHING * self._demand.rate).any()
-            if not is_short or attempt == _RAISES or self._problem.objective == "max_goodput" or over():
+            if not is_short or over():
+                # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
+                self._raise_prices(_RAISE**raises_left)
+            if not is_short or over() or self._problem.objective == "max_goodput":
                 break
             start = found.columns
-            self._demand = replace(self._demand, shortage_price=_RAISE * self._demand.shortage_price)
+            self._raise_prices(_RAISE)
         return found
+
+    def _raise_prices(self, factor: float) -> None:
+        if self._problem.objective == "min_cost":
+            self._demand = replace(self._demand, shortage_price=factor * self._demand.shortage_price)
 
     def _look(self, plan: IntegerPlan) -> None:
         """Stop when the plan is as good as any can be."""
@@ -153,7 +210,13 @@ class _Search:
 
 
 def _stated(
-    problem: Problem, plan: Plan, cost_bound: float, *, served_bound: float, messages: tuple[str, ...] = ()
+    problem: Problem,
+    plan: Plan,
+    cost_bound: float,
+    *,
+    served_bound: float,
+    method: str = "nothing to serve",
+    messages: tuple[str, ...] = (),
 ) -> tuple[JointSolution, SolveReport]:
     """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
     cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
@@ -165,7 +228,7 @@ def _stated(
     )
     report = SolveReport(
         technique=TECHNIQUE,
-        method="column generation",
+        method=method,
         status=SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
         objective=weight if is_goodput else cost,
         bound=served_bound if is_goodput else cost_bound,

@@ -1,0 +1,100 @@
+"""The best plan of a tiny problem by trying all of them, with the checker's laws and nothing of the solver's.
+
+Of replicas that miss their SLO even without a request none counts, though the contract allows such a one where it
+carries no rate: it would only pretend to be one of its service's fewest replicas.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.check import violations
+from solvers.cost import cost_usd_per_hour
+from solvers.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.problem import Problem
+from tests.solvers.small_plans import capacity_rps
+
+Reals = npt.NDArray[np.float64]
+
+
+class Fleets(NamedTuple):
+    """F ways to use the GPUs at hand."""
+
+    capacity: Reals
+    """(F, S) rps."""
+    replicas: Reals
+    """(F, S)"""
+    cost: Reals
+    """(F,) USD per hour."""
+
+
+class Best(NamedTuple):
+    """The lexicographic optimum: most weight, then fewest replicas missing, then least cost."""
+
+    weight: float
+    missing: float
+    cost: float
+
+
+def best_plan(problem: Problem) -> Best:
+    """The optimum over every lawful combination of GPUs; stocks must be finite."""
+    services = problem.services
+    fleets = Fleets(np.zeros((1, len(services))), np.zeros((1, len(services))), np.zeros(1))
+    for gpu_type in problem.gpu_types:
+        fleets = _both(fleets, _of_type(problem, gpu_type.name, gpu_type.count or 0))
+    most = np.array([np.inf if one.max_replicas is None else one.max_replicas for one in services])
+    allowed = (fleets.replicas <= most).all(axis=1)
+    rates, priorities = np.array([[one.arrival_rate_rps, one.priority] for one in services]).reshape(-1, 2).T
+    weight = np.round(np.minimum(fleets.capacity, rates) @ priorities, 6)[allowed]
+    fewest = np.array([one.min_replicas for one in services])
+    missing = np.maximum(fewest - fleets.replicas, 0.0).sum(axis=1)[allowed]
+    best = np.lexsort((fleets.cost[allowed], missing, -weight))[0]
+    return Best(float(weight[best]), float(missing[best]), float(fleets.cost[allowed][best]))
+
+
+def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
+    """Every multiset of at most `count` patterns."""
+    names = [service.name for service in problem.services]
+    patterns = [gpu for gpu in _gpus(problem, gpu_type) if _is_lawful(problem, gpu)]
+    capacity, replicas = np.zeros((2, len(patterns) + 1, len(names)))
+    cost = np.zeros(len(patterns) + 1)
+    for number, gpu in enumerate(patterns):
+        for index, replica in enumerate(gpu.replicas):
+            capacity[number, names.index(replica.service)] = capacity_rps(problem, gpu, index)
+            replicas[number, names.index(replica.service)] = 1.0
+        cost[number] = cost_usd_per_hour(problem, Plan(policy="oracle", gpus=(gpu,)))
+    # The last entry stands for a GPU that is not used.
+    chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
+    chosen = chosen.reshape(-1, count)
+    return Fleets(capacity[chosen].sum(axis=1), replicas[chosen].sum(axis=1), cost[chosen].sum(axis=1))
+
+
+def _both(first: Fleets, second: Fleets) -> Fleets:
+    pairs = [(one[:, None] + other[None]).reshape(-1, *one.shape[1:]) for one, other in zip(first, second, strict=True)]
+    return Fleets(*pairs)
+
+
+def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
+    for clock_mhz in problem.gpu_type(gpu_type).clocks_mhz:
+        choices: list[list[ReplicaPlan | None]] = []
+        for service in problem.services:
+            points = problem.points_of(service.network, gpu_type)
+            rows = [row for row in points.rows if row.clock_mhz == clock_mhz] if points else []
+            choices.append([None, *(_replica(service.name, row.sm_percent, row.batch) for row in rows)])
+        for mix in itertools.product(*choices):
+            replicas = tuple(each for each in mix if each is not None)
+            if replicas:
+                yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
+
+
+def _replica(service: str, sm_percent: float, batch: int) -> ReplicaPlan:
+    return ReplicaPlan(service=service, sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0)
+
+
+def _is_lawful(problem: Problem, gpu: GpuPlan) -> bool:
+    broken = violations(problem, Plan(policy="oracle", gpus=(gpu,)))
+    serves = all(capacity_rps(problem, gpu, index) > 0.0 for index in range(len(gpu.replicas)))
+    return serves and all(entry.rule in ("demand", "stock") for entry in broken)
