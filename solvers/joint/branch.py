@@ -20,18 +20,23 @@ from solvers.joint.columns import Columns
 from solvers.joint.generate import Generation, Phase, Relaxation, never
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import NO_LIMITS, Limits
-from solvers.joint.master import Demand, Master
+from solvers.joint.master import Demand, Master, Solution
 from solvers.joint.pricing import Pricer
+from solvers.joint.residual import carried
 from solvers.joint.tables import Reals, Tables
 
-PHASES = (
+_PHASES = (
     Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=2e-3),
     Phase(effort=Effort(8, 3000, 4, 5e-5), least_gain=1e-3),
-    Phase(effort=Effort(16, 100000, 5, 1e-5), least_gain=0.0),
 )
 """Of a node: its columns come from its parent, so that there is little to find and most of the work is proof."""
+_LAST_EFFORT = Effort(16, 100_000, 5, 0.0)
+_TOLERANCE_OVER_GAP = 0.1
+"""Of the last phase, which must know bounds well within the gap."""
 _SLACK = 0.1
 """Of a node's distance to the cutoff: its relaxation need not be known more exactly than that before it is split."""
+_NOTHING = 1e-7
+"""Relative to a rate, or in GPUs and replicas: rounding."""
 _MOST_OPEN = 20_000
 """Open nodes, some hundred bytes each."""
 _LIMIT_PRICE_OVER_COST = 2.0
@@ -74,21 +79,28 @@ def branch(
     relaxation: Relaxation,
     *,
     incumbent: Incumbent | None = None,
-    serves_all: bool = False,
     is_over: Callable[[], bool] = never,
     gap: float = 1e-4,
     most_nodes: int = 100_000,
 ) -> BranchResult:
     """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost.
 
-    `serves_all`: only plans that serve everything count, which allows cuts. With it the bound says nothing of others.
+    When the first incumbent serves everything, only plans that do are looked for, and the bound says nothing of others:
+    that allows rounding cuts.
     """
-    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=serves_all)
+    has_cuts = incumbent is not None and _serves_all(tables, demand, columns, incumbent)
+    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=has_cuts)
     tree.incumbent = incumbent
     tree.begin(relaxation, is_over)
     while tree.open and not is_over() and tree.nodes < most_nodes and not tree.is_closed():
         tree.expand(is_over)
     return BranchResult(bound=tree.bound(), incumbent=tree.incumbent, nodes=tree.nodes, is_closed=tree.is_closed())
+
+
+def _serves_all(tables: Tables, demand: Demand, columns: Columns, incumbent: Incumbent) -> bool:
+    taken = carried(tables, columns, incumbent.counts)
+    is_served = (taken.rps >= demand.rate * (1.0 - _NOTHING)).all()
+    return bool(is_served and (taken.replicas >= demand.fewest).all())
 
 
 def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Demand:
@@ -107,15 +119,17 @@ def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Dema
 
 
 class _Tree:
-    """Open nodes, the incumbent, and the program that all nodes share."""
+    """Open nodes, the incumbent, and the program that all nodes share. With cuts, plans that serve everything."""
 
     def __init__(
         self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
     ) -> None:
-        self._tables, self._columns, self._gap = tables, columns, gap
+        self._tables, self._columns, self._gap, self._has_cuts = tables, columns, gap, has_cuts
         most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
         limit_price = _LIMIT_PRICE_OVER_COST * (most + tables.price.max())
         self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
+        last = Phase(effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap), least_gain=0.0)
+        self._phases = (*_PHASES, last)
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
         self._closed_bound = np.inf
@@ -154,28 +168,37 @@ class _Tree:
     def _visit(self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]) -> None:
         """Bound a node, and keep it open, or close it."""
         self.nodes += 1
-        found = self._generation.relax(
-            limits=limits, phases=PHASES, cutoff=self._cutoff(), slack=_SLACK, is_over=is_over
-        )
-        bound = max(parent_bound, whole_gpus(self._tables, found.bound))
-        counts = found.solution.counts
-        if found.solution.limits_missing <= 1e-9 and is_whole(counts):
-            self._offer(found)
-        if bound >= self._cutoff():
-            return
-        split = find_split(self._tables, [self._columns[number] for number in found.columns], counts)
+        bound, split = parent_bound, None
+        for slack in (_SLACK, 0.0):
+            found = self._generation.relax(
+                limits=limits, phases=self._phases, cutoff=self._cutoff(), slack=slack, is_over=is_over
+            )
+            bound = max(bound, whole_gpus(self._tables, found.bound))
+            if self._is_plan(found.solution):
+                self._offer(found)
+            if bound >= self._cutoff():
+                return
+            used = [self._columns[number] for number in found.columns]
+            split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
+            if split is not None:
+                break
         if split is None or len(self.open) >= _MOST_OPEN:
             self._closed_bound = min(self._closed_bound, bound)
         else:
             heapq.heappush(self.open, _Node(bound, self.nodes, limits, split))
 
+    def _is_plan(self, solution: Solution) -> bool:
+        short = solution.shortage_rps > _NOTHING * self._master.demand.rate
+        is_allowed = not self._has_cuts or not (short.any() or (solution.replicas_missing > _NOTHING).any())
+        return is_allowed and solution.limits_missing <= _NOTHING and is_whole(solution.counts)
+
     def _offer(self, found: Relaxation) -> None:
         """Take a whole relaxation for the incumbent, if it is cheaper."""
-        if found.solution.objective < self._cost():
-            self.incumbent = Incumbent(
-                counts=_whole_counts(found.columns, found.solution.counts),
-                cost_usd_per_hour=found.solution.objective,
-            )
+        idle_price = sum(mode.price * idle for mode, idle in zip(self._tables.modes, found.solution.idle, strict=True))
+        cost = found.solution.objective - float(idle_price)
+        if cost < self._cost():
+            counts = _whole_counts(found.columns, found.solution.counts)
+            self.incumbent = Incumbent(counts=counts, cost_usd_per_hour=cost)
 
 
 def _whole_counts(numbers: tuple[int, ...], counts: Reals) -> dict[int, int]:

@@ -25,10 +25,13 @@ class Split(NamedTuple):
     value: float
 
 
-def find_split(tables: Tables, columns: Sequence[Column], counts: Reals) -> Split | None:
-    """The most fractional row of the coarsest level that has one; None where all of them are whole."""
+def find_split(tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals) -> Split | None:
+    """The most fractional row of the coarsest level that has one; None where all of them are whole.
+
+    counts: (columns,) GPUs of each column; idle: (M,) GPUs that serve nothing.
+    """
     activity = [np.zeros(len(mode.service)) for mode in tables.modes]
-    of_mode = np.zeros(len(tables.modes))
+    of_mode = idle.copy()
     for at in np.flatnonzero(counts > 0.0):
         pattern = columns[at].pattern
         of_mode[pattern.mode] += counts[at]

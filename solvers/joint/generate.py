@@ -21,7 +21,7 @@ from solvers.joint.tables import Reals, Tables, Worth
 
 _FORBIDDEN = 1.0e6
 """USD per hour against a kind of patterns that a limit rules out."""
-_LEAST_THRESHOLD = 1e-4
+_LEAST_THRESHOLD = 1e-9
 """Of a GPU's price: pricing takes patterns that are worth less than nothing for worthless, so it asks no less."""
 
 

@@ -56,6 +56,8 @@ class Solution:
     """(S,)"""
     replicas_missing: Reals
     """(S,)"""
+    idle: Reals
+    """(M,) GPUs of each mode that stand idle only because limits ask for them."""
     limits_missing: float
     """GPUs by which limits fall short of their low sides."""
     duals: Duals
@@ -93,6 +95,7 @@ class Master:
         self._places: list[int] = []
         self._limit_rows: dict[Row, int] = {}
         self._fillers: list[int] = []
+        self._idle: list[int] = []
         self._limits: Limits = {}
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
@@ -123,7 +126,9 @@ class Master:
         self._columns += new
 
     def limit(self, limits: Limits) -> None:
-        """From now on these limits hold, and no others."""
+        """From now on these limits hold, and no others. GPUs that they ask for may stand idle, at their price."""
+        if limits and not self._idle:
+            self._add_idle()
         for row in self._limits:
             if row not in limits:
                 self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)
@@ -147,6 +152,7 @@ class Master:
             counts=values[self._places],
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
+            idle=values[self._idle] if self._idle else np.zeros(len(self.tables.modes)),
             limits_missing=float(sum(values[at] for at in self._fillers)),
             duals=self._duals(prices),
         )
@@ -169,11 +175,20 @@ class Master:
         values = cuts.coefficients(column.capacity[inside], self.demand.rate[column.service[inside]])
         return (first[:, None] + np.arange(cuts.MOST)).ravel().astype(np.int32), values.ravel()
 
+    def _add_idle(self) -> None:
+        """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
+        for mode in self.tables.modes:
+            self._idle.append(self._highs.getNumCol())
+            row = np.array([3 * self._services + mode.gpu_type], np.int32)
+            self._highs.addCol(mode.price, 0.0, INFINITE, 1, row, np.ones(1))
+
     def _add_row(self, row: Row) -> None:
         at = self._limit_rows[row] = self._first_limit + len(self._limit_rows)
         inside = [
             place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
         ]
+        if not row.ranges:
+            inside += [self._idle[mode] for mode in row.modes]
         self._highs.addRow(-INFINITE, INFINITE, len(inside), np.array(inside, np.int32), np.ones(len(inside)))
         self._fillers.append(self._highs.getNumCol())
         self._highs.addCol(self._limit_price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
