@@ -9,7 +9,7 @@ The bound of the whole is the least of the open nodes, of those that could not b
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -139,7 +139,7 @@ class _Tree:
     def begin(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
         """The root, from the relaxation of the whole."""
         self._generation.use(relaxation.columns)
-        self._visit(NO_LIMITS, relaxation.bound, is_over)
+        self._visit(NO_LIMITS, max(0.0, relaxation.bound), is_over)
 
     def expand(self, is_over: Callable[[], bool]) -> None:
         """Split the node of the least bound."""
@@ -174,14 +174,19 @@ class _Tree:
                 limits=limits, phases=self._phases, cutoff=self._cutoff(), slack=slack, is_over=is_over
             )
             bound = max(bound, whole_gpus(self._tables, found.bound))
-            if self._is_plan(found.solution):
-                self._offer(found)
+            self._offer(found.columns, found.solution)
             if bound >= self._cutoff():
                 return
             used = [self._columns[number] for number in found.columns]
             split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
             if split is not None:
                 break
+            # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
+            whole = self._master.solve_whole()
+            if whole is not None:
+                self._offer(self._generation.columns, whole)
+        if bound >= self._cutoff():
+            return
         if split is None or len(self.open) >= _MOST_OPEN:
             self._closed_bound = min(self._closed_bound, bound)
         else:
@@ -192,15 +197,17 @@ class _Tree:
         is_allowed = not self._has_cuts or not (short.any() or (solution.replicas_missing > _NOTHING).any())
         return is_allowed and solution.limits_missing <= _NOTHING and is_whole(solution.counts)
 
-    def _offer(self, found: Relaxation) -> None:
-        """Take a whole relaxation for the incumbent, if it is cheaper."""
-        idle_price = sum(mode.price * idle for mode, idle in zip(self._tables.modes, found.solution.idle, strict=True))
-        cost = found.solution.objective - float(idle_price)
+    def _offer(self, numbers: Sequence[int], solution: Solution) -> None:
+        """Take a solution for the incumbent if it is a plan and cheaper. Idle GPUs are no part of it."""
+        if not self._is_plan(solution):
+            return
+        idle_price = sum(mode.price * idle for mode, idle in zip(self._tables.modes, solution.idle, strict=True))
+        cost = solution.objective - float(idle_price)
         if cost < self._cost():
-            counts = _whole_counts(found.columns, found.solution.counts)
+            counts = _whole_counts(numbers, solution.counts)
             self.incumbent = Incumbent(counts=counts, cost_usd_per_hour=cost)
 
 
-def _whole_counts(numbers: tuple[int, ...], counts: Reals) -> dict[int, int]:
+def _whole_counts(numbers: Sequence[int], counts: Reals) -> dict[int, int]:
     whole = np.round(counts).astype(int)
     return {number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0}

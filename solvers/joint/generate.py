@@ -91,15 +91,20 @@ class Generation:
     """A master problem with its columns, solved over all patterns once or, under changing limits, many times."""
 
     def __init__(self, master: Master, pricer: Pricer, columns: Columns) -> None:
-        self._master, self._pricer, self._columns = master, pricer, columns
+        self._master, self._pricer, self._made = master, pricer, columns
         self._used: dict[int, None] = {}
 
     def use(self, numbers: Iterable[int]) -> list[int]:
         """Let the master use these columns; returns those that it did not have yet."""
         new = [number for number in dict.fromkeys(numbers) if number not in self._used]
-        self._master.add(self._columns[number] for number in new)
+        self._master.add(self._made[number] for number in new)
         self._used.update(dict.fromkeys(new))
         return new
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Numbers of the master's columns, in its order."""
+        return tuple(self._used)
 
     def relax(
         self,
@@ -117,7 +122,7 @@ class Generation:
         bound, bound_duals, rounds, phase, history = -np.inf, None, 0, 0, [np.inf]
         while True:
             solution = self._master.solve()
-            used = tuple(self._used)
+            used = self.columns
             priced = self._price(solution.duals, phases[phase].effort, limits)
             rounds += 1
             worths = np.array([entry.bound for entry in priced])
@@ -125,8 +130,8 @@ class Generation:
             if proven > bound or bound_duals is None:
                 bound, bound_duals = proven, solution.duals
             patterns = [pattern for entry in priced for pattern in entry.patterns]
-            self._columns.add(patterns)
-            new = self.use(self._columns.number(pattern) for pattern in patterns)
+            self._made.add(patterns)
+            new = self.use(self._made.number(pattern) for pattern in patterns)
             history.append(solution.objective)
             is_last = phase == len(phases) - 1
             is_near = solution.objective - bound <= slack * (cutoff - solution.objective)

@@ -9,8 +9,8 @@ Rows, in this order, with their duals:
     cuts    s,k  Σ_p ⌈k(1+ε) a_sp / wanted_s⌉ x_p + w_sk ≥ k + 1     σ_sk ≥ 0   (only where everything is to be served)
     limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
 
-u, v and w are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may fall
-short of its low side too, at a price that no plan worth having pays: the columns that it asks for may not be made yet.
+u, v and w are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may
+fall short of its low side too, at a price that no plan worth having pays: its columns may not be made yet.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +25,8 @@ from solvers.joint.limits import Limits, Row
 from solvers.joint.tables import Numbers, Reals, Tables
 
 INFINITE = highspy.kHighsInf
+_WHOLE_NODES = 200
+"""Of the search for whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,8 +146,24 @@ class Master:
         found = self._highs.getModelStatus()
         if status == highspy.HighsStatus.kError or found != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS ended the master problem with {found.name}")
+        return self._solution()
+
+    def solve_whole(self) -> Solution | None:
+        """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
+        places = np.array(self._places, np.int32)
+        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
+        self._highs.setOptionValue("mip_max_nodes", _WHOLE_NODES)
+        self._highs.run()
+        has_one = self._highs.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        solution = self._solution() if has_one else None
+        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kContinuous] * len(places))
+        return solution
+
+    def _solution(self) -> Solution:
         solution = self._highs.getSolution()
         values, prices = np.array(solution.col_value), np.array(solution.row_dual)
+        if not len(prices):
+            prices = np.zeros(self._highs.getNumRow())
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
             objective=float(self._highs.getInfo().objective_function_value),

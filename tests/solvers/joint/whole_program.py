@@ -1,4 +1,4 @@
-"""The master problem over every pattern there is, as one integer program: what branching and bounds are compared with."""
+"""The master problem over every pattern there is as one integer program, to compare branching and bounds with."""
 
 import itertools
 from collections.abc import Iterator
