@@ -18,6 +18,8 @@ from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
 
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
+MOST_HALVINGS = 7
+"""Of a cell, one after the other: then an interval is 1/768 of all pressures, and no bound is lowered by more."""
 
 
 class Pattern(NamedTuple):
@@ -47,7 +49,12 @@ class Pricer:
         self._cells = [_ModeCells(mode, tables.law, services) for mode in tables.modes]
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
-        """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals."""
+        """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
+
+        Raises ValueError for an effort with more than MOST_HALVINGS.
+        """
+        if effort.halvings > MOST_HALVINGS:
+            raise ValueError(f"cells can be halved {MOST_HALVINGS} times at most, not {effort.halvings}")
         tasks = [
             Task(mode, self._tables.law, worth[number], thresholds[number], effort)
             for number, mode in enumerate(self._tables.modes)
@@ -74,12 +81,9 @@ class _ModeCells:
             first=np.zeros(services + 2, np.int32),
             table=np.zeros((services + 2, most + 1, steps + 1)),
             solution=np.zeros(most, np.int32),
-            pool=np.zeros(candidates * _MOST_NESTED, np.int32),
+            # Of each cell on the way down those candidates that its halves begin with.
+            pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
         )
-
-
-_MOST_NESTED = 8
-"""Halvings of a cell for which the pool has room, the root among them."""
 
 
 def _price(number: int, task: Task, cells: _ModeCells) -> Priced:

@@ -3,6 +3,16 @@
 A *mode* is a GPU type at one clock: the clock is shared by everything on the GPU, so it belongs to the GPU. A
 *candidate* of a mode is one service at one of its network's operating rows there. Candidates are sorted by service and
 SM steps, and only those are kept that meet their SLO, fit the GPU by themselves, and are not dominated.
+
+Candidate j dominates i of the same service when it takes no more SM steps, memory and watts, presses no more on its
+neighbours, and carries no less of the service's rate next to any neighbours. Put j for i in any pattern that holds i:
+limits still hold, watts cost no more, the other replicas meet less pressure and carry no less (capacity falls as
+execution time rises), and j carries no less than i did. So patterns of undominated candidates are as good as all.
+
+What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
+every number of replicas: what j carries at P_{k+1} is no less than what i carries at P_k. Between the two, j carries no
+less than at the upper knot and i no more than at the lower. That loses little, because whoever carries the whole rate
+carries no more than it: with many batches and small rates nine candidates of ten go.
 """
 
 from typing import NamedTuple
@@ -10,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from solvers.joint.kernels.dominance import find_dominated
 from solvers.predict.colocation import launch_factor
-from solvers.problem import CapacityLaw, Problem, ServiceDemand
+from solvers.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
 from solvers.rows import CLOCK_TOLERANCE_MHZ
 from solvers.state import GpuType
 
@@ -20,6 +31,8 @@ Numbers = npt.NDArray[np.int32]
 
 _STEP_TOLERANCE = 1e-6
 _W_PER_KW = 1000.0
+_KNOTS = 9
+"""Pressures at which candidates are compared: twice as many find 1 % more that are dominated."""
 
 
 class Law(NamedTuple):
@@ -38,7 +51,7 @@ class Mode(NamedTuple):
     """Position of the type in the problem."""
     clock_mhz: float
     steps: int
-    """SM steps of a whole GPU."""
+    """SM steps of a whole GPU: the coarsest that every candidate takes a whole number of."""
     most_replicas: int
     memory_mib: float
     power_w: float
@@ -89,7 +102,7 @@ class Tables(NamedTuple):
     law: Law
     modes: tuple[Mode, ...]
     rate: Reals
-    """(S,) arrival rates."""
+    """(S,) arrival rates. Candidates that only higher ones could need are left out."""
     priority: Reals
     stock: Reals
     """(G,) GPUs of each type; infinite where as many as wanted."""
@@ -100,15 +113,16 @@ class Tables(NamedTuple):
 def make_tables(problem: Problem) -> Tables:
     """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
     law = _law(problem.capacity_law)
+    rate = np.array([service.arrival_rate_rps for service in problem.services])
     modes = [
-        _mode(problem, index, clock_mhz, law)
+        _undominated(problem, _mode(problem, index, clock_mhz, law), law, rate)
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
     return Tables(
         law=law,
         modes=tuple(mode for mode in modes if len(mode.service)),
-        rate=np.array([service.arrival_rate_rps for service in problem.services]),
+        rate=rate,
         priority=np.array([service.priority for service in problem.services]),
         stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
         price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
@@ -129,14 +143,16 @@ def _mode(problem: Problem, index: int, clock_mhz: float, law: Law) -> Mode:
     columns = [_candidates(problem, number, gpu_type, clock_mhz) for number in range(len(problem.services))]
     table = np.concatenate([np.zeros((0, len(_COLUMNS))), *columns])
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
+    steps = int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
     table = table[_is_usable(table, gpu_type, room_w, law)]
     table = table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
     replicas = range(problem.max_replicas_per_gpu + 1)
     service, row, width, law_row = (np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE)
+    unit = max(1, int(np.gcd.reduce(width)))
     return Mode(
         gpu_type=index,
         clock_mhz=clock_mhz,
-        steps=round(100.0 / gpu_type.sm_percent_step),
+        steps=steps // unit,
         most_replicas=problem.max_replicas_per_gpu,
         memory_mib=gpu_type.memory_mib,
         power_w=room_w,
@@ -145,7 +161,7 @@ def _mode(problem: Problem, index: int, clock_mhz: float, law: Law) -> Mode:
         launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
         service=service,
         row=row,
-        width=width,
+        width=width // unit,
         law=law_row,
         **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(_COLUMNS) if at not in _WHOLE},
     )
@@ -159,13 +175,67 @@ _WHOLE = (0, 1, 2, 3)
 _SERVICE, _WIDTH, _BATCH = (_COLUMNS.index(name) for name in ("service", "width", "batch"))
 
 
+def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
+    """The mode without dominated candidates, but with all that run now: staying costs no migration."""
+    if len(mode.service) == 0:
+        return mode
+    knots = np.linspace(0.0, _most_pressure(mode), _KNOTS)
+    # (C, N, K): company of none has no pressure, so its knots are all the same.
+    replicas = np.arange(1, mode.most_replicas + 1)
+    carried = _carried(mode, law, rate, np.where(replicas[:, None] > 1, knots, 0.0))
+    dominated = find_dominated(
+        np.searchsorted(mode.service, np.arange(len(rate) + 1)),
+        np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
+        carried[:, :, 1:].reshape(len(mode.service), -1),
+        carried[:, :, :-1].reshape(len(mode.service), -1),
+    )
+    kept = ~dominated | _is_running(problem, mode)
+    return mode._replace(**{name: getattr(mode, name)[kept] for name in _COLUMNS})
+
+
+def _most_pressure(mode: Mode) -> float:
+    """What no neighbours exceed: by the number of replicas and by SM steps."""
+    heaviest = np.zeros(int(mode.service[-1]) + 1)
+    np.maximum.at(heaviest, mode.service, mode.pressure)
+    by_count = np.sort(heaviest)[::-1][: mode.most_replicas - 1].sum()
+    return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
+
+
+def _carried(mode: Mode, law: Law, rate: Reals, pressure: Reals) -> Reals:
+    """(C, N, K) rps of its service's rate that each candidate carries among 1..N replicas; pressure: (N, K)."""
+    carried = np.zeros((len(mode.service), *pressure.shape))
+    for row in np.unique(mode.law):
+        own = np.flatnonzero(mode.law == row)[:, None, None]
+        launch_ms = mode.launch_ms[own] * mode.launch_factor[1:, None]
+        duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
+        utilisation = np.interp(mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0)
+        most = 1000.0 * mode.batch[own] / duration_ms * utilisation
+        carried[own[:, 0, 0]] = np.minimum(most, rate[mode.service[own]])
+    return carried
+
+
+def _is_running(problem: Problem, mode: Mode) -> npt.NDArray[np.bool_]:
+    """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
+    gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
+    gpus = problem.current.gpus if problem.current is not None else ()
+    shares = {(each.service, each.sm_percent) for gpu in gpus if gpu.gpu_type == gpu_type for each in gpu.replicas}
+    for number, service in enumerate(problem.services):
+        points = problem.points_of(service.network, gpu_type)
+        own = np.flatnonzero(mode.service == number) if points is not None else ()
+        for name, percent in shares:
+            if name == service.name and points is not None:
+                row_percent = np.array([points.rows[row].sm_percent for row in mode.row[own]])
+                running[own] |= np.abs(row_percent - percent) <= _STEP_TOLERANCE
+    return running
+
+
 def _candidates(problem: Problem, number: int, gpu_type: GpuType, clock_mhz: float) -> Reals:
     """(K, columns) one service's rows at the clock; none where it may not run."""
     service = problem.services[number]
     points = problem.points_of(service.network, gpu_type.name)
     if points is None or not service.allows(gpu_type.name) or service.max_replicas == 0:
         return np.zeros((0, len(_COLUMNS)))
-    rows = np.array(points.rows, dtype=np.float64).reshape(len(points.rows), -1)
+    rows = np.array(points.rows, dtype=np.float64).reshape(-1, len(OperatingPoint._fields))
     kept = np.flatnonzero(np.abs(rows[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
     share, batch, _, transfer, launch, run, memory, power, pressure = rows[kept].T
     return np.column_stack(

@@ -14,9 +14,9 @@ tens of thousands of such nodes take the time of ten nodes of a general integer 
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from solvers.joint.kernels.compiled import compiled
 from solvers.joint.tables import Numbers, Reals
 
 MOST_DEPTH = 48
@@ -78,7 +78,7 @@ class Branch(NamedTuple):
     """(D + 1,) how many places down their lists the choices that follow may go in all."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def cover(task: Cover, goal: float, nodes: int, width: int, best: Numbers) -> tuple[float, int]:
     """(cost with shortages, number of columns) of the best cover below the goal, which goes into `best`; −1 if none.
 
@@ -116,7 +116,7 @@ def cover(task: Cover, goal: float, nodes: int, width: int, best: Numbers) -> tu
     return goal, size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _root(task: Cover, width: int) -> Branch:
     deep, services = MOST_DEPTH + 1, task.need.shape[1]
     branch = Branch(
@@ -138,7 +138,7 @@ def _root(task: Cover, width: int) -> Branch:
     return branch
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def _bound(task: Cover, branch: Branch, depth: int) -> float:
     """What every cover that follows costs at least."""
     total = branch.cost[depth]
@@ -153,12 +153,12 @@ def _bound(task: Cover, branch: Branch, depth: int) -> float:
     return total
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def _is_met(need: Reals) -> bool:
     return need.max() <= _MET
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _open(task: Cover, branch: Branch, depth: int, goal: float, width: int) -> None:
     """List the choices of a node, least loss first."""
     need = branch.need[depth]
@@ -188,7 +188,7 @@ def _open(task: Cover, branch: Branch, depth: int, goal: float, width: int) -> N
         _insert(branch, depth, -1, unmet, width)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def _loss(task: Cover, branch: Branch, depth: int, column: int) -> float:
     """What the column costs beyond its worth here; infinite where it is not possible."""
     gpu_type = task.gpu_type[column]
@@ -204,7 +204,7 @@ def _loss(task: Cover, branch: Branch, depth: int, column: int) -> float:
     return loss
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def _insert(branch: Branch, depth: int, column: int, loss: float, width: int) -> None:
     place = branch.children[depth]
     if place == width:
@@ -222,7 +222,7 @@ def _insert(branch: Branch, depth: int, column: int, loss: float, width: int) ->
     branch.loss[depth, place], branch.child[depth, place] = loss, column
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def _take(task: Cover, branch: Branch, depth: int, column: int) -> None:
     """The child's state."""
     below = depth + 1

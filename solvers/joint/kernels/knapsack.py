@@ -7,8 +7,7 @@ that uses another service at that width leaves, of those n, at least one unused 
 taking that one instead is no worse. So at most n · U candidates enter, however many services there are.
 """
 
-import numba
-
+from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.nouns import Scratch, Task
 from solvers.joint.tables import Numbers
 
@@ -16,12 +15,11 @@ NONE = -1.0e300
 """The worth of no set at all."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def shorten(task: Task, scratch: Scratch, size: int, replicas: int) -> int:
     """Put the candidates (positions among the first `size` ids) that the optimum may need on the shortlist.
 
-    Returns how many. ids are sorted by service and width. Candidates that are worth nothing are left out: a pattern
-    without them is better and belongs to another cell.
+    Returns how many. ids are sorted by service and width.
     """
     mode, ids, value = task.mode, scratch.ids, scratch.adjusted
     best, filled, short = scratch.best, scratch.filled, scratch.short
@@ -30,11 +28,9 @@ def shorten(task: Task, scratch: Scratch, size: int, replicas: int) -> int:
     while at < size:
         service, width, top = mode.service[ids[at]], mode.width[ids[at]], -1
         while at < size and mode.service[ids[at]] == service and mode.width[ids[at]] == width:
-            if scratch.value[at] > 0.0 and (top < 0 or value[at] > value[top]):
+            if top < 0 or value[at] > value[top]:
                 top = at
             at += 1
-        if top < 0:
-            continue
         place = filled[width]
         if place == replicas:
             if value[best[width, place - 1]] >= value[top]:
@@ -55,7 +51,7 @@ def shorten(task: Task, scratch: Scratch, size: int, replicas: int) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def find_groups(task: Task, scratch: Scratch, short: Numbers) -> int:
     """Where each service begins in `short`, into `first`; returns how many services there are."""
     mode, ids, count = task.mode, scratch.ids, 0
@@ -67,7 +63,7 @@ def find_groups(task: Task, scratch: Scratch, short: Numbers) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_table(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> float:
     """The optimum over these positions, NONE where no set has so many candidates.
 
@@ -83,14 +79,14 @@ def fill_table(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> f
         for at in range(scratch.first[group], scratch.first[group + 1]):
             gain, width = value[short[at]], mode.width[ids[short[at]]]
             for places in range(1, replicas + 1):
-                for room in range(width, mode.steps + 1):
-                    total = after[places - 1, room - width] + gain
-                    if total > before[places, room]:
-                        before[places, room] = total
+                # Slices from zero, so that the loop runs on vectors.
+                rest, total = after[places - 1], before[places, width:]
+                for room in range(total.shape[0]):
+                    total[room] = max(total[room], rest[room] + gain)
     return table[0, replicas, mode.steps]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def read_solution(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> int:
     """The candidates of the optimum that `fill_table` found, into `solution`; returns how many: `replicas`, or 0."""
     if scratch.table[0, replicas, task.mode.steps] <= NONE / 2.0:

@@ -1,8 +1,8 @@
 """The contract's laws in compiled form: what a candidate can carry next to neighbours, and what a pattern is worth."""
 
-import numba
 import numpy as np
 
+from solvers.joint.kernels.compiled import compiled
 from solvers.joint.tables import Law, Mode, Numbers, Reals, Worth
 
 OPTIMISM = 1.0 + 1e-6
@@ -11,14 +11,14 @@ INVALID = -1.0e300
 """The worth of a pattern in which some replica misses its SLO."""
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def execution_ms(mode: Mode, candidate: int, replicas: int, pressure: float) -> float:
     """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
     launch = mode.launch_ms[candidate] * mode.launch_factor[replicas]
     return mode.alone_ms[candidate] + launch + mode.growth_ms[candidate] * pressure
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def capacity_rps(mode: Mode, law: Law, candidate: int, duration_ms: float) -> float:
     """The rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
     ratios, ratio = law.ratios, mode.slo_ms[candidate] / duration_ms
@@ -39,7 +39,7 @@ def capacity_rps(mode: Mode, law: Law, candidate: int, duration_ms: float) -> fl
     return peak * (utilisation[low] + slope * (ratio - ratios[low]))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
     """What the first `count` items, together on one GPU, are worth: INVALID where one of them misses its SLO.
 
@@ -58,21 +58,26 @@ def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int
     return total
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled
 def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float) -> float:
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
-    rate, edges = worth.rate[service], worth.edges
-    earned = worth.rps[service] * min(carried_rps, rate)
-    if edges.shape[0] > 0:
-        level = 0
-        while level < edges.shape[0] and edges[level] * rate < carried_rps:
-            level += 1
-        earned += worth.stairs[service, level]
+    earned = worth.rps[service] * min(carried_rps, worth.rate[service])
+    if worth.edges.shape[0] > 0:
+        earned += worth.stairs[service, _level(worth.edges, worth.rate[service], carried_rps)]
     return earned + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
+def _level(edges: Reals, rate: float, carried_rps: float) -> int:
+    """How many parts of the rate are exceeded."""
+    level = 0
+    while level < edges.shape[0] and edges[level] * rate < carried_rps:
+        level += 1
+    return level
+
+
+@compiled
 def root_capacities(mode: Mode, law: Law, edges: Reals) -> Reals:
     """(N + 1, K, C) rps at the optimistic end of every root cell, 0 where the SLO is missed even there."""
     capacities = np.zeros((edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32)

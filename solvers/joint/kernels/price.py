@@ -1,19 +1,16 @@
 """Pricing of one mode: cell by cell, halving those that are not fathomed, searching those that cannot be halved."""
 
-import numba
 import numpy as np
 
+from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
 from solvers.joint.kernels.nouns import Cell, Found, Scratch, Task
 from solvers.joint.kernels.relaxation import limits_price, relax, value_candidates
 from solvers.joint.kernels.search import search
 from solvers.joint.tables import Numbers, Reals
 
-_MOST_OPEN = 64
-"""Cells that wait while one is halved: more than twice the greatest number of halvings."""
 
-
-@numba.njit(cache=True, nogil=True)
+@compiled
 def price_mode(
     task: Task, edges: Reals, capacities: Reals, multipliers: Reals, scratch: Scratch, found: Found
 ) -> float:
@@ -24,50 +21,73 @@ def price_mode(
     No bound is below the threshold with its tolerance: what is fathomed is not known more exactly.
     """
     bound = task.threshold * (1.0 + task.effort.tolerance)
-    cells = capacities.shape[1]
+    cells, wanted = capacities.shape[1], _wanted(task)
     for replicas in range(1, edges.shape[0]):
         for number in range(cells):
-            if edges[replicas, number + 1] < edges[replicas, number] or (replicas == 1 and number > 0):
+            low, high = edges[replicas, number], edges[replicas, number + 1]
+            if high < low or (number > 0 and (replicas == 1 or high == low)):
                 continue
-            cell = Cell(replicas, edges[replicas, number], edges[replicas, number + 1])
-            slot = replicas * cells + number
-            _value_root(task, capacities[replicas, number], scratch)
-            bound = max(bound, _price_cell(task, cell, multipliers[replicas, number], scratch, found, slot))
+            size = _value_root(task, capacities[replicas, number], wanted, scratch)
+            slot, cell = replicas * cells + number, Cell(replicas, low, high)
+            bound = max(bound, _price_cell(task, cell, size, multipliers[replicas, number], scratch, found, slot))
     return bound
 
 
-@numba.njit(cache=True, nogil=True)
-def _value_root(task: Task, capacities: Reals, scratch: Scratch) -> None:
-    """Values of all candidates from the capacities that were tabulated for the root cell."""
-    for item in range(capacities.shape[0]):
-        scratch.ids[item] = item
-        carried = capacities[item]
-        scratch.value[item] = candidate_worth(task.mode, task.worth, item, carried) if carried > 0.0 else -1.0
+@compiled
+def _wanted(task: Task) -> Numbers:
+    """Candidates that can be worth anything: all but those of services that earn nothing."""
+    mode, worth = task.mode, task.worth
+    earns = worth.rps * worth.rate
+    if worth.edges.shape[0] > 0:
+        earns += worth.stairs[:, -1]
+    wanted, count = np.zeros(mode.service.shape[0], np.int32), 0
+    for item in range(mode.service.shape[0]):
+        if worth.bonus[item] > 0.0 or earns[mode.service[item]] > 0.0:
+            wanted[count] = item
+            count += 1
+    return wanted[:count]
 
 
-@numba.njit(cache=True, nogil=True)
-def _price_cell(task: Task, cell: Cell, multipliers: Reals, scratch: Scratch, found: Found, slot: int) -> float:
+@compiled
+def _value_root(task: Task, capacities: Reals, wanted: Numbers, scratch: Scratch) -> int:
+    """Values from the capacities that were tabulated for the root cell; returns how many are worth anything."""
+    ids, value, kept = scratch.ids, scratch.value, 0
+    for item in wanted:
+        if capacities[item] > 0.0:
+            worth = candidate_worth(task.mode, task.worth, item, capacities[item])
+            if worth > 0.0:
+                ids[kept], value[kept] = item, worth
+                kept += 1
+    return kept
+
+
+@compiled
+def _price_cell(
+    task: Task, cell: Cell, size: int, multipliers: Reals, scratch: Scratch, found: Found, slot: int
+) -> float:
     """The bound of one root cell whose values stand in the scratch; its best pattern goes into the slot."""
     goal = task.threshold * (1.0 + task.effort.tolerance)
     bound = best = goal
-    low, high = np.full(_MOST_OPEN, cell.low), np.full(_MOST_OPEN, cell.high)
-    depth, offset, size = np.zeros((3, _MOST_OPEN), np.int64)
-    theta = np.zeros((_MOST_OPEN, 3))
-    theta[0], size[0], waiting = multipliers, scratch.ids.shape[0], 1
+    # On each level one half waits while the other is at hand.
+    most_open = task.effort.halvings + 2
+    low, high = np.full(most_open, cell.low), np.full(most_open, cell.high)
+    depth, offset, sizes = np.zeros((3, most_open), np.int64)
+    theta = np.zeros((most_open, 3))
+    theta[0], sizes[0], waiting = multipliers, size, 1
     pattern = np.zeros(cell.replicas, np.int32)
     while waiting > 0:
         waiting -= 1
-        here, count, level = Cell(cell.replicas, low[waiting], high[waiting]), size[waiting], depth[waiting]
+        here, count, level = Cell(cell.replicas, low[waiting], high[waiting]), sizes[waiting], depth[waiting]
         if level > 0:
             scratch.ids[:count] = scratch.pool[offset[waiting] : offset[waiting] + count]
-            value_candidates(task, here, scratch, count)
+            count = value_candidates(task, here, scratch, count)
         reached, worth, items = relax(task, here, scratch, count, theta[waiting], pattern)
         best = _keep(found, slot, pattern, items, worth, best)
         if level == 0:
             multipliers[:] = theta[0]
         if reached <= goal:
             continue
-        begin = offset[waiting] + count if level > 0 else 0
+        begin = offset[waiting] + sizes[waiting] if level > 0 else 0
         kept = _survivors(task, here, scratch, count, theta[waiting], begin)
         if level < task.effort.halvings and cell.replicas > 1:
             for half in range(2):
@@ -75,7 +95,7 @@ def _price_cell(task: Task, cell: Cell, multipliers: Reals, scratch: Scratch, fo
                 middle = 0.5 * (here.low + here.high)
                 low[child] = here.low if half == 0 else middle
                 high[child] = middle if half == 0 else here.high
-                depth[child], offset[child], size[child] = level + 1, begin, kept
+                depth[child], offset[child], sizes[child] = level + 1, begin, kept
                 theta[child] = theta[waiting]
             waiting += 2
         elif task.effort.nodes == 0:
@@ -88,7 +108,7 @@ def _price_cell(task: Task, cell: Cell, multipliers: Reals, scratch: Scratch, fo
     return bound
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _keep(found: Found, slot: int, pattern: Numbers, items: int, worth: float, best: float) -> float:
     """Put a pattern that is better than the best one into the slot; returns the better worth."""
     if items == 0 or worth <= best:
@@ -99,15 +119,14 @@ def _keep(found: Found, slot: int, pattern: Numbers, items: int, worth: float, b
     return worth
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _survivors(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, begin: int) -> int:
     """Into the pool from `begin` on: candidates that some pattern of the cell above the threshold may hold."""
     goal = task.threshold * (1.0 + task.effort.tolerance) - limits_price(task, cell, multipliers)
     kept = 0
     for at in range(size):
-        if scratch.value[at] > 0.0:
-            left = task.mode.steps - task.mode.width[scratch.ids[at]]
-            if scratch.adjusted[at] + scratch.table[0, cell.replicas - 1, left] > goal:
-                scratch.pool[begin + kept] = scratch.ids[at]
-                kept += 1
+        left = task.mode.steps - task.mode.width[scratch.ids[at]]
+        if scratch.adjusted[at] + scratch.table[0, cell.replicas - 1, left] > goal:
+            scratch.pool[begin + kept] = scratch.ids[at]
+            kept += 1
     return kept

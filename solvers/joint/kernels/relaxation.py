@@ -5,9 +5,9 @@ knapsack's optimum of v_i − θ·use_i, plus θ·limits, bounds every pattern o
 threshold as their target: they end as soon as the cell is known to hold nothing, most often after the first.
 """
 
-import numba
 import numpy as np
 
+from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import fill_table, read_solution, shorten
 from solvers.joint.kernels.laws import candidate_worth, capacity_rps, execution_ms, pattern_worth
 from solvers.joint.kernels.nouns import MEMORY, POWER, PRESSURE, Cell, Scratch, Task
@@ -17,30 +17,37 @@ _FIT = 1.0 + 1e-9
 _NO_SLOPE = 1e-12
 
 
-@numba.njit(cache=True, nogil=True)
-def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> None:
-    """Values of the first `size` ids at the cell's optimistic end: the least pressure that the others can have."""
-    mode = task.mode
+@compiled
+def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> int:
+    """Values of the first `size` ids at the cell's optimistic end: the least pressure that the others can have.
+
+    Returns how many stay: those that are worth nothing go, since a pattern without them is worth no less and belongs to
+    another cell.
+    """
+    mode, kept = task.mode, 0
     for at in range(size):
         item = scratch.ids[at]
         others = max(0.0, cell.low - mode.pressure[item]) if cell.replicas > 1 else 0.0
         carried = capacity_rps(mode, task.law, item, execution_ms(mode, item, cell.replicas, others))
-        scratch.value[at] = candidate_worth(mode, task.worth, item, carried) if carried > 0.0 else -1.0
+        worth = candidate_worth(mode, task.worth, item, carried) if carried > 0.0 else 0.0
+        if worth > 0.0:
+            scratch.ids[kept], scratch.value[kept] = item, worth
+            kept += 1
+    return kept
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def charge(task: Task, scratch: Scratch, size: int, multipliers: Reals) -> None:
     """Adjusted values: less what the multipliers charge for memory, watts and pressure."""
-    mode, ids = task.mode, scratch.ids
+    mode, ids, value, adjusted = task.mode, scratch.ids, scratch.value, scratch.adjusted
+    memory, power, pressure = multipliers[MEMORY], multipliers[POWER], multipliers[PRESSURE]
     for at in range(size):
-        if scratch.value[at] > 0.0:
-            use = multipliers[MEMORY] * mode.memory[ids[at]] + multipliers[POWER] * mode.power[ids[at]]
-            scratch.adjusted[at] = scratch.value[at] - use - multipliers[PRESSURE] * mode.pressure[ids[at]]
-        else:
-            scratch.adjusted[at] = -1.0
+        item = ids[at]
+        use = memory * mode.memory[item] + power * mode.power[item] + pressure * mode.pressure[item]
+        adjusted[at] = value[at] - use
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def limits_price(task: Task, cell: Cell, multipliers: Reals) -> float:
     """θ · limits: what the bound adds for the side limits; a reward for pressure counts its lower limit."""
     mode = task.mode
@@ -50,7 +57,7 @@ def limits_price(task: Task, cell: Cell, multipliers: Reals) -> float:
     return priced + multipliers[PRESSURE] * (cell.high if multipliers[PRESSURE] >= 0.0 else cell.low)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def relax(
     task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers
 ) -> tuple[float, float, int]:
@@ -90,7 +97,7 @@ def relax(
     return bound, worth, best_size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _solve(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals) -> tuple[float, int]:
     """(bound under these multipliers, number of candidates in the solution)."""
     charge(task, scratch, size, multipliers)
@@ -99,7 +106,7 @@ def _solve(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Rea
     return reached, read_solution(task, scratch, short, cell.replicas)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _worth_if_valid(task: Task, items: Numbers, count: int) -> float:
     """What a pattern is truly worth, 0 where it takes too much memory or too many watts."""
     use = np.zeros(3)
@@ -109,7 +116,7 @@ def _worth_if_valid(task: Task, items: Numbers, count: int) -> float:
     return max(0.0, pattern_worth(task.mode, task.law, task.worth, items, count))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_use(task: Task, items: Numbers, count: int, use: Reals) -> None:
     """Memory, watts and pressure of the first `count` items, into `use`."""
     use[:] = 0.0
@@ -119,7 +126,7 @@ def fill_use(task: Task, items: Numbers, count: int, use: Reals) -> None:
         use[PRESSURE] += task.mode.pressure[items[at]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _improve(task: Task, cell: Cell, multipliers: Reals, use: Reals, excess: float) -> bool:
     """One step along the subgradient, in units of the limits; False where there is no slope."""
     scale = (task.mode.memory_mib, max(task.mode.power_w, _NO_SLOPE), max(cell.high, _NO_SLOPE))
