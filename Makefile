@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check bench bench-predict openapi clean
+.PHONY: help install demo test check bench bench-predict bench-plan openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -12,6 +12,7 @@ help:
 	@echo "make check    formatting, lint, types, import arrows, generated files"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
+	@echo "make bench-plan  cost and proven bound of the joint planner on the shared problems (about 4 minutes)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
@@ -46,6 +47,10 @@ bench: install
 # One thread, so that the figures of speed are those of one core.
 bench-predict: install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench predict predict_power predict_interference predict_fm predict_techniques
+
+# One BLAS thread: the planner's own two threads share the cores.
+bench-plan: install
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.plan
 
 openapi: install
 	$(BIN)/python -m app.api.document

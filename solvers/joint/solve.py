@@ -30,16 +30,16 @@ OPTIMAL_GAP = 1e-4
 """Relative gap from which a plan counts as optimal."""
 _METHOD = "column generation"
 
-_RELAXATION_SHARE = 0.45
-"""Of the budget, for the relaxation; the rest is for whole GPUs."""
-_BRANCH_SHARE = 0.3
-"""Where the plan is small, the search for whole plans ends here, and branching begins."""
-_SEARCH_SHARE = 0.95
+_RELAXATION_SHARE = 0.5
+"""Of the budget; what is left is for whole plans."""
+_SMALL_SHARE = 0.4
+"""Of what is left then, for the search for whole plans where branching follows."""
 _FEW_GPUS = 40.0
 """In the relaxation: more than so many, and branching would hardly move the bound."""
 _RAISE = 20.0
 _RAISES = 3
 """Shortage prices rise by that factor, so many times: to serve comes before to save."""
+_LEAST_SAVING_USD_PER_HOUR = 1e-9
 _NOTHING = 1e-9
 """Relative: less than this is rounding."""
 
@@ -53,6 +53,8 @@ class JointSolution:
     """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
     served_weight_bound: float
     """No plan's Σ priority · served rps is more, among those that miss no more replicas."""
+    found_s: float = 0.0
+    """Seconds into the budget at which the plan was found; 0 where no time passes."""
 
 
 def solve(problem: Problem, budget: Budget, *, warm: Sequence[Plan] = ()) -> tuple[JointSolution, SolveReport]:
@@ -94,13 +96,14 @@ class _Search:
         self._pricer, self._columns, self._deadline = pricer, columns, deadline
         self._bound = -np.inf
         self._is_proven = False
+        self._found_s = 0.0
 
     def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport]:
         """The best plan found, with what is proven of it."""
         relaxation = self._relax(start)
         self._bound = relaxation.bound
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS
-        over = self._deadline.at(_SEARCH_SHARE if not is_small else _BRANCH_SHARE)
+        over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
         plan = solve_integer(
             self._tables,
             self._demand,
@@ -117,7 +120,7 @@ class _Search:
         return self._stated(plan, method, is_exact=relaxation.is_exact)
 
     def _branch(self, relaxation: Relaxation, plan: IntegerPlan) -> IntegerPlan:
-        """The plan that branching leaves, and a better bound where the plan serves all that can be served."""
+        """The plan that branching leaves, and a better bound (under `min_cost` only where the plan serves all)."""
         found = branch(
             self._tables,
             self._demand,
@@ -125,15 +128,21 @@ class _Search:
             self._columns,
             relaxation,
             incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=self._cost(plan)),
-            is_over=self._deadline.at(_SEARCH_SHARE),
+            is_over=self._deadline.part(1.0),
             gap=0.5 * OPTIMAL_GAP,
         )
         assert found.incumbent is not None, "it was given one"
         better = self._plan(prune(self._tables, self._columns, self._demand, found.incumbent.counts))
-        if not better.shortage_rps.any() and not better.replicas_missing.any():
+        if self._problem.objective == "max_goodput":
+            # Rounded up to whole GPUs, which a plan with shortages need not cost.
+            self._bound = max(self._bound, found.bound - float(self._tables.price.max()))
+        elif not better.shortage_rps.any() and not better.replicas_missing.any():
             self._bound = max(self._bound, found.bound)
+        is_cheaper = self._cost(better) < self._cost(plan) - _LEAST_SAVING_USD_PER_HOUR
+        found_s = self._found_s
         self._look(better)
-        return better
+        self._found_s = self._found_s if is_cheaper else found_s
+        return better if is_cheaper else plan
 
     def _plan(self, counts: Mapping[int, int]) -> IntegerPlan:
         taken = carried(self._tables, self._columns, counts)
@@ -154,14 +163,17 @@ class _Search:
         decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not is_exact)
         cost_bound, served_bound = self._bounds(plan)
         messages = () if self._is_proven else ("the budget ended the search",)
-        return _stated(self._problem, decoded, cost_bound, served_bound=served_bound, method=method, messages=messages)
+        solution, report = _stated(
+            self._problem, decoded, cost_bound, served_bound=served_bound, method=method, messages=messages
+        )
+        return replace(solution, found_s=self._found_s), report
 
     def _relax(self, start: Sequence[int]) -> Relaxation:
         """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
 
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
         """
-        over = self._deadline.at(_RELAXATION_SHARE)
+        over = self._deadline.part(_RELAXATION_SHARE)
         for raises_left in range(_RAISES, -1, -1):
             found = generate(self._tables, self._demand, self._pricer, self._columns, start=start, is_over=over)
             is_short = (found.solution.shortage_rps > _NOTHING * self._demand.rate).any()
@@ -179,7 +191,8 @@ class _Search:
             self._demand = replace(self._demand, shortage_price=factor * self._demand.shortage_price)
 
     def _look(self, plan: IntegerPlan) -> None:
-        """Stop when the plan is as good as any can be."""
+        """Note when a better plan was found; stop when it is as good as any can be."""
+        self._found_s = self._deadline.elapsed_s()
         cost_bound, served_bound = self._bounds(plan)
         weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
         if served_bound - weight <= OPTIMAL_GAP * weight:
@@ -220,9 +233,9 @@ def _stated(
 ) -> tuple[JointSolution, SolveReport]:
     """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
     cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
-    served_bound = max(served_bound, weight)
+    served_bound = max(float(served_bound), weight)
     is_goodput = problem.objective == "max_goodput"
-    cost_bound = min(cost_bound, cost)
+    cost_bound = min(float(cost_bound), cost)
     is_optimal = served_bound - weight <= OPTIMAL_GAP * weight and (
         is_goodput or cost - cost_bound <= OPTIMAL_GAP * cost_bound
     )

@@ -8,13 +8,16 @@ from solvers.predict.capacity_law import make_capacity_law
 from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType, Observed
 
+BUDGET = Budget(seconds=60.0, work=0.1)
+"""Little work does: what takes long is to load and to compile."""
+
 
 def warm_up() -> None:
     """Run every policy on a tiny problem, twice: from nothing, and from its own plan."""
     for name in policies():
         problem = tiny_problem()
-        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
-        policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, Budget(seconds=60.0))
+        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
+        policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, BUDGET)
 
 
 def tiny_problem() -> Problem:
