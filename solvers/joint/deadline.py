@@ -10,28 +10,34 @@ _CANDIDATES_PER_WORK = 400_000
 _MOST_ROUNDS_PER_WORK = 200
 """However small the problem: a round of the search for whole plans takes milliseconds at least."""
 _LEAST_ROUNDS = 10
+_USABLE = 0.95
+"""Of the seconds; the rest is for what comes after the search."""
 
 
 class Deadline:
-    """The end of a budget, and of shares of it."""
+    """The end of a budget, and of parts of it."""
 
     def __init__(self, budget: Budget, tables: Tables) -> None:
         candidates = max(1, sum(len(mode.service) for mode in tables.modes))
-        self._budget = budget
         per_work = min(_MOST_ROUNDS_PER_WORK, _CANDIDATES_PER_WORK / candidates)
+        self._budget = budget
+        self._seconds = _USABLE * budget.seconds
         self._rounds = max(_LEAST_ROUNDS, int(min(1e9, budget.work * per_work)))
         self._asked = 0
-        self.was_reached = False
-        """Whether anybody was told that it is over."""
 
-    def at(self, share: float) -> Callable[[], bool]:
-        """Whether that share of the budget is used up; each call counts as one round where no time passes."""
+    def elapsed_s(self) -> float:
+        """Seconds since the plan was begun; 0 where no time passes."""
+        return self._budget.elapsed()
+
+    def part(self, share: float) -> Callable[[], bool]:
+        """Whether that share of what is left now is used up; each call is one round where no time passes."""
+        begun_s, begun = self._budget.elapsed(), self._asked
+        end_s = begun_s + share * max(0.0, self._seconds - begun_s)
+        last = begun + share * max(0, self._rounds - begun)
 
         def is_over() -> bool:
             self._asked += 1
             elapsed_s = self._budget.elapsed()
-            over = elapsed_s >= share * self._budget.seconds if elapsed_s > 0.0 else self._asked >= share * self._rounds
-            self.was_reached |= over
-            return over
+            return elapsed_s >= end_s if elapsed_s > 0.0 else self._asked >= last
 
         return is_over
