@@ -8,8 +8,9 @@ the sum by at most N_g · max(0, W_g), where W_g bounds (worth of a pattern − 
 Under branching limits the last sum is the least Σ_m (price_m − worth_m) · n_m over the counts n_m that the limits on
 modes and types allow, and limits on kinds of patterns are relaxed at their duals like the other rows.
 
-Farley. A type with as many GPUs as wanted must have W_g ≤ 0. All prices are divided by the factor that makes it so;
-worths shrink by at least that factor, since the watts in them are costs.
+Farley. All prices may be scaled down by one factor t; worths shrink by at least as much, since the watts in them are
+costs. The bound is concave and piecewise linear in t, with its kinks where some mode is worth just what it costs, so
+that the best t is one of these. A type with as many GPUs as wanted must have W_g ≤ 0, which limits t.
 
 Rounding cuts (`cuts`) are rows like the others; with them a bound holds only for plans that serve everything.
 
@@ -38,11 +39,15 @@ def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, lim
     boxes = make_boxes(tables, demand.stock, limits)
     prices = np.array([mode.price for mode in tables.modes])
     endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)
-    factor = max(1.0, float((worths[endless] / prices[endless]).max(initial=0.0)))
-    costs = prices - worths / factor
-    # The factor leaves no endless mode worth more than it costs, but for rounding.
-    costs[endless] = np.maximum(costs[endless], 0.0)
-    return value / factor + least_cost(tables, boxes, costs)
+    scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)
+    most = scales[endless].min(initial=1.0)
+    best = -np.inf
+    for scale in np.unique(np.append(scales[scales <= most], (0.0, most))):
+        costs = prices - worths * scale
+        # No endless mode is worth more than it costs at these scales, but for rounding.
+        costs[endless] = np.maximum(costs[endless], 0.0)
+        best = max(best, value * scale + least_cost(tables, boxes, costs))
+    return best
 
 
 def _limits_value(duals: Duals, limits: Limits) -> float:
@@ -51,7 +56,7 @@ def _limits_value(duals: Duals, limits: Limits) -> float:
     for row, price in duals.limits.items():
         low, high = limits[row]
         if row.ranges and high > 0.0:
-            total += price * (low if price > 0.0 else high) if price else 0.0
+            total += price * (low if price >= 0.0 else high)
     return total
 
 

@@ -230,8 +230,13 @@ class Master:
             stock=np.minimum(prices[3 * services : self._first_cut], 0.0),
             replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
             cuts=self._cut_duals(prices),
-            limits={row: float(prices[self._limit_rows[row]]) for row in self._limits},
+            limits={row: self._limit_dual(prices, row) for row in self._limits},
         )
+
+    def _limit_dual(self, prices: Reals, row: Row) -> float:
+        """Without the rounding that would give an infinite limit a price."""
+        price = float(prices[self._limit_rows[row]])
+        return max(price, 0.0) if np.isinf(self._limits[row][1]) else price
 
     def _cut_duals(self, prices: Reals) -> Reals:
         if not len(self._cut):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from solvers.joint.branch import Incumbent, branch
+from solvers.joint.branch import BranchResult, Incumbent, branch
 from solvers.joint.generate import generate
 from solvers.joint.residual import carried
 from tests.solvers.joint.problems import tiny_problem
@@ -10,7 +10,7 @@ from tests.solvers.joint.whole_program import Setting, optimum, set_up
 GAP = 1e-6
 
 
-def _branch(setting: Setting, incumbent: Incumbent | None = None, *, most_nodes: int = 2000):
+def _branch(setting: Setting, incumbent: Incumbent | None = None, *, most_nodes: int = 2000) -> BranchResult:
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
     return branch(
