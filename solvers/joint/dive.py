@@ -2,28 +2,41 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.joint.master import Demand, Duals
+from solvers.joint.narrow import NarrowPricer
 from solvers.joint.residual import Kit, Part, carried, is_met, relax_rest, rest_of
-from solvers.joint.small_program import solve_small_program
+from solvers.joint.small_program import SmallPlan, solve_small_program
 from solvers.joint.tables import Reals
 
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _NEARLY_WHOLE = 0.9
-_STEPS_PER_DIVE = 0.1
+_STEP = 0.1
 """Of the GPUs that are left, at most so many are rounded up at a time."""
 _LEAST_USE = 0.9
 """Of its worth: a column that the others just rounded up leave less to do waits for the next step."""
-_ROUNDS = 8
-_START_COLUMNS = 500
-_FEW_GPUS = 5.0
-"""Left over: from here on the integer program is quicker than diving and better."""
 _PROGRAM_COLUMNS = 400
-_PROGRAM_NODES = 5000
-_PROGRAM_WIDTH = 6
+
+
+_NARROW = 0.6
+"""Of the services: when no more than so many are still wanted, pricing looks at them alone."""
+
+
+class Pace(NamedTuple):
+    """How thorough a dive is."""
+
+    rounds: int
+    """Of pricing in each step."""
+    columns: int
+    """To begin each step with."""
+    few_gpus: float
+    """Left over: from here on all plans of the columns at hand are looked through too."""
+    spread: float
+    """0: the largest fractions are fixed; more: chance has a say."""
 
 
 def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
@@ -35,7 +48,6 @@ def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
 def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[int, int]) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
     plan, pool = Counter(counts), kit.pool
-    services = len(demand.rate)
     while True:
         rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, plan))
         if is_met(rest):
@@ -44,7 +56,6 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         weight = np.append(np.maximum(duals.rps, 1e-6 * rest.shortage_price), 0.0)
         missing = np.append(np.where(rest.fewest > 0.0, rest.missing_price, 0.0), 0.0)
         worth = (weight[pool.service] * pool.useful(rest) + missing[pool.service]).sum(axis=1)
-        assert len(weight) == services + 1
         score = np.where(pool.possible(rest), worth / np.maximum(pool.price, 1e-9), 0.0)
         best = int(score.argmax()) if len(score) else -1
         if best < 0 or score[best] <= 0.0:
@@ -53,50 +64,68 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
 
 
 def dive(
-    kit: Kit, demand: Demand, duals: Duals, counts: Mapping[int, int], is_over: Callable[[], bool]
-) -> Counter[int]:
-    """The counts, completed to a whole plan."""
-    plan = Counter(counts)
+    kit: Kit,
+    demand: Demand,
+    duals: Duals,
+    pace: Pace,
+    *,
+    below: float,
+    rng: np.random.Generator,
+    is_over: Callable[[], bool],
+) -> Counter[int] | None:
+    """A plan for the demand that costs less than `below`; None where the dive met none."""
+    plan: Counter[int] = Counter()
+    best: Counter[int] | None = None
     start: Sequence[int] = ()
+    rest, spent, priced = demand, 0.0, len(demand.rate)
     while not is_over():
-        rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, plan))
-        if is_met(rest):
-            return plan
-        cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), _START_COLUMNS)
-        part = relax_rest(kit, rest, [*start, *cheap], _ROUNDS)
+        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0))
+        if len(wanted) <= _NARROW * priced:
+            kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted)), len(wanted)
+        cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), pace.columns)
+        part = relax_rest(kit, rest, [*start, *cheap], pace.rounds)
         duals = part.solution.duals
-        if part.solution.counts.sum() <= _FEW_GPUS:
-            last = finish(kit, rest, part)
+        if spent + part.solution.objective >= below:
+            return best
+        if part.solution.counts.sum() <= pace.few_gpus:
+            last = finish(kit, rest, part, below - spent)
             if last is not None:
-                plan.update(last)
-                return plan
-        fixed = _fixed(kit, rest, part)
+                best, below = plan + last.counts, spent + last.cost
+        fixed = _fixed(kit, rest, part, pace.spread, rng)
         if not fixed:
-            break
+            return best
         plan.update(fixed)
+        taken = carried(kit.tables, kit.columns, plan)
+        rest, spent = rest_of(demand, kit.tables, taken), taken.cost
+        if is_met(rest):
+            return plan if spent < below else best
         start = [number for number, count in zip(part.columns, part.solution.counts, strict=True) if count > 0.0]
-    return complete_greedily(kit, demand, duals, plan)
+    return best if best is not None or not np.isinf(below) else complete_greedily(kit, demand, duals, plan)
 
 
-def finish(kit: Kit, rest: Demand, part: Part) -> Counter[int] | None:
-    """The integer program over the columns that are cheapest under the duals of the part."""
-    costs = kit.pool.reduced_costs(rest, part.solution.duals)
-    numbers = kit.pool.cheapest(costs, _PROGRAM_COLUMNS, below=np.inf)
-    greedy = complete_greedily(kit, rest, part.solution.duals, {})
-    below = carried(kit.tables, kit.columns, greedy).cost
-    return solve_small_program(
-        kit.pool, rest, part.solution.duals, numbers, below=below, nodes=_PROGRAM_NODES, width=_PROGRAM_WIDTH
-    )
+def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None:
+    """The best of the plans from columns that are cheapest under the duals of the part."""
+    duals = part.solution.duals
+    gap = below - part.solution.objective
+    numbers = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap)
+    if np.isinf(below):
+        greedy = carried(kit.tables, kit.columns, complete_greedily(kit, rest, duals, {}))
+        if not is_met(rest_of(rest, kit.tables, greedy)):
+            return None
+        below = greedy.cost
+    return solve_small_program(kit.pool, rest, duals, numbers, below=below)
 
 
-def _fixed(kit: Kit, rest: Demand, part: Part) -> Counter[int]:
+def _fixed(kit: Kit, rest: Demand, part: Part, spread: float, rng: np.random.Generator) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
     plan = floors(counts, part.columns)
     fractions = counts - np.floor(counts + _WHOLE)
-    most = max(1, int(_STEPS_PER_DIVE * fractions.sum()))
+    most = max(1, int(_STEP * fractions.sum()))
     if plan:
         fractions[fractions < _NEARLY_WHOLE] = 0.0
+    if spread > 0.0:
+        fractions *= 1.0 - spread * rng.random(len(fractions))
     for at in np.argsort(-fractions, kind="stable")[:most]:
         if fractions[at] <= _WHOLE:
             break

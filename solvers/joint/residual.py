@@ -25,6 +25,10 @@ _SHORTAGE_OVER_GPU = 8.0
 program leaves small rests unserved."""
 _HIGHEST_RAISE = 1e6
 """Limit to the raise of shortage prices, for the sake of the linear program's numbers."""
+_POOL_ROUNDS = 4
+_POOL_COLUMNS = 40
+_LEAST_GAIN = 1e-6
+"""USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
 
 
@@ -102,21 +106,27 @@ def is_met(demand: Demand) -> bool:
 
 
 def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Part:
-    """Column generation for a residual demand, in at most so many cheap rounds."""
+    """Column generation for a residual demand: from the pool while it has any to give, then by pricing, in rounds."""
     master = Master(kit.tables, rest)
-    used = list(dict.fromkeys(start))
-    known = set(used)
-    master.add(kit.columns[number] for number in used)
+    used: dict[int, None] = {}
+
+    def use(numbers: Iterable[int]) -> bool:
+        new = [number for number in dict.fromkeys(numbers) if number not in used]
+        used.update(dict.fromkeys(new))
+        master.add(kit.columns[number] for number in new)
+        return bool(new)
+
+    use(start)
     solution = master.solve()
     for _ in range(rounds):
-        new = [number for number in _priced(kit, rest, solution.duals) if number not in known]
-        if not new:
+        for _ in range(_POOL_ROUNDS):
+            costs = kit.pool.reduced_costs(rest, solution.duals)
+            if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_LEAST_GAIN)):
+                break
+            solution = master.solve()
+        if not use(_priced(kit, rest, solution.duals)):
             break
-        master.add(kit.columns[number] for number in new)
-        used += new
-        known.update(new)
         solution = master.solve()
-    kit.pool.sync()
     return Part(solution=solution, columns=tuple(used))
 
 
@@ -126,4 +136,5 @@ def _priced(kit: Kit, rest: Demand, duals: Duals) -> list[int]:
     priced = price(kit.tables, kit.pricer, rest, replace(duals, stock=stock), _CHEAP)
     patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
     kit.columns.add(patterns)
+    kit.pool.sync()
     return [kit.columns.number(pattern) for pattern in patterns]

@@ -1,87 +1,86 @@
 """Ruin and recreate: take a few GPUs out of a whole plan and plan anew what they carried."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from solvers.joint.dive import Pace, dive, finish
 from solvers.joint.master import Demand, Duals
 from solvers.joint.residual import Carried, Kit, carried, relax_rest, rest_of
-from solvers.joint.small_program import solve_small_program
-from solvers.joint.tables import Reals
+from solvers.joint.tables import Numbers, Reals
 
-_ROUNDS = 6
-_START_COLUMNS = 200
-_PROGRAM_COLUMNS = 400
-_PROGRAM_NODES = 5000
-_PROGRAM_WIDTH = 6
-_LEAST_GAIN = 2e-4
-"""Of the removed GPUs' cost."""
-
-
-class Neighbourhood(NamedTuple):
-    """What is taken out of a plan, and what is to be planned anew."""
-
-    removed: Counter[int]
-    rest: Demand
-    value: float
-    """USD per hour of the removed GPUs, and of what the plan leaves unserved."""
+_PACE = Pace(rounds=4, columns=60, few_gpus=4.0, spread=0.5)
+_DIVES = 0.3
+"""Of the neighbourhoods: there new columns are priced at every step. In the others only at the root, which takes a
+quarter of the time; either alone ends at dearer plans (100 GPUs, 30 services)."""
+_LEAST_WASTE = 0.02
+"""Of its price: what every GPU counts as wasting, so that each may be chosen."""
+_UNRELATED = 0.1
+"""Weight of a GPU that shares no service with those chosen, in shared services."""
 
 
-def recreate(kit: Kit, demand: Demand, duals: Duals, plan: Counter[int], removed: Counter[int]) -> Counter[int] | None:
-    """A better plan with these GPUs replaced; None when there is none to be found."""
-    here = _neighbourhood(kit, demand, plan, removed)
-    cheap = kit.pool.cheapest(kit.pool.reduced_costs(here.rest, duals), _START_COLUMNS)
-    part = relax_rest(kit, here.rest, [*removed, *cheap], _ROUNDS)
-    goal = here.value * (1.0 - _LEAST_GAIN)
-    gap = goal - part.solution.objective
-    if gap <= 0.0:
+class Search(NamedTuple):
+    """What all neighbourhoods of one search share."""
+
+    kit: Kit
+    demand: Demand
+    duals: Duals
+    """Of the whole relaxation."""
+    rng: np.random.Generator
+    is_over: Callable[[], bool]
+
+
+def recreate(search: Search, plan: Counter[int], removed: Counter[int], slack: float) -> Counter[int] | None:
+    """A plan with these GPUs replaced that costs less than the plan and the slack, which may be negative.
+
+    None where there is none to be found.
+    """
+    kit, rng = search.kit, search.rng
+    rest = rest_of(search.demand, kit.tables, carried(kit.tables, kit.columns, plan - removed))
+    below = _value(rest, carried(kit.tables, kit.columns, removed)) + slack
+    if rng.random() < _DIVES:
+        found = dive(kit, rest, search.duals, _PACE, below=below, rng=rng, is_over=search.is_over)
+        return None if found is None else plan - removed + found
+    cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, search.duals), _PACE.columns)
+    part = relax_rest(kit, rest, [*removed, *cheap], 1)
+    if part.solution.objective >= below:
         return None
-    costs = kit.pool.reduced_costs(here.rest, part.solution.duals)
-    numbers = kit.pool.cheapest(costs, _PROGRAM_COLUMNS, below=gap)
-    found = solve_small_program(
-        kit.pool, here.rest, part.solution.duals, numbers, below=goal, nodes=_PROGRAM_NODES, width=_PROGRAM_WIDTH
-    )
-    return None if found is None else plan - removed + found
+    last = finish(kit, rest, part, below)
+    return None if last is None else plan - removed + last.counts
 
 
-def _neighbourhood(kit: Kit, demand: Demand, plan: Counter[int], removed: Counter[int]) -> Neighbourhood:
-    kept = carried(kit.tables, kit.columns, plan - removed)
-    rest = rest_of(demand, kit.tables, kept)
-    gone = carried(kit.tables, kit.columns, removed)
-    short = np.maximum(rest.rate - gone.rps, 0.0)
-    missing = np.maximum(rest.fewest - gone.replicas, 0.0)
-    value = gone.cost + float(short @ rest.shortage_price + missing @ rest.missing_price)
-    return Neighbourhood(removed=removed, rest=rest, value=value)
+def _value(rest: Demand, gone: Carried) -> float:
+    """USD per hour of the removed GPUs, and of what they leave unserved of the rest."""
+    short, missing = np.maximum(rest.rate - gone.rps, 0.0), np.maximum(rest.fewest - gone.replicas, 0.0)
+    return gone.cost + float(short @ rest.shortage_price + missing @ rest.missing_price)
 
 
-def choose(
-    kit: Kit, demand: Demand, duals: Duals, plan: Counter[int], size: int, rng: np.random.Generator
-) -> Counter[int]:
+def choose(search: Search, plan: Counter[int], size: int) -> Counter[int]:
     """GPUs to remove: one that earns little for its price, and others that share services with those chosen."""
-    numbers = np.array(sorted(plan.elements()))
-    waste = _waste(kit, demand, duals, numbers, carried(kit.tables, kit.columns, plan))
-    runs = np.zeros((len(numbers), len(demand.rate) + 1))
+    kit, numbers = search.kit, np.array(sorted(plan.elements()), dtype=np.int32)
+    waste = _waste(search, numbers, carried(kit.tables, kit.columns, plan))
+    runs = np.zeros((len(numbers), len(search.demand.rate) + 1))
     runs[np.arange(len(numbers))[:, None], kit.pool.service[numbers]] = 1.0
     runs[:, -1] = 0.0
-    left = np.ones(len(numbers), dtype=bool)
-    shared = np.ones(len(numbers))
+    left, related = np.ones(len(numbers), dtype=bool), np.ones(len(numbers))
     chosen: list[int] = []
     for _ in range(min(size, len(numbers))):
-        weight = np.where(left, waste * shared, 0.0)
-        at = int(rng.choice(len(numbers), p=weight / weight.sum()))
+        weight = np.where(left, waste * related, 0.0)
+        at = int(search.rng.choice(len(numbers), p=weight / weight.sum()))
         left[at] = False
         chosen.append(int(numbers[at]))
-        shared = 0.1 + runs @ runs[~left].sum(axis=0)
+        related = _UNRELATED + runs @ runs[~left].sum(axis=0)
     return Counter(chosen)
 
 
-def _waste(kit: Kit, demand: Demand, duals: Duals, numbers: np.ndarray, taken: Carried) -> Reals:
+def _waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
     """(GPUs,) > 0: what each costs beyond what it earns, where of every service only what is wanted earns."""
-    used = np.append(np.minimum(1.0, demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
-    rps = np.append(duals.rps, 0.0)
-    service = kit.pool.service[numbers]
-    earned = (rps[service] * used[service] * kit.pool.capacity[numbers]).sum(axis=1)
-    cost = kit.pool.price[numbers] - duals.stock[kit.pool.gpu_type[numbers]]
-    wasted: Reals = np.maximum(cost - earned, 0.0) + 0.02 * cost + 1e-9
+    pool, duals = search.kit.pool, search.duals
+    used = np.append(np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
+    service = pool.service[numbers]
+    earned = (np.append(duals.rps, 0.0)[service] * used[service] * pool.capacity[numbers]).sum(axis=1)
+    cost = pool.price[numbers] - duals.stock[pool.gpu_type[numbers]]
+    wasted: Reals = np.maximum(cost - earned, 0.0) + _LEAST_WASTE * cost + 1e-9
     return wasted

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,18 +11,34 @@ from solvers.joint.master import Demand, Duals
 from solvers.joint.pool import Pool
 from solvers.joint.tables import Numbers, Reals
 
+_NODES = 1000
+"""Four times as many made the search no better for being slower."""
+_DISCREPANCIES = 6
+"""Places down the lists of choices that one branch may go in all; without that limit the nodes are spent on the last
+choices below the very first."""
+
+
+class SmallPlan(NamedTuple):
+    """A whole plan for a residual demand."""
+
+    counts: Counter[int]
+    """Column number → GPUs."""
+    cost: float
+    """USD per hour, with what is left short at its prices."""
+
 
 def solve_small_program(
-    pool: Pool, demand: Demand, duals: Duals, numbers: Sequence[int], *, below: float, nodes: int, width: int
-) -> Counter[int] | None:
-    """Column number → GPUs, at a cost with shortages less than `below`; None where no such plan was found.
+    pool: Pool, demand: Demand, duals: Duals, numbers: Sequence[int], *, below: float
+) -> SmallPlan | None:
+    """A plan that costs less than `below`; None where none was found.
 
     numbers: the columns to use, ascending by reduced cost. The limit is a number of nodes, so that the same question
     has the same answer on every machine.
     """
     best = np.zeros(MOST_DEPTH + 1, np.int32)
-    _, size = cover(_task(pool, demand, duals, np.array(numbers, np.int32)), below, nodes, width, best)
-    return None if size < 0 else Counter(numbers[at] for at in best[:size].tolist())
+    task = _task(pool, demand, duals, np.array(numbers, np.int32))
+    cost, size = cover(task, below, _NODES, _DISCREPANCIES, best)
+    return None if size < 0 else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
 
 
 def _task(pool: Pool, demand: Demand, duals: Duals, numbers: Numbers) -> Cover:

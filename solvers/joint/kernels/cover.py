@@ -79,14 +79,14 @@ class Branch(NamedTuple):
 
 
 @compiled
-def cover(task: Cover, goal: float, nodes: int, width: int, best: Numbers) -> tuple[float, int]:
+def cover(task: Cover, goal: float, nodes: int, discrepancies: int, best: Numbers) -> tuple[float, int]:
     """(cost with shortages, number of columns) of the best cover below the goal, which goes into `best`; −1 if none.
 
-    nodes: how many are looked at; width: children of each at most.
+    nodes: how many are looked at; discrepancies: how many places down their lists the choices of one branch may go.
     """
-    branch = _root(task, width)
+    branch = _root(task, discrepancies + 1)
     depth, seen, size = 0, 0, -1
-    _open(task, branch, 0, goal, width)
+    _open(task, branch, 0, goal, discrepancies + 1)
     while depth >= 0:
         at = branch.tried[depth]
         if (

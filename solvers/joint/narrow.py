@@ -1,0 +1,45 @@
+"""Pricing for a few services only: of what a neighbourhood leaves over, most candidates are worth nothing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from solvers.joint.kernels.nouns import Effort
+from solvers.joint.pricing import Pattern, Priced, Pricer
+from solvers.joint.tables import Mode, Numbers, Tables, Worth
+
+
+class NarrowPricer(Pricer):
+    """A Pricer whose tables hold the candidates of some services; patterns bear the numbers of the whole tables.
+
+    Its cells are narrower too, since they range over the pressure that just these services can have. It prices on
+    one thread: there is too little to share.
+    """
+
+    def __init__(self, tables: Tables, services: Numbers) -> None:
+        self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
+        modes = tuple(_taken(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
+        super().__init__(tables._replace(modes=modes))
+
+    def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
+        """As Pricer.price, with worths of the whole tables."""
+        own = [one._replace(bonus=one.bonus[kept]) for one, kept in zip(worth, self._kept, strict=True)]
+        priced = super().price(own, thresholds, effort)
+        return [
+            Priced(bound=entry.bound, patterns=tuple(_renumbered(pattern, kept) for pattern in entry.patterns))
+            for entry, kept in zip(priced, self._kept, strict=True)
+        ]
+
+
+_OF_CANDIDATES = (
+    *("service", "row", "width", "law", "batch", "memory", "power", "pressure"),
+    *("alone_ms", "launch_ms", "growth_ms", "slo_ms"),
+)
+
+
+def _taken(mode: Mode, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Mode:
+    return mode._replace(**{name: getattr(mode, name)[kept] for name in _OF_CANDIDATES})
+
+
+def _renumbered(pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pattern:
+    return Pattern(mode=pattern.mode, items=tuple(kept[list(pattern.items)].tolist()))
