@@ -70,20 +70,25 @@ class _ModeCells:
         self.edges = _edges(mode)
         self.capacities = root_capacities(mode, law, self.edges)
         self.multipliers = np.zeros((*self.capacities.shape[:2], 3))
-        candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
-        self.scratch = Scratch(
-            ids=np.zeros(candidates, np.int32),
-            value=np.zeros(candidates),
-            adjusted=np.zeros(candidates),
-            best=np.zeros((steps + 1, most), np.int32),
-            filled=np.zeros(steps + 1, np.int32),
-            short=np.zeros(steps * most + 1, np.int32),
-            first=np.zeros(services + 2, np.int32),
-            table=np.zeros((services + 2, most + 1, steps + 1)),
-            solution=np.zeros(most, np.int32),
-            # Of each cell on the way down those candidates that its halves begin with.
-            pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
-        )
+        self.scratch = make_scratch(mode, services)
+
+
+def make_scratch(mode: Mode, services: int) -> Scratch:
+    """Working memory for the cells of one mode."""
+    candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
+    return Scratch(
+        ids=np.zeros(candidates, np.int32),
+        value=np.zeros(candidates),
+        adjusted=np.zeros(candidates),
+        best=np.zeros((steps + 1, most), np.int32),
+        filled=np.zeros(steps + 1, np.int32),
+        short=np.zeros(steps * most + 1, np.int32),
+        first=np.zeros(services + 2, np.int32),
+        table=np.zeros((services + 2, most + 1, steps + 1)),
+        solution=np.zeros(most, np.int32),
+        # Of each cell on the way down those candidates that its halves begin with.
+        pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
+    )
 
 
 def _price(number: int, task: Task, cells: _ModeCells) -> Priced:

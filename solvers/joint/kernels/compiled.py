@@ -44,7 +44,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The function as machine code that runs without the interpreter's lock."""
-    kernel: Callable[P, R] = numba.njit(nogil=True)(function)
+    kernel: Callable[P, R] = numba.njit(nogil=True, error_model="numpy")(function)
     try:
         kernel._cache = KernelCache(function, STAMP)  # type: ignore[attr-defined]
     except RuntimeError:
