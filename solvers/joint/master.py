@@ -142,11 +142,17 @@ class Master:
 
     def solve(self) -> Solution:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
+        if not self._is_optimal():
+            # A basis that many changes of rows and columns left behind may be singular: begin without one.
+            self._highs.clearSolver()
+            if not self._is_optimal():
+                raise RuntimeError(f"HiGHS ended the master problem with {self._highs.getModelStatus().name}")
+        return self._solution()
+
+    def _is_optimal(self) -> bool:
         status = self._highs.run()
         found = self._highs.getModelStatus()
-        if status == highspy.HighsStatus.kError or found != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(f"HiGHS ended the master problem with {found.name}")
-        return self._solution()
+        return bool(status != highspy.HighsStatus.kError and found == highspy.HighsModelStatus.kOptimal)
 
     def solve_whole(self) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
