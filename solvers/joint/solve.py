@@ -34,8 +34,9 @@ _RELAXATION_SHARE = 0.5
 """Of the budget; what is left is for whole plans."""
 _SMALL_SHARE = 0.4
 """Of what is left then, for the search for whole plans where branching follows."""
-_FEW_GPUS = 40.0
-"""In the relaxation: more than so many, and branching would hardly move the bound."""
+_FEW_GPUS = 20.0
+_FEW_SERVICES = 20
+"""More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
 _RAISE = 20.0
 _RAISES = 3
 """Shortage prices rise by that factor, so many times: to serve comes before to save."""
@@ -102,7 +103,7 @@ class _Search:
         """The best plan found, with what is proven of it."""
         relaxation = self._relax(start)
         self._bound = relaxation.bound
-        is_small = relaxation.solution.counts.sum() <= _FEW_GPUS
+        is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
         over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
         plan = solve_integer(
             self._tables,
