@@ -50,7 +50,7 @@ bench-predict: install
 
 # One BLAS thread: the planner's own two threads share the cores.
 bench-plan: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.plan
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench plan plan_validity
 
 openapi: install
 	$(BIN)/python -m app.api.document
