@@ -169,28 +169,32 @@ class _Tree:
         """Bound a node, and keep it open, or close it."""
         self.nodes += 1
         bound, split = parent_bound, None
-        for slack in (_SLACK, 0.0):
-            found = self._generation.relax(
-                limits=limits, phases=self._phases, cutoff=self._cutoff(), slack=slack, is_over=is_over
-            )
+        if not is_over():
+            found, split = self._relax(limits, is_over)
             bound = max(bound, whole_gpus(self._tables, found.bound))
-            self._offer(found.columns, found.solution)
-            if bound >= self._cutoff():
-                return
-            used = [self._columns[number] for number in found.columns]
-            split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
-            if split is not None:
-                break
-            # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
-            whole = self._master.solve_whole()
-            if whole is not None:
-                self._offer(self._generation.columns, whole)
         if bound >= self._cutoff():
             return
         if split is None or len(self.open) >= _MOST_OPEN:
             self._closed_bound = min(self._closed_bound, bound)
         else:
             heapq.heappush(self.open, _Node(bound, self.nodes, limits, split))
+
+    def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
+        """A node's relaxation, and where to split it; exact where there is nothing to split."""
+        for slack in (_SLACK, 0.0):
+            found = self._generation.relax(
+                limits=limits, phases=self._phases, cutoff=self._cutoff(), slack=slack, is_over=is_over
+            )
+            self._offer(found.columns, found.solution)
+            used = [self._columns[number] for number in found.columns]
+            split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
+            if split is not None or found.bound >= self._cutoff() or is_over():
+                return found, split
+        # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
+        whole = self._master.solve_whole()
+        if whole is not None:
+            self._offer(self._generation.columns, whole)
+        return found, None
 
     def _is_plan(self, solution: Solution) -> bool:
         short = solution.shortage_rps > _NOTHING * self._master.demand.rate

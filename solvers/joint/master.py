@@ -25,7 +25,7 @@ from solvers.joint.limits import Limits, Row
 from solvers.joint.tables import Numbers, Reals, Tables
 
 INFINITE = highspy.kHighsInf
-_WHOLE_NODES = 200
+_WHOLE_NODES = 50
 """Of the search for whole GPUs."""
 
 
