@@ -15,6 +15,7 @@ less than at the upper knot and i no more than at the lower. That loses little, 
 carries no more than it: with many batches and small rates nine candidates of ten go.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.dominance import find_dominated
 from solvers.predict.colocation import launch_factor
-from solvers.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
+from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.rows import CLOCK_TOLERANCE_MHZ
 from solvers.state import GpuType
 
@@ -114,8 +115,10 @@ def make_tables(problem: Problem) -> Tables:
     """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
     law = _law(problem.capacity_law)
     rate = np.array([service.arrival_rate_rps for service in problem.services])
+    # Once, since many services may share a network.
+    rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
     modes = [
-        _undominated(problem, _mode(problem, index, clock_mhz, law), law, rate)
+        _undominated(problem, _mode(problem, rows, index, clock_mhz, law), law, rate)
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
@@ -138,9 +141,18 @@ def _idle_price(problem: Problem, gpu_type: GpuType) -> float:
     return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * gpu_type.idle_w / _W_PER_KW
 
 
-def _mode(problem: Problem, index: int, clock_mhz: float, law: Law) -> Mode:
+def _rows(points: OperatingPoints) -> Reals:
+    """(K, fields of a row)"""
+    return np.array(points.rows, dtype=np.float64).reshape(-1, len(OperatingPoint._fields))
+
+
+Rows = Mapping[tuple[str, str], Reals]
+"""Of each (network, GPU type)."""
+
+
+def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> Mode:
     gpu_type = problem.gpu_types[index]
-    columns = [_candidates(problem, number, gpu_type, clock_mhz) for number in range(len(problem.services))]
+    columns = [_candidates(problem, rows, number, gpu_type, clock_mhz) for number in range(len(problem.services))]
     table = np.concatenate([np.zeros((0, len(_COLUMNS))), *columns])
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
     steps = int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
@@ -229,15 +241,15 @@ def _is_running(problem: Problem, mode: Mode) -> npt.NDArray[np.bool_]:
     return running
 
 
-def _candidates(problem: Problem, number: int, gpu_type: GpuType, clock_mhz: float) -> Reals:
+def _candidates(problem: Problem, rows: Rows, number: int, gpu_type: GpuType, clock_mhz: float) -> Reals:
     """(K, columns) one service's rows at the clock; none where it may not run."""
     service = problem.services[number]
     points = problem.points_of(service.network, gpu_type.name)
     if points is None or not service.allows(gpu_type.name) or service.max_replicas == 0:
         return np.zeros((0, len(_COLUMNS)))
-    rows = np.array(points.rows, dtype=np.float64).reshape(-1, len(OperatingPoint._fields))
-    kept = np.flatnonzero(np.abs(rows[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
-    share, batch, _, transfer, launch, run, memory, power, pressure = rows[kept].T
+    table = rows[service.network, gpu_type.name]
+    kept = np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+    share, batch, _, transfer, launch, run, memory, power, pressure = table[kept].T
     return np.column_stack(
         (
             np.full(len(kept), number),
