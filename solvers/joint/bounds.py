@@ -62,7 +62,20 @@ def _limits_value(duals: Duals, limits: Limits) -> float:
 
 def whole_gpus(tables: Tables, bound: float) -> float:
     """The bound rounded up to whole GPUs, where all cost the same whatever runs on them."""
+    price = _one_price(tables)
+    return bound if price is None else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
+
+
+def least_to_reach(tables: Tables, cutoff: float) -> float:
+    """The least bound that `whole_gpus` lifts to the cutoff."""
+    price = _one_price(tables)
+    if price is None or np.isinf(cutoff):
+        return cutoff
+    return float((np.ceil(cutoff / price) - 1.0 + 2.0 * _WHOLE_TOLERANCE) * price)
+
+
+def _one_price(tables: Tables) -> float | None:
     prices = np.unique(tables.price)
-    if len(prices) > 1 or any(mode.watt_price > 0.0 for mode in tables.modes):
-        return bound
-    return float(np.ceil(bound / prices[0] - _WHOLE_TOLERANCE) * prices[0])
+    if len(prices) != 1 or prices[0] <= 0.0 or any(mode.watt_price > 0.0 for mode in tables.modes):
+        return None
+    return float(prices[0])

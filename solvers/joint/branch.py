@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.joint.bounds import whole_gpus
+from solvers.joint.bounds import least_to_reach, whole_gpus
 from solvers.joint.branching import Split, find_split, is_whole
 from solvers.joint.columns import Columns
 from solvers.joint.generate import Generation, Phase, Relaxation, never
@@ -182,13 +182,14 @@ class _Tree:
     def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
+            cutoff = least_to_reach(self._tables, self._cutoff())
             found = self._generation.relax(
-                limits=limits, phases=self._phases, cutoff=self._cutoff(), slack=slack, is_over=is_over
+                limits=limits, phases=self._phases, cutoff=cutoff, slack=slack, is_over=is_over
             )
             self._offer(found.columns, found.solution)
             used = [self._columns[number] for number in found.columns]
             split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
-            if split is not None or found.bound >= self._cutoff() or is_over():
+            if split is not None or found.bound >= cutoff or is_over():
                 return found, split
         # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
         whole = self._master.solve_whole()

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.joint.bounds import lower_bound, whole_gpus
+from solvers.joint.bounds import least_to_reach, lower_bound, whole_gpus
 from solvers.joint.columns import Columns
 from solvers.joint.cuts import STEPS, WANTED, coefficients
 from solvers.joint.generate import generate, price
@@ -160,6 +160,15 @@ def test_bounds_are_rounded_up_to_whole_gpus_where_all_cost_the_same() -> None:
     assert whole_gpus(tables, 3.0 + 1e-9) == pytest.approx(3.0)
     with_energy = make_tables(a_problem(a_service(rate_rps=1.0), energy_price_usd_per_kwh=0.1))
     assert whole_gpus(with_energy, 2.2) == 2.2
+
+
+def test_a_bound_just_above_whole_gpus_reaches_the_next_number_of_them() -> None:
+    tables = make_tables(a_problem(a_service(rate_rps=1.0)))
+    least = least_to_reach(tables, 3.0)
+    assert 2.0 < least < 2.001
+    assert whole_gpus(tables, least) == pytest.approx(3.0)
+    with_energy = make_tables(a_problem(a_service(rate_rps=1.0), energy_price_usd_per_kwh=0.1))
+    assert least_to_reach(with_energy, 3.0) == 3.0
 
 
 def test_no_pattern_is_missing_from_the_tables_of_the_comparison() -> None:
