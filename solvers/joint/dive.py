@@ -15,9 +15,9 @@ from solvers.joint.tables import Reals
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _NEARLY_WHOLE = 0.9
-_STEP = 0.1
+_STEP = 0.2
 """Of the GPUs that are left, at most so many are rounded up at a time."""
-_LEAST_USE = 0.9
+_LEAST_USE = 0.95
 """Of its worth: a column that the others just rounded up leave less to do waits for the next step."""
 _PROGRAM_COLUMNS = 400
 
