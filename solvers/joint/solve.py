@@ -1,5 +1,6 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,15 +11,17 @@ import numpy as np
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.joint.bounds import whole_gpus
 from solvers.joint.branch import Incumbent, branch
+from solvers.joint.change import change
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode, patterns_of
 from solvers.joint.generate import Relaxation, generate
 from solvers.joint.integer import IntegerPlan, solve_integer
 from solvers.joint.master import Demand
-from solvers.joint.pricing import Pricer
+from solvers.joint.pool import Pool
+from solvers.joint.pricing import Pattern, Pricer
 from solvers.joint.prune import prune
-from solvers.joint.residual import carried
+from solvers.joint.residual import Kit, carried
 from solvers.joint.tables import Tables, make_tables
 from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import Budget, SolveReport, SolveStatus
@@ -54,15 +57,17 @@ class JointSolution:
     """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
     served_weight_bound: float
     """No plan's Σ priority · served rps is more, among those that miss no more replicas."""
+    changed: Plan | None = None
+    """The running plan, changed by as little as it takes; None where nothing runs."""
     found_s: float = 0.0
     """Seconds into the budget at which the plan was found; 0 where no time passes."""
 
 
-def solve(problem: Problem, budget: Budget, *, warm: Sequence[Plan] = ()) -> tuple[JointSolution, SolveReport]:
-    """The best plan found within the budget.
+def solve(problem: Problem, budget: Budget) -> tuple[JointSolution, SolveReport]:
+    """The best plan found within the budget, and what the running one can be changed to with few starts.
 
-    `warm`: plans whose GPUs are worth a look, the running one for example. Optimal means proven to `OPTIMAL_GAP`, both
-    in what is served and, under `min_cost`, in cost; otherwise the status is feasible, for a plan always exists.
+    Migration costs choose between the two elsewhere; here they play no part. Optimal means proven to `OPTIMAL_GAP`,
+    both in what is served and, under `min_cost`, in cost; otherwise the status is feasible: a plan always exists.
     """
     tables = make_tables(priced_problem(problem))
     deadline = Deadline(budget, tables)
@@ -71,11 +76,12 @@ def solve(problem: Problem, budget: Budget, *, warm: Sequence[Plan] = ()) -> tup
     demand = make_demand(problem, tables, cheapest_rps(tables, columns))
     if not demand.rate.any() and not demand.fewest.any():
         return _stated(problem, decode(problem, tables, columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0)
-    start = [pattern for plan in warm for pattern in patterns_of(problem, tables, plan)]
-    columns.add(start)
+    patterns = Counter[Pattern]() if problem.current is None else patterns_of(problem, tables, problem.current)
+    columns.add(patterns)
+    running = {columns.number(pattern): count for pattern, count in patterns.items()}
     with _threads(budget.threads) as pool:
         search = _Search(problem, tables, demand, Pricer(tables, pool=pool), columns, deadline)
-        return search.run([columns.number(pattern) for pattern in start], budget.seed)
+        return search.run(running, budget.seed)
 
 
 @contextmanager
@@ -99,10 +105,11 @@ class _Search:
         self._is_proven = False
         self._found_s = 0.0
 
-    def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport]:
-        """The best plan found, with what is proven of it."""
-        relaxation = self._relax(start)
+    def run(self, running: Mapping[int, int], seed: int) -> tuple[JointSolution, SolveReport]:
+        """The best plan found, with what is proven of it, and the running GPUs by column changed as needed."""
+        relaxation = self._relax(list(running))
         self._bound = relaxation.bound
+        changed = self._change(relaxation, running) if running else None
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
         over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
         plan = solve_integer(
@@ -118,7 +125,13 @@ class _Search:
         method = _METHOD
         if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
-        return self._stated(plan, method, is_exact=relaxation.is_exact)
+        solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
+        return replace(solution, changed=changed), report
+
+    def _change(self, relaxation: Relaxation, running: Mapping[int, int]) -> Plan:
+        kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
+        counts = change(kit, self._demand, relaxation.solution.duals, running)
+        return decode(self._problem, self._tables, self._columns, counts, policy=TECHNIQUE)
 
     def _branch(self, relaxation: Relaxation, plan: IntegerPlan) -> IntegerPlan:
         """The plan that branching leaves, and a better bound (under `min_cost` only where the plan serves all)."""

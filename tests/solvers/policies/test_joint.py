@@ -138,3 +138,25 @@ def test_energy_is_part_of_what_a_running_plan_costs() -> None:
     plan, report = run(problem)
     assert [each.sm_percent for gpu in plan.gpus for each in gpu.replicas] == [50.0]
     assert report.cost_usd_per_hour == pytest.approx(1.7)
+
+
+def test_growth_is_added_to_what_runs_when_starting_is_dear() -> None:
+    # Whole GPUs carry 100 rps. A third one with one start: 3 + 1.5 USD/h; anew on two GPUs with two starts: 2 + 3.
+    services = (a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
+    problem = a_problem(*services, current=on_whole_gpus(("chat", "photo")), migration_cost_usd_per_hour=1.5)
+    plan, _ = run(problem)
+    assert plan.unserved == ()
+    assert started(on_whole_gpus(("chat", "photo")), plan) == 1
+
+
+def test_after_the_loss_of_gpus_what_still_fits_goes_on() -> None:
+    before = on_whole_gpus(("chat", "chat", "chat"), rate_rps=90.0)
+    problem = a_problem(
+        a_service("chat", rate_rps=270.0),
+        types=(a_type(count=2), a_type("spare", price_usd_per_hour=2.0)),
+        current=before,
+        migration_cost_usd_per_hour=0.5,
+    )
+    plan, _ = run(problem)
+    assert plan.unserved == ()
+    assert started(before, plan) == 1
