@@ -39,6 +39,17 @@ class Pace(NamedTuple):
     """0: the largest fractions are fixed; more: chance has a say."""
 
 
+class Search(NamedTuple):
+    """What all steps of one search share."""
+
+    kit: Kit
+    demand: Demand
+    duals: Duals
+    """Of the whole relaxation."""
+    rng: np.random.Generator
+    is_over: Callable[[], bool]
+
+
 def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
     """Column number → whole part of its count."""
     whole = np.floor(counts + _WHOLE).astype(int)
@@ -63,22 +74,17 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         plan[best] += 1
 
 
-def dive(
-    kit: Kit,
-    demand: Demand,
-    duals: Duals,
-    pace: Pace,
-    *,
-    below: float,
-    rng: np.random.Generator,
-    is_over: Callable[[], bool],
-) -> Counter[int] | None:
-    """A plan for the demand that costs less than `below`; None where the dive met none."""
+def dive(search: Search, demand: Demand, pace: Pace, *, below: float) -> Counter[int] | None:
+    """A plan for the demand, all of it or a rest, that costs less than `below`; None where the dive met none.
+
+    Where any plan will do (`below` infinite) and time is over, what is left is completed greedily.
+    """
+    kit, duals = search.kit, search.duals
     plan: Counter[int] = Counter()
     best: Counter[int] | None = None
     start: Sequence[int] = ()
     rest, spent, priced = demand, 0.0, len(demand.rate)
-    while not is_over():
+    while not search.is_over():
         wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0))
         if len(wanted) <= _NARROW * priced:
             kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted)), len(wanted)
@@ -91,16 +97,17 @@ def dive(
             last = finish(kit, rest, part, below - spent)
             if last is not None:
                 best, below = plan + last.counts, spent + last.cost
-        fixed = _fixed(kit, rest, part, pace.spread, rng)
+        fixed = _fixed(kit, rest, part, pace.spread, search.rng)
         if not fixed:
-            return best
+            # No GPU is left that would serve more than it costs.
+            return plan
         plan.update(fixed)
         taken = carried(kit.tables, kit.columns, plan)
         rest, spent = rest_of(demand, kit.tables, taken), taken.cost
         if is_met(rest):
             return plan if spent < below else best
         start = [number for number, count in zip(part.columns, part.solution.counts, strict=True) if count > 0.0]
-    return best if best is not None or not np.isinf(below) else complete_greedily(kit, demand, duals, plan)
+    return complete_greedily(kit, demand, duals, plan) if np.isinf(below) else best
 
 
 def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.joint.columns import Columns
-from solvers.joint.dive import Pace, complete_greedily, dive, floors
+from solvers.joint.dive import Pace, Search, complete_greedily, dive, floors
 from solvers.joint.generate import Relaxation
 from solvers.joint.master import Demand
 from solvers.joint.pool import Pool
 from solvers.joint.pricing import Pricer
 from solvers.joint.prune import prune
 from solvers.joint.residual import Kit, carried, rest_of
-from solvers.joint.ruin import Search, choose, recreate
+from solvers.joint.ruin import choose, recreate
 from solvers.joint.tables import Reals, Tables
 
 _PACES = (
     Pace(rounds=4, columns=200, few_gpus=5.0, spread=0.0),
     Pace(rounds=8, columns=200, few_gpus=5.0, spread=0.0),
 )
-"""One dive for a plan soon, one for a good plan. At 1000 GPUs and 100 services 4 rounds end at 758 USD per hour, 2 above
-800, and 8 at 754 in twice the time."""
+"""One dive for a plan soon, one for a good plan. At 1000 GPUs and 100 services 4 rounds end at 758 USD per hour and
+8 at 754 in twice the time; 2 end above 800."""
 _SIZES = (3, 10)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
@@ -72,7 +72,7 @@ def solve_integer(
     rest = rest_of(demand, tables, carried(tables, columns, whole))
     for pace in _PACES:
         if not is_over():
-            found = dive(kit, rest, search.duals, pace, below=np.inf, rng=search.rng, is_over=is_over)
+            found = dive(search, rest, pace, below=np.inf)
             if found is not None:
                 best.offer(whole + found)
     _improve(search, best)

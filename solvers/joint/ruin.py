@@ -1,14 +1,12 @@
 """Ruin and recreate: take a few GPUs out of a whole plan and plan anew what they carried."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.dive import Pace, dive, finish
-from solvers.joint.master import Demand, Duals
-from solvers.joint.residual import Carried, Kit, carried, relax_rest, rest_of
+from solvers.joint.dive import Pace, Search, dive, finish
+from solvers.joint.master import Demand
+from solvers.joint.residual import Carried, carried, relax_rest, rest_of
 from solvers.joint.tables import Numbers, Reals
 
 _PACE = Pace(rounds=4, columns=60, few_gpus=4.0, spread=0.5)
@@ -21,27 +19,16 @@ _UNRELATED = 0.1
 """Weight of a GPU that shares no service with those chosen, in shared services."""
 
 
-class Search(NamedTuple):
-    """What all neighbourhoods of one search share."""
-
-    kit: Kit
-    demand: Demand
-    duals: Duals
-    """Of the whole relaxation."""
-    rng: np.random.Generator
-    is_over: Callable[[], bool]
-
-
 def recreate(search: Search, plan: Counter[int], removed: Counter[int], slack: float) -> Counter[int] | None:
     """A plan with these GPUs replaced that costs less than the plan and the slack, which may be negative.
 
     None where there is none to be found.
     """
-    kit, rng = search.kit, search.rng
+    kit = search.kit
     rest = rest_of(search.demand, kit.tables, carried(kit.tables, kit.columns, plan - removed))
     below = _value(rest, carried(kit.tables, kit.columns, removed)) + slack
-    if rng.random() < _DIVES:
-        found = dive(kit, rest, search.duals, _PACE, below=below, rng=rng, is_over=search.is_over)
+    if search.rng.random() < _DIVES:
+        found = dive(search, rest, _PACE, below=below)
         return None if found is None else plan - removed + found
     cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, search.duals), _PACE.columns)
     part = relax_rest(kit, rest, [*removed, *cheap], 1)
