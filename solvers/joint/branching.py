@@ -32,7 +32,7 @@ def find_split(tables: Tables, columns: Sequence[Column], counts: Reals, idle: R
     """
     activity = [np.zeros(len(mode.service)) for mode in tables.modes]
     of_mode = idle.copy()
-    for at in np.flatnonzero(counts > 0.0):
+    for at in np.flatnonzero(counts > 0.0).tolist():
         pattern = columns[at].pattern
         of_mode[pattern.mode] += counts[at]
         activity[pattern.mode][list(pattern.items)] += counts[at]
