@@ -249,7 +249,7 @@ def _stated(
     cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
     served_bound = max(float(served_bound), weight)
     is_goodput = problem.objective == "max_goodput"
-    cost_bound = min(float(cost_bound), cost)
+    cost_bound = min(max(0.0, float(cost_bound)), cost)
     is_optimal = served_bound - weight <= OPTIMAL_GAP * weight and (
         is_goodput or cost - cost_bound <= OPTIMAL_GAP * cost_bound
     )

@@ -89,7 +89,7 @@ def _report(problem: Problem, draft: _Draft, solution: JointSolution, step: Solv
     is_goodput = problem.objective == "max_goodput"
     bound, weight_bound = solution.cost_bound, max(weight, solution.served_weight_bound)
     if bound is not None:
-        bound = min(bound, cost) if bound > 0.0 or cost == 0.0 else None
+        bound = min(bound, cost) if bound > 0.0 or cost <= 0.0 else None
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
     cost_gap = _cost_gap(_whole_cost(problem, plan), bound)
     is_optimal = weight_gap <= OPTIMAL_GAP and (is_goodput or (cost_gap is not None and cost_gap <= OPTIMAL_GAP))

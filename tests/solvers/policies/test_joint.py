@@ -160,3 +160,10 @@ def test_after_the_loss_of_gpus_what_still_fits_goes_on() -> None:
     plan, _ = run(problem)
     assert plan.unserved == ()
     assert started(before, plan) == 1
+
+
+def test_a_plan_that_costs_nothing_because_nothing_can_run_has_no_gap() -> None:
+    service = a_service("chat", rate_rps=40.0, min_replicas=1)
+    plan, report = run(a_problem(service, types=(a_type(count=0),)))
+    assert plan.gpus == ()
+    assert (report.cost_usd_per_hour, report.lower_bound_usd_per_hour, report.gap_percent) == (0.0, 0.0, 0.0)
