@@ -19,7 +19,7 @@ from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
 MOST_HALVINGS = 7
-"""Of a cell, one after the other: then an interval is 1/768 of all pressures, and no bound is lowered by more."""
+"""Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
 
 
 class Pattern(NamedTuple):

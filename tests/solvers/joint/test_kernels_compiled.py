@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from solvers.joint.kernels import compiled
@@ -53,3 +54,10 @@ def test_every_kernel_carries_the_stamp() -> None:
     assert isinstance(capacity_rps._cache, KernelCache)  # type: ignore[attr-defined]
     kernels = Path(compiled.__file__).parent
     assert not [path.name for path in kernels.glob("*.py") if "njit" in path.read_text() and path.name != "compiled.py"]
+
+
+def test_where_no_cache_can_be_written_a_kernel_still_works() -> None:
+    """Code that came from no file has no place for numba's cache either."""
+    made: dict[str, Callable[[int], int]] = {}
+    exec("def double(x):\n    return 2 * x\n", made)
+    assert compiled.compiled(made["double"])(3) == 6
