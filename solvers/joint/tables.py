@@ -12,7 +12,7 @@ execution time rises), and j carries no less than i did. So patterns of undomina
 What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
 every number of replicas: what j carries at P_{k+1} is no less than what i carries at P_k. Between the two, j carries no
 less than at the upper knot and i no more than at the lower. That loses little, because whoever carries the whole rate
-carries no more than it: with many batches and small rates nine candidates of ten go.
+carries no more than it: with many batches and small rates nine in ten go.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.int32]
 _STEP_TOLERANCE = 1e-6
 _W_PER_KW = 1000.0
 _KNOTS = 9
-"""Pressures at which candidates are compared: twice as many find 1 % more that are dominated."""
+"""Pressures at which candidates are compared: with twice as many, 1 to 3 % fewer candidates stay."""
 
 
 class Law(NamedTuple):
