@@ -85,7 +85,7 @@ def dive(search: Search, demand: Demand, pace: Pace, *, below: float) -> Counter
     start: Sequence[int] = ()
     rest, spent, priced = demand, 0.0, len(demand.rate)
     while not search.is_over():
-        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0))
+        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(np.int32)
         if len(wanted) <= _NARROW * priced:
             kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted)), len(wanted)
         cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), pace.columns)

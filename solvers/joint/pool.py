@@ -59,7 +59,8 @@ class Pool:
 
     def useful(self, demand: Demand) -> Reals:
         """(C, N) rps of each replica that the demand can use."""
-        return np.minimum(self.capacity, np.append(demand.rate, 0.0)[self.service])
+        usable: Reals = np.minimum(self.capacity, np.append(demand.rate, 0.0)[self.service])
+        return usable
 
     def possible(self, demand: Demand) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """(C,) whether one GPU of the column keeps within stock and most replicas."""
