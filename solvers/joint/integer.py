@@ -28,7 +28,7 @@ _SIZES = (3, 10)
 _WALK = 0.004
 """Of its cost: a plan so much dearer than the best is a place to go on from. Without that the search stood still after
 the second step (100 GPUs, 30 services: 86.25 against 85.04 USD per hour in the same time)."""
-_NOTHING = 1e-9
+NOTHING = 1e-9
 """Of a rate: less than this is not short."""
 _DECIMALS = 6
 """Of USD per hour, below which two shortages are the same."""
@@ -46,6 +46,23 @@ class IntegerPlan:
     """(S,) what is not served."""
     replicas_missing: Reals
     """(S,) of the fewest."""
+
+
+def state_plan(tables: Tables, columns: Columns, demand: Demand, counts: Mapping[int, int]) -> IntegerPlan:
+    """These GPUs with what they cost and what they leave short."""
+    taken = carried(tables, columns, counts)
+    short = demand.rate - taken.rps
+    return IntegerPlan(
+        counts=dict(sorted(counts.items())),
+        cost_usd_per_hour=taken.cost,
+        shortage_rps=np.where(short > NOTHING * demand.rate, short, 0.0),
+        replicas_missing=np.maximum(demand.fewest - taken.replicas, 0.0),
+    )
+
+
+def shortage_cost(demand: Demand, plan: IntegerPlan) -> float:
+    """USD per hour of what the plan leaves short, at the demand's prices."""
+    return float(plan.shortage_rps @ demand.shortage_price + plan.replicas_missing @ demand.missing_price)
 
 
 def ignore(plan: IntegerPlan) -> None:
@@ -96,41 +113,27 @@ class _Best:
     def __init__(self, kit: Kit, demand: Demand, on_better: Callable[[IntegerPlan], None]) -> None:
         self._kit, self._demand, self._on_better = kit, demand, on_better
         self.plan: Counter[int] = Counter()
-        self.stated = self._state(self.plan)
+        self.stated = state_plan(self._kit.tables, self._kit.columns, self._demand, self.plan)
 
     @property
     def cost(self) -> float:
         """USD per hour, with what is short at its prices."""
-        return self._unserved(self.stated) + self.stated.cost_usd_per_hour
+        return shortage_cost(self._demand, self.stated) + self.stated.cost_usd_per_hour
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""
-        stated = self._state(plan)
-        return self._unserved(stated) + stated.cost_usd_per_hour
+        stated = state_plan(self._kit.tables, self._kit.columns, self._demand, plan)
+        return shortage_cost(self._demand, stated) + stated.cost_usd_per_hour
 
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
         pruned = Counter(prune(self._kit.tables, self._kit.columns, self._demand, plan))
-        stated = self._state(pruned)
+        stated = state_plan(self._kit.tables, self._kit.columns, self._demand, pruned)
         if self._key(stated) < self._key(self.stated):
             self.plan, self.stated = pruned, stated
             self._on_better(stated)
         return pruned
 
-    def _state(self, counts: Mapping[int, int]) -> IntegerPlan:
-        taken = carried(self._kit.tables, self._kit.columns, counts)
-        short = self._demand.rate - taken.rps
-        return IntegerPlan(
-            counts=dict(sorted(counts.items())),
-            cost_usd_per_hour=taken.cost,
-            shortage_rps=np.where(short > _NOTHING * self._demand.rate, short, 0.0),
-            replicas_missing=np.maximum(self._demand.fewest - taken.replicas, 0.0),
-        )
-
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
-        return round(self._unserved(plan), _DECIMALS), plan.cost_usd_per_hour
-
-    def _unserved(self, plan: IntegerPlan) -> float:
-        demand = self._demand
-        return float(plan.shortage_rps @ demand.shortage_price + plan.replicas_missing @ demand.missing_price)
+        return round(shortage_cost(self._demand, plan), _DECIMALS), plan.cost_usd_per_hour

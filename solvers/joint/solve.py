@@ -16,12 +16,12 @@ from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode, patterns_of
 from solvers.joint.generate import Relaxation, generate
-from solvers.joint.integer import IntegerPlan, solve_integer
+from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
 from solvers.joint.master import Demand
 from solvers.joint.pool import Pool
 from solvers.joint.pricing import Pattern, Pricer
 from solvers.joint.prune import prune
-from solvers.joint.residual import Kit, carried
+from solvers.joint.residual import Kit
 from solvers.joint.tables import Tables, make_tables
 from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import Budget, SolveReport, SolveStatus
@@ -44,8 +44,6 @@ _RAISE = 20.0
 _RAISES = 3
 """Shortage prices rise by that factor, so many times: to serve comes before to save."""
 _LEAST_SAVING_USD_PER_HOUR = 1e-9
-_NOTHING = 1e-9
-"""Relative: less than this is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +144,8 @@ class _Search:
             gap=0.5 * OPTIMAL_GAP,
         )
         assert found.incumbent is not None, "it was given one"
-        better = self._plan(prune(self._tables, self._columns, self._demand, found.incumbent.counts))
+        kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
+        better = state_plan(self._tables, self._columns, self._demand, kept)
         if self._problem.objective == "max_goodput":
             # Rounded up to whole GPUs, which a plan with shortages need not cost.
             self._bound = max(self._bound, found.bound - float(self._tables.price.max()))
@@ -158,20 +157,8 @@ class _Search:
         self._found_s = self._found_s if is_cheaper else found_s
         return better if is_cheaper else plan
 
-    def _plan(self, counts: Mapping[int, int]) -> IntegerPlan:
-        taken = carried(self._tables, self._columns, counts)
-        short = self._demand.rate - taken.rps
-        return IntegerPlan(
-            counts=counts,
-            cost_usd_per_hour=taken.cost,
-            shortage_rps=np.where(short > _NOTHING * self._demand.rate, short, 0.0),
-            replicas_missing=np.maximum(self._demand.fewest - taken.replicas, 0.0),
-        )
-
     def _cost(self, plan: IntegerPlan) -> float:
-        demand = self._demand
-        short = demand.shortage_price @ plan.shortage_rps + demand.missing_price @ plan.replicas_missing
-        return plan.cost_usd_per_hour + float(short)
+        return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
 
     def _stated(self, plan: IntegerPlan, method: str, *, is_exact: bool) -> tuple[JointSolution, SolveReport]:
         decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not is_exact)
@@ -190,7 +177,7 @@ class _Search:
         over = self._deadline.part(_RELAXATION_SHARE)
         for raises_left in range(_RAISES, -1, -1):
             found = generate(self._tables, self._demand, self._pricer, self._columns, start=start, is_over=over)
-            is_short = (found.solution.shortage_rps > _NOTHING * self._demand.rate).any()
+            is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
                 self._raise_prices(_RAISE**raises_left)
