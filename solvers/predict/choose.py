@@ -3,8 +3,7 @@
 The least cross-validated error of a group with few samples is largely luck. So the technique that does best over all
 groups keeps a group unless another one's error there is lower by more than two standard errors of the paired
 differences: the standard-error rule of Breiman, Friedman, Olshen and Stone ("Classification and Regression Trees",
-1984, section 3.4.3, with one), made stricter since several rivals are tried. On `rapp_v100` at full quota it takes the
-error of a random quarter from 3.83 to 3.60 % (mean of two splits; the best technique alone for all networks: 3.64 %).
+1984, section 3.4.3, with one), made stricter since several rivals are tried.
 """
 
 from collections.abc import Mapping, Sequence
