@@ -17,7 +17,7 @@ class Column(NamedTuple):
     service: Numbers
     """(n,) ascending."""
     capacity: Reals
-    """(n,) rps that each replica can carry in this pattern; > 0."""
+    """(n,) rps that each replica can carry in this pattern; 0 only where it stands to be one of the fewest replicas."""
     price: float
     """USD per hour of the GPU with the watts of the pattern."""
 

@@ -27,7 +27,7 @@ _FRACTIONS = sorted({Fraction(part, k) for k in range(1, MOST + 1) for part in r
 EDGES: Final[Reals] = np.array([float(one) for one in _FRACTIONS]) / (1.0 + _EPSILON)
 """(B,) parts of the rate above which some coefficient is greater."""
 STEPS: Final[Reals] = np.array([[1.0, *(float(int(k * one) + 1) for one in _FRACTIONS)] for k in range(1, MOST + 1)])
-"""(MOST, B + 1) coefficient in each cut by how many edges the capacity exceeds."""
+"""(MOST, B + 1) coefficient in each cut by how many edges the capacity exceeds; 0 without any capacity."""
 WANTED: Final[Reals] = np.arange(2.0, MOST + 2.0)
 """(MOST,) right sides."""
 
@@ -35,4 +35,4 @@ WANTED: Final[Reals] = np.arange(2.0, MOST + 2.0)
 def coefficients(capacity: Reals, rate: Reals) -> Reals:
     """(n, MOST) of replicas with (n,) capacities in the cuts of their services, which want (n,) rates."""
     levels: Numbers = (EDGES * rate[:, None] < capacity[:, None]).sum(axis=1).astype(np.int32)
-    return STEPS[:, levels].T
+    return np.where(capacity[:, None] > 0.0, STEPS[:, levels].T, 0.0)

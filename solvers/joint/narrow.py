@@ -33,7 +33,7 @@ class NarrowPricer(Pricer):
 
 _OF_CANDIDATES = (
     *("service", "row", "width", "law", "batch", "memory", "power", "pressure"),
-    *("alone_ms", "launch_ms", "growth_ms", "slo_ms"),
+    *("alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
 )
 
 

@@ -4,6 +4,10 @@ A *mode* is a GPU type at one clock: the clock is shared by everything on the GP
 *candidate* of a mode is one service at one of its network's operating rows there. Candidates are sorted by service and
 SM steps, and only those are kept that meet their SLO, fit the GPU by themselves, and are not dominated.
 
+A replica that misses its SLO, alone or beside neighbours, carries nothing, yet may stand there and counts as one of its
+service's fewest replicas. So services with such a least number keep rows that miss their SLO as candidates that carry
+0; for others such a replica would only cost.
+
 Candidate j dominates i of the same service when it takes no more SM steps, memory and watts, presses no more on its
 neighbours, and carries no less of the service's rate next to any neighbours. Put j for i in any pattern that holds i:
 limits still hold, watts cost no more, the other replicas meet less pressure and carry no less (capacity falls as
@@ -29,6 +33,7 @@ from solvers.state import GpuType
 
 Reals = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 _STEP_TOLERANCE = 1e-6
 _W_PER_KW = 1000.0
@@ -80,6 +85,8 @@ class Mode(NamedTuple):
     law: Numbers
     """(C,) row of the capacity law."""
     slo_ms: Reals
+    may_idle: Flags
+    """(C,) whether its presence counts even where it can carry nothing: services with a least number of replicas."""
 
 
 class Worth(NamedTuple):
@@ -175,16 +182,17 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
         row=row,
         width=width // unit,
         law=law_row,
-        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(_COLUMNS) if at not in _WHOLE},
+        may_idle=table[:, _MAY_IDLE] > 0.0,
+        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(_COLUMNS) if at in _REAL},
     )
 
 
 _COLUMNS = (
     *("service", "row", "width", "law"),
-    *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms"),
+    *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
 )
-_WHOLE = (0, 1, 2, 3)
-_SERVICE, _WIDTH, _BATCH = (_COLUMNS.index(name) for name in ("service", "width", "batch"))
+_WHOLE, _REAL = range(4), range(4, 12)
+_SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (_COLUMNS.index(name) for name in ("service", "width", "batch", "may_idle"))
 
 
 def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
@@ -226,7 +234,7 @@ def _carried(mode: Mode, law: Law, rate: Reals, pressure: Reals) -> Reals:
     return carried
 
 
-def _is_running(problem: Problem, mode: Mode) -> npt.NDArray[np.bool_]:
+def _is_running(problem: Problem, mode: Mode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
     gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
     gpus = problem.current.gpus if problem.current is not None else ()
@@ -258,6 +266,7 @@ def _candidates(problem: Problem, rows: Rows, number: int, gpu_type: GpuType, cl
             _law_rows(problem.capacity_law, service, batch),
             *(batch, memory, power, pressure, transfer + run, launch, run * points.sensitivity),
             np.full(len(kept), service.slo_ms),
+            np.full(len(kept), service.min_replicas > 0),
         )
     )
 
@@ -268,18 +277,18 @@ def _law_rows(law: CapacityLaw, service: ServiceDemand, batch: Reals) -> Reals:
     return np.array([position[size] for size in batch.tolist()], dtype=np.float64)
 
 
-def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> npt.NDArray[np.bool_]:
-    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour."""
+def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> Flags:
+    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
     column = dict(zip(_COLUMNS, table.T, strict=True))
     ratio = column["slo_ms"] / np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
     utilisation = np.zeros(len(table))
     for row in np.unique(column["law"]).astype(int):
         of_row = column["law"] == row
         utilisation[of_row] = np.interp(ratio[of_row], law.ratios, law.utilisation[row], left=0.0)
-    fits: npt.NDArray[np.bool_] = (
+    fits: Flags = (
         (column["memory"] <= gpu_type.memory_mib)
         & (column["power"] <= room_w)
         & (column["width"] <= 100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
-        & (utilisation > 0.0)
+        & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
     )
     return fits

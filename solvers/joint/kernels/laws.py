@@ -8,7 +8,7 @@ from solvers.joint.tables import Law, Mode, Numbers, Reals, Worth
 OPTIMISM = 1.0 + 1e-6
 """Tabulated capacities are rounded up to single precision, lest a bound be too low."""
 INVALID = -1.0e300
-"""The worth of a pattern in which some replica misses its SLO."""
+"""The worth of a pattern in which some replica that does not count as present only misses its SLO."""
 
 
 @compiled
@@ -41,9 +41,10 @@ def capacity_rps(mode: Mode, law: Law, candidate: int, duration_ms: float) -> fl
 
 @compiled
 def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
-    """What the first `count` items, together on one GPU, are worth: INVALID where one of them misses its SLO.
+    """What the first `count` items, together on one GPU, are worth.
 
-    Shares, memory and watts are not looked at.
+    INVALID where one of them misses its SLO and its presence alone counts for nothing. Shares, memory and watts
+    are not looked at.
     """
     pressure, total = 0.0, 0.0
     for at in range(count):
@@ -52,7 +53,7 @@ def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int
         item = items[at]
         others = pressure - mode.pressure[item] if count > 1 else 0.0
         carried = capacity_rps(mode, law, item, execution_ms(mode, item, count, others))
-        if carried <= 0.0:
+        if carried <= 0.0 and not mode.may_idle[item]:
             return INVALID
         total += candidate_worth(mode, worth, item, carried)
     return total
@@ -63,7 +64,7 @@ def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
     earned = worth.rps[service] * min(carried_rps, worth.rate[service])
-    if worth.edges.shape[0] > 0:
+    if carried_rps > 0.0 and worth.edges.shape[0] > 0:
         earned += worth.stairs[service, _level(worth.edges, worth.rate[service], carried_rps)]
     return earned + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
 

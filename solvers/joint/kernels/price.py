@@ -53,7 +53,7 @@ def _value_root(task: Task, capacities: Reals, wanted: Numbers, scratch: Scratch
     """Values from the capacities that were tabulated for the root cell; returns how many are worth anything."""
     ids, value, kept = scratch.ids, scratch.value, 0
     for item in wanted:
-        if capacities[item] > 0.0:
+        if capacities[item] > 0.0 or task.mode.may_idle[item]:
             worth = candidate_worth(task.mode, task.worth, item, capacities[item])
             if worth > 0.0:
                 ids[kept], value[kept] = item, worth

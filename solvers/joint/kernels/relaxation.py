@@ -29,7 +29,8 @@ def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> int
         item = scratch.ids[at]
         others = max(0.0, cell.low - mode.pressure[item]) if cell.replicas > 1 else 0.0
         carried = capacity_rps(mode, task.law, item, execution_ms(mode, item, cell.replicas, others))
-        worth = candidate_worth(mode, task.worth, item, carried) if carried > 0.0 else 0.0
+        counts = carried > 0.0 or mode.may_idle[item]
+        worth = candidate_worth(mode, task.worth, item, carried) if counts else 0.0
         if worth > 0.0:
             scratch.ids[kept], scratch.value[kept] = item, worth
             kept += 1

@@ -59,6 +59,7 @@ def random_problem(draw: random.Random, **changes: object) -> Problem:
                 slo_ms=draw.choice((15.0, 40.0, 120.0)),
                 percentile=draw.choice(RANDOM_LAW.percentiles),
                 rate_rps=draw.choice((0.0, 15.0, 60.0, 200.0)),
+                min_replicas=draw.choice((0, 0, 1)),
             )
             for number in range(draw.randint(1, 4))
         ),
@@ -106,7 +107,7 @@ def gpus(problem: Problem) -> Iterator[Gpu]:
 
 
 def is_lawful(problem: Problem, gpu: Gpu) -> bool:
-    """Whether the GPU keeps all limits and every replica its SLO."""
+    """Whether the GPU keeps all limits and every replica its SLO, but for those that count by being there."""
     gpu_type, rows = problem.gpu_types[0], [row for _, row in gpu]
     return (
         len(gpu) <= problem.max_replicas_per_gpu
@@ -114,8 +115,13 @@ def is_lawful(problem: Problem, gpu: Gpu) -> bool:
         and sum(row.sm_percent for row in rows) <= 100.0 + 1e-6
         and sum(row.memory_mib for row in rows) <= gpu_type.memory_mib * (1.0 + 1e-9)
         and sum(row.power_w for row in rows) <= (gpu_type.power_cap_w - gpu_type.idle_w) * (1.0 + 1e-9)
-        and min(capacities(problem, gpu).values()) > 0.0
+        and all(carried > 0.0 or may_idle(problem, number) for number, carried in capacities(problem, gpu).items())
     )
+
+
+def may_idle(problem: Problem, number: int) -> bool:
+    """Whether a replica of the service counts though it carries nothing."""
+    return problem.services[number].min_replicas > 0
 
 
 def capacities(problem: Problem, gpu: Gpu) -> Mapping[int, float]:

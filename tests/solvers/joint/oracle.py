@@ -1,8 +1,4 @@
-"""The best plan of a tiny problem by trying all of them, with the checker's laws and nothing of the solver's.
-
-Of replicas that miss their SLO even without a request none counts, though the contract allows such a one where it
-carries no rate: it would only pretend to be one of its service's fewest replicas.
-"""
+"""The best plan of a tiny problem by trying all of them, with the checker's laws and nothing of the solver's."""
 
 import itertools
 from collections.abc import Iterator
@@ -57,6 +53,14 @@ def best_plan(problem: Problem) -> Best:
 
 def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
     """Every multiset of at most `count` patterns."""
+    capacity, replicas, cost = _needed(_each(problem, gpu_type))
+    chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
+    chosen = chosen.reshape(-1, count)
+    return Fleets(capacity[chosen].sum(axis=1), replicas[chosen].sum(axis=1), cost[chosen].sum(axis=1))
+
+
+def _each(problem: Problem, gpu_type: str) -> Fleets:
+    """One GPU with each lawful pattern; the last entry stands for a GPU that is not used."""
     names = [service.name for service in problem.services]
     patterns = [gpu for gpu in _gpus(problem, gpu_type) if _is_lawful(problem, gpu)]
     capacity, replicas = np.zeros((2, len(patterns) + 1, len(names)))
@@ -66,10 +70,17 @@ def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
             capacity[number, names.index(replica.service)] = capacity_rps(problem, gpu, index)
             replicas[number, names.index(replica.service)] = 1.0
         cost[number] = cost_usd_per_hour(problem, Plan(policy="oracle", gpus=(gpu,)))
-    # The last entry stands for a GPU that is not used.
-    chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
-    chosen = chosen.reshape(-1, count)
-    return Fleets(capacity[chosen].sum(axis=1), replicas[chosen].sum(axis=1), cost[chosen].sum(axis=1))
+    return Fleets(capacity, replicas, cost)
+
+
+def _needed(each: Fleets) -> Fleets:
+    """Those that no other with the same services beats or, coming first, equals in every capacity and in cost."""
+    kept: list[int] = []
+    for at in np.lexsort((-each.capacity.sum(axis=1), each.cost)):
+        same = [other for other in kept if (each.replicas[other] == each.replicas[at]).all()]
+        if not any((each.capacity[other] >= each.capacity[at]).all() for other in same):
+            kept.append(int(at))
+    return Fleets(each.capacity[kept], each.replicas[kept], each.cost[kept])
 
 
 def _both(first: Fleets, second: Fleets) -> Fleets:
@@ -96,5 +107,4 @@ def _replica(service: str, sm_percent: float, batch: int) -> ReplicaPlan:
 
 def _is_lawful(problem: Problem, gpu: GpuPlan) -> bool:
     broken = violations(problem, Plan(policy="oracle", gpus=(gpu,)))
-    serves = all(capacity_rps(problem, gpu, index) > 0.0 for index in range(len(gpu.replicas)))
-    return serves and all(entry.rule in ("demand", "stock") for entry in broken)
+    return all(entry.rule in ("demand", "stock") for entry in broken)

@@ -46,6 +46,7 @@ def random_task(draw: random.Random) -> Task:
         growth_ms=rng.uniform(0.0, 4.0, 12),
         law=np.zeros(12, np.int32),
         slo_ms=np.full(12, 60.0),
+        may_idle=np.zeros(12, np.bool_),
     )
     law = Law(ratios=np.array([1.0, 4.0, 10.0]), utilisation=np.array([[0.1, 0.6, 0.9]]))
     worth = Worth(rate=np.full(SERVICES, 60.0), rps=rng.uniform(0.005, 0.05, SERVICES), bonus=np.zeros(12))

@@ -90,6 +90,17 @@ def test_least_replicas_run_without_any_demand_in_different_gpus() -> None:
     assert [(gpu.count, [each.service for each in gpu.replicas]) for gpu in solution.plan.gpus] == [(2, ["photo"])]
 
 
+def test_a_replica_that_misses_its_slo_counts_as_one_of_the_fewest_though_it_carries_nothing() -> None:
+    # No row of `chat` meets its SLO: a quarter of the GPU that `photo` needs anyway is the cheapest place to stand.
+    rows = (a_row(100.0, 5.0), a_row(25.0, 20.0))
+    services = (a_service("chat", slo_ms=9.9, min_replicas=1), a_service("photo", rate_rps=20.0))
+    solution, report = run(a_problem(*services, rows=rows))
+    (gpu,) = solution.plan.gpus
+    assert [each.service for each in gpu.replicas] == ["chat", "photo"]
+    assert (solution.plan.unserved, report.status) == ((), SolveStatus.OPTIMAL)
+    assert run(a_problem(services[0], rows=rows))[0].plan.gpus[0].replicas[0].arrival_rate_rps == 0.0
+
+
 def test_when_gpus_are_short_the_important_service_is_served() -> None:
     services = (a_service("dull", rate_rps=100.0), a_service("vital", rate_rps=100.0, priority=5.0))
     plan = run(a_problem(*services, types=(a_type(count=1),)))[0].plan

@@ -39,11 +39,16 @@ def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:
 
 
 def all_columns(tables: Tables) -> list[Column]:
-    """Every pattern in which all replicas meet their SLO."""
+    """Every pattern in which all replicas meet their SLO, or count as present without."""
     columns = (
         make_column(tables, Pattern(number, items)) for number, mode in enumerate(tables.modes) for items in _sets(mode)
     )
-    return [column for column in columns if (column.capacity > 0.0).all()]
+    return [column for column in columns if _is_needed(tables, column)]
+
+
+def _is_needed(tables: Tables, column: Column) -> bool:
+    may_idle = tables.modes[column.pattern.mode].may_idle[list(column.pattern.items)]
+    return bool(((column.capacity > 0.0) | may_idle).all())
 
 
 def _sets(mode: Mode) -> Iterator[tuple[int, ...]]:
