@@ -173,9 +173,10 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
         clock_mhz=clock_mhz,
         steps=steps // unit,
         most_replicas=problem.max_replicas_per_gpu,
-        memory_mib=gpu_type.memory_mib,
-        power_w=room_w,
-        price=_idle_price(problem, gpu_type),
+        # Whole numbers are floats too, but not to compiled kernels.
+        memory_mib=float(gpu_type.memory_mib),
+        power_w=float(room_w),
+        price=float(_idle_price(problem, gpu_type)),
         watt_price=problem.energy_price_usd_per_kwh / _W_PER_KW,
         launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
         service=service,
