@@ -45,6 +45,53 @@ class SolveReport:
     """Why a better way did not answer, and what the reader should know."""
 
 
+PriceUnit = Literal["usd_per_hour", "weighted_rps"]
+"""What prices count in: money while everything can be served; else Σ priority · served rps, which comes before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePrice:
+    """What a service's demand costs at the margin."""
+
+    service: str
+    per_rps: float
+    """Of one more request per second, ≥ 0."""
+    per_replica: float = 0.0
+    """Of one more replica that must run (min_replicas), > 0; what one more that may run (max_replicas) saves, < 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTypePrice:
+    """What the stock of a GPU type is worth at the margin."""
+
+    gpu_type: str
+    per_gpu: float
+    """What one more GPU of it would save at most, its own price paid, ≥ 0; 0 where some stay unused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Marginal prices of a linear relaxation in which fractions of GPUs may be used (its dual solution)."""
+
+    unit: PriceUnit
+    services: tuple[ServicePrice, ...]
+    gpu_types: tuple[GpuTypePrice, ...]
+    short: tuple[str, ...] = ()
+    """Services that even fractions of GPUs cannot serve in full."""
+    relaxation_usd_per_hour: float | None = None
+    """What the relaxation costs; None where the unit is not money."""
+    is_exact: bool = False
+    """Whether the relaxation was solved to the end; otherwise the prices are near the right ones."""
+
+    def of_service(self, name: str) -> ServicePrice | None:
+        """The prices of a service; None where it had no place in the relaxation."""
+        return next((price for price in self.services if price.service == name), None)
+
+    def of_gpu_type(self, name: str) -> float:
+        """What one more GPU of a type is worth."""
+        return next((price.per_gpu for price in self.gpu_types if price.gpu_type == name), 0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
     """The contract's report, plus one SolveReport per step of the policy."""
@@ -61,6 +108,8 @@ class PlanReport:
     served_weight_upper_bound: float | None = None
     steps: tuple[SolveReport, ...] = ()
     """Not part of the contract's JSON; kept in the database and shown by `explain`."""
+    prices: Prices | None = None
+    """The same; None where the policy knows none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
