@@ -19,12 +19,13 @@ from solvers.joint.generate import Relaxation, generate
 from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
 from solvers.joint.master import Demand
 from solvers.joint.pool import Pool
+from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pattern, Pricer
 from solvers.joint.prune import prune
 from solvers.joint.residual import Kit
 from solvers.joint.tables import Tables, make_tables
 from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
-from solvers.outcome import Budget, SolveReport, SolveStatus
+from solvers.outcome import Budget, Prices, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem
 
@@ -59,6 +60,8 @@ class JointSolution:
     """The running plan, changed by as little as it takes; None where nothing runs."""
     found_s: float = 0.0
     """Seconds into the budget at which the plan was found; 0 where no time passes."""
+    prices: Prices | None = None
+    """Of the relaxation; None where there is nothing to serve."""
 
 
 def solve(problem: Problem, budget: Budget) -> tuple[JointSolution, SolveReport]:
@@ -107,6 +110,7 @@ class _Search:
         """The best plan found, with what is proven of it, and the running GPUs by column changed as needed."""
         relaxation = self._relax(list(running))
         self._bound = relaxation.bound
+        prices = prices_of(self._problem, self._demand, relaxation)
         changed = self._change(relaxation, running) if running else None
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
         over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
@@ -124,7 +128,7 @@ class _Search:
         if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
-        return replace(solution, changed=changed), report
+        return replace(solution, changed=changed, prices=prices), report
 
     def _change(self, relaxation: Relaxation, running: Mapping[int, int]) -> Plan:
         kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))

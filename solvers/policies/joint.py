@@ -104,6 +104,7 @@ def _report(problem: Problem, draft: _Draft, solution: JointSolution, step: Solv
         served_weight=weight if is_goodput else None,
         served_weight_upper_bound=weight_bound if is_goodput else None,
         steps=(step,),
+        prices=solution.prices,
     )
 
 
