@@ -12,7 +12,7 @@ from app.control.store import PlanRecord, PlanState
 from app.db.archive import Packed, unpack
 from app.db.tables import AnyRow, cluster, demand, plan, plan_step, plan_violation
 from app.errors import Conflict, NotFound
-from solvers.outcome import PlanReport, SolveReport, SolveStatus, Violation
+from solvers.outcome import PlanReport, Prices, SolveReport, SolveStatus, Violation
 from solvers.plan import BoundPlan, Plan
 from solvers.plan_json import plan_document, plan_from_document
 from solvers.problem import Problem
@@ -79,9 +79,13 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
     """One plan with its steps, violations and demands. Raises NotFound."""
     row = (
         await connection.execute(
-            select(*_SUMMARY, plan.c.document, plan.c.bound, plan.c.problem.is_not(None).label("has_problem")).where(
-                plan.c.id == plan_id
-            )
+            select(
+                *_SUMMARY,
+                plan.c.document,
+                plan.c.bound,
+                plan.c.prices,
+                plan.c.problem.is_not(None).label("has_problem"),
+            ).where(plan.c.id == plan_id)
         )
     ).one_or_none()
     if row is None:
@@ -91,7 +95,11 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
     return PlanRow(
         summary=_summary(row),
         plan=noun,
-        report=replace(report, steps=await _steps(connection, plan_id)),
+        report=replace(
+            report,
+            steps=await _steps(connection, plan_id),
+            prices=None if row.prices is None else msgspec.convert(row.prices, Prices),
+        ),
         bound=None if row.bound is None else msgspec.convert(row.bound, BoundPlan),
         violations=await _violations(connection, plan_id),
         demands=await _demands(connection, plan_id),
@@ -138,6 +146,8 @@ async def record(connection: AsyncConnection, noun: PlanRecord, problem: Packed 
             method=report.method,
             messages=list(report.messages),
             reason=noun.reason,
+            # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
+            prices=None if problem is None or report.prices is None else msgspec.to_builtins(report.prices),
         )
         .returning(plan.c.id)
     )

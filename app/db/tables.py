@@ -253,6 +253,7 @@ plan = Table(
     _must("method", Text),
     _must("messages", TEXTS),
     _must("reason", Text),
+    Column("prices", JSON),
 )
 
 plan_step = Table(
