@@ -11,7 +11,7 @@ from app.api.metrics import ApiMetrics
 from app.clock import Clock
 from app.control.ingest import IngestQueue
 from app.control.store import Event, Snapshot, Store
-from app.control.worker import Solver
+from app.control.worker import PreviewSolver
 from app.db import events
 from app.db.tokens import TokenRow
 from app.db.transaction import Connection, Engine, transaction, translated
@@ -31,10 +31,10 @@ class Parts:
     clock: Clock
     ingest: IngestQueue
     commands: CommandBoard
-    solver: Solver
-    """For previews; the control loop has its own."""
+    solver: PreviewSolver
+    """For previews and thorough explanations; the control loop has its own."""
     preview_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One preview at a time per process: each occupies a core for as long as the policy's budget."""
+    """One of these at a time per process: each occupies a core for as long as its budget."""
     fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics

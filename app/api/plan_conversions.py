@@ -2,16 +2,22 @@
 
 from collections.abc import Collection
 
+from app.api.explain_schemas import (
+    ExplanationView,
+    GpuExplanationView,
+    GpuTypeExplanationView,
+    MovesView,
+    ReliefView,
+    ServiceExplanationView,
+)
 from app.api.plan_schemas import (
     BoundGpuView,
     ChangeView,
     DiffView,
-    ExplanationView,
     PlanSummaryView,
     PlanView,
     PreviewView,
     RateView,
-    ServiceExplanationView,
     StepView,
     ViolationView,
 )
@@ -54,23 +60,44 @@ def explanation_view(
     summary: PlanSummary, explanation: Explanation, visible: Collection[str] | None
 ) -> ExplanationView:
     """An explanation, cut down to the `visible` services; None = all. What is cut leaves no name behind."""
-    services = [entry for entry in explanation.services if visible is None or entry.service in visible]
-    views = [ServiceExplanationView.model_validate(entry) for entry in services]
-    if visible is not None:
-        views = [_without_neighbours(view, visible) for view in views]
-    return ExplanationView(
+    whole = ExplanationView(
         plan_id=summary.id,
         state=summary.state,
         summary=explanation.summary,
-        steps=_steps(explanation.report) if visible is None else [],
-        messages=list(explanation.report.messages) if visible is None else [],
-        violations=[ViolationView.model_validate(entry) for entry in explanation.violations if visible is None],
-        services=views,
-        changes=[
-            ChangeView.model_validate(change)
-            for change in explanation.changes
-            if visible is None or change.service in visible
-        ],
+        steps=_steps(explanation.report),
+        messages=list(explanation.report.messages),
+        violations=[ViolationView.model_validate(entry) for entry in explanation.violations],
+        services=[ServiceExplanationView.model_validate(entry) for entry in explanation.services],
+        changes=[ChangeView.model_validate(change) for change in explanation.changes],
+        moves=MovesView.model_validate(explanation.moves),
+        cost_usd_per_hour=explanation.report.cost_usd_per_hour,
+        lower_bound_usd_per_hour=explanation.report.lower_bound_usd_per_hour,
+        gap_percent=explanation.report.gap_percent,
+        price_unit=explanation.price_unit,
+        gpu_types=[GpuTypeExplanationView.model_validate(entry) for entry in explanation.gpu_types],
+        gpus=[GpuExplanationView.model_validate(entry) for entry in explanation.gpus],
+        kinds_left_out=explanation.kinds_left_out,
+        reliefs=[ReliefView.model_validate(entry) for entry in explanation.reliefs],
+    )
+    return whole if visible is None else _cut(whole, visible)
+
+
+def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
+    """Only what concerns these services alone."""
+    gpus = [gpu for gpu in whole.gpus if all(replica.service in visible for replica in gpu.replicas)]
+    return whole.model_copy(
+        update={
+            "steps": [],
+            "messages": [],
+            "violations": [],
+            "services": [_without_neighbours(view, visible) for view in whole.services if view.service in visible],
+            "changes": [change for change in whole.changes if change.service in visible],
+            "moves": None,
+            "gpu_types": [],
+            "gpus": [gpu.model_copy(update={"alternatives": []}) for gpu in gpus],
+            "kinds_left_out": 0,
+            "reliefs": [relief for relief in whole.reliefs if relief.subject in visible],
+        }
     )
 
 

@@ -135,45 +135,6 @@ class UnservedView(View):
     replicas_missing: int
 
 
-class ReplicaGroupView(View):
-    """Replicas of one service that are alike."""
-
-    gpu_type: str
-    count: int
-    sm_percent: float
-    batch: int
-    clock_mhz: float
-    arrival_rate_rps: float
-    capacity_rps: float | None
-    execution_ms: float | None
-    neighbours: list[str]
-
-
-class ServiceExplanationView(View):
-    """Why a service got what it got."""
-
-    service: str
-    demand_rps: float | None
-    planned_rps: float
-    capacity_rps: float | None
-    replicas: list[ReplicaGroupView]
-    unserved: list[UnservedView]
-    limit: str
-
-
-class ExplanationView(View):
-    """Why a plan is as it is."""
-
-    plan_id: int
-    state: PlanState
-    summary: str
-    steps: list[StepView]
-    messages: list[str]
-    violations: list[ViolationView]
-    services: list[ServiceExplanationView]
-    changes: list[ChangeView]
-
-
 Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 

@@ -1,28 +1,17 @@
-"""`plimsoll explain`: why a plan is as it is."""
+"""`plimsoll explain`: why a plan is as it is; of a control plane, or of files without one."""
 
-from collections.abc import Sequence
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.cli.client import Api, Document, documents, number, text
-from app.cli.diff import show_changes
 from app.cli.errors import CliError
+from app.cli.explain_show import show_explanation
 from app.cli.get import Output
-from app.cli.output import (
-    BAD,
-    FAINT,
-    Cell,
-    Cells,
-    Format,
-    Heading,
-    amount,
-    plain,
-    show_json,
-    show_line,
-    show_table,
-    show_yaml,
-)
+from app.cli.output import Format, show_json, show_line, show_yaml
 from app.cli.surroundings import surroundings_of
 
 
@@ -31,35 +20,63 @@ def explain(
     subject: Annotated[
         str | None, typer.Argument(metavar="PLAN|SERVICE", help="Plan id, or a service; none = the plan in force")
     ] = None,
+    problem: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Explain a plan for this Problem file, without any server")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Which plan; none = the one that --policy makes now")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Who makes the plan of --problem")] = "joint",
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Also what else GPUs could run, and tested savings; always with --problem"),
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="How long solvers may take, for each step")
+    ] = 10.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Say why a plan is as it is.
 
-    What was asked for, what each service got and what limits it, the way of the solvers, and what changed.
+    What was asked for, what each service got, costs at the margin and what limits it, what each GPU earns and what else
+    it could run, what would help, and what changed. docs/explain.md says how to read it.
     """
-    is_plan = subject is not None and subject.isdigit()
-    with Api(surroundings_of(context)) as api:
-        plan_id = int(subject or 0) if is_plan else _plan_in_force(api)
-        answer = api.get(f"/api/v1/plans/{plan_id}/explain")
+    if plan is not None and problem is None:
+        raise typer.BadParameter("a plan is explained with the Problem that it solves: add --problem FILE")
+    service = None if subject is None or (subject.isdigit() and problem is None) else subject
+    if problem is not None:
+        answer, whose = _of_files(problem, plan, policy, time_limit), "the plan"
+    else:
+        answer = _of_server(context, subject, thorough=thorough, time_limit=time_limit)
+        whose = f"plan {answer.get('plan_id')}"
+    _show(answer, service, whose, output)
+
+
+def _show(answer: Document, service: str | None, whose: str, output: Format) -> None:
     services = documents(answer.get("services"))
-    if subject is not None and not is_plan:
-        services = [entry for entry in services if entry.get("service") == subject]
+    if service is not None:
+        services = [entry for entry in services if entry.get("service") == service]
         if not services:
-            raise CliError(f"plan {plan_id} says nothing of a service {subject!r}", hint="`plimsoll get services`")
+            raise CliError(f"{whose} says nothing of a service {service!r}", hint=_known(answer))
     if output in (Format.JSON, Format.YAML):
         document = {**answer, "services": services}
         show_json(document) if output is Format.JSON else show_yaml([document])
         return
-    show_line(f"Plan {plan_id} ({text(answer, 'state')}): {text(answer, 'summary')}")
-    for message in _texts(answer.get("messages")):
-        show_line("  ", message)
-    _show_violations(documents(answer.get("violations")))
-    for service in services:
-        _show_service(service)
-    if subject is None or is_plan:
-        _show_steps(documents(answer.get("steps")))
-        show_line(Cell(text="\nAgainst the plan before", style="bold"))
-        show_changes(documents(answer.get("changes")))
+    state = text(answer, "state")
+    show_line(f"{whose[:1].upper()}{whose[1:]}{f' ({state})' if state else ''}: {text(answer, 'summary')}")
+    show_explanation(answer, services, is_whole=service is None)
+
+
+def _known(answer: Document) -> str:
+    names = [text(entry, "service") for entry in documents(answer.get("services"))]
+    return f"its services are {', '.join(names)}" if names else "`plimsoll get services`"
+
+
+def _of_server(context: typer.Context, subject: str | None, *, thorough: bool, time_limit: float) -> Document:
+    with Api(surroundings_of(context)) as api:
+        plan_id = int(subject) if subject is not None and subject.isdigit() else _plan_in_force(api)
+        query = {"thorough": "true", "time_limit_s": f"{time_limit:g}"} if thorough else {}
+        return api.get(f"/api/v1/plans/{plan_id}/explain", query)
 
 
 def _plan_in_force(api: Api) -> int:
@@ -69,59 +86,32 @@ def _plan_in_force(api: Api) -> int:
     return int(number(found[0], "id") or 0)
 
 
-def _show_service(service: Document) -> None:
-    figures = ", ".join(
-        f"{title} {amount(number(service, key))} rps"
-        for title, key in (("demand", "demand_rps"), ("planned", "planned_rps"), ("capacity", "capacity_rps"))
+def _of_files(problem_file: Path, plan_file: Path | None, policy: str, time_limit: float) -> Document:
+    """The API's answer, made here."""
+    from app.cli.contract_files import read_plan, read_problem
+    from app.cli.plan import solve
+    from app.control.explain import explain as explain_plan
+    from app.control.findings import Inquiry
+    from app.control.inquire import find_out
+    from solvers.check import violations
+    from solvers.outcome import Budget
+    from solvers.state import Demand
+
+    question = read_problem(problem_file)
+    budget = Budget(seconds=time_limit, work=time_limit)
+    plan, report = solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
+    told = explain_plan(
+        plan,
+        report,
+        problem=question,
+        demands=[Demand(service=one.name, arrival_rate_rps=one.arrival_rate_rps) for one in question.services],
+        violations=violations(question, plan),
+        reason="",
+        findings=find_out(Inquiry(problem=question, plan=plan, budget=budget)),
     )
-    show_line(Cell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}")
-    show_line("  limit: ", text(service, "limit"))
-    for entry in documents(service.get("unserved")):
-        show_line(
-            Cell(text=f"  unserved: {amount(number(entry, 'rate_rps'))} rps ({text(entry, 'reason')})", style=BAD)
-        )
-    titles = ("sm %", "batch", "rps each", "can take", "exec ms")
-    rows = [_group(entry) for entry in documents(service.get("replicas"))]
-    if rows:
-        headings = [Heading("  replicas"), *(Heading(title, True) for title in titles), Heading("beside")]
-        show_table(headings, rows)
-
-
-def _group(entry: Document) -> Cells:
-    return (
-        f"  {plain(entry.get('count'))} × {text(entry, 'gpu_type')}",
-        plain(entry.get("sm_percent")),
-        plain(entry.get("batch")),
-        amount(number(entry, "arrival_rate_rps")),
-        amount(number(entry, "capacity_rps")),
-        amount(number(entry, "execution_ms"), 2),
-        plain(entry.get("neighbours")),
-    )
-
-
-def _show_steps(steps: Sequence[Document]) -> None:
-    if not steps:
-        return
-    show_line(Cell(text="\nHow it was found", style="bold"))
-    rows = [
-        (
-            text(step, "technique"),
-            text(step, "method"),
-            text(step, "status"),
-            amount(1000 * (number(step, "seconds") or 0.0)),
-            "; ".join(_texts(step.get("messages"))) or "-",
-        )
-        for step in steps
-    ]
-    headings = [Heading("technique"), Heading("method"), Heading("status"), Heading("ms", True), Heading("messages")]
-    show_table(headings, rows)
-
-
-def _show_violations(violations: Sequence[Document]) -> None:
-    for entry in violations:
-        words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
-        show_line(Cell(text=words, style=BAD), Cell(text=text(entry, "detail"), style=FAINT))
-
-
-def _texts(value: object) -> list[str]:
-    return [str(entry) for entry in value] if isinstance(value, list) else []
+    document = asdict(told)
+    report_document = document.pop("report")
+    figures = ("steps", "messages", "cost_usd_per_hour", "lower_bound_usd_per_hour", "gap_percent")
+    whole = {**document, **{name: report_document[name] for name in figures}}
+    answer: Document = json.loads(json.dumps(whole))
+    return answer

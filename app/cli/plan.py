@@ -1,30 +1,28 @@
 """`plimsoll plan`: a Problem file in, a Plan file out; no database, no network."""
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 
+from app.cli.contract_files import read_problem
 from app.cli.errors import CliError
-from app.cli.files import STDIO, summary_stream, write_text
+from app.cli.files import summary_stream, write_text
 from app.cli.output import BAD, GOOD, WARN, Cell, Heading, amount, count, plain, show_line, show_table, usd
 from app.control.worker import PlanRequest, run_policy
 from solvers.check import report_violations, violations
 from solvers.cost import gpu_power_w
-from solvers.errors import InvalidInput
 from solvers.outcome import Budget, PlanReport, Violation
 from solvers.plan import Plan, replicas_of
 from solvers.plan_json import plan_to_json
 from solvers.policies.warm_up import warm_up
 from solvers.problem import Problem
-from solvers.problem_json import problem_from_json
 from solvers.state import Observed
 
 
 def plan(
-    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="Problem file (contract version 1); - = stdin")],
+    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="Problem file (contract version 1; - = stdin)")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
     ] = None,
@@ -40,9 +38,9 @@ def plan(
     Needs no database and no network. The plan is checked against every rule of the contract; one that breaks a rule is
     not written, and the exit code is 1.
     """
-    question = _read(problem)
+    question = read_problem(problem)
     budget = Budget(seconds=time_limit, work=time_limit, seed=seed, threads=threads)
-    deliver(question, *_solve(question, policy, budget), output)
+    deliver(question, *solve(question, policy, budget), output)
 
 
 def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | None) -> None:
@@ -58,19 +56,8 @@ def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | Non
         write_text(output, plan_to_json(plan, report) + "\n", stream=stream)
 
 
-def _read(path: Path) -> Problem:
-    try:
-        text = sys.stdin.buffer.read() if path == STDIO else path.read_bytes()
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return problem_from_json(text)
-    except InvalidInput as error:
-        raise CliError(f"{'stdin' if path == STDIO else path}: {error}") from error
-
-
-def _solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
-    """Loading the solvers takes seconds, which are not the policy's."""
+def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
+    """The plan of a policy. Loading the solvers takes seconds, which are not the policy's."""
     warm_up()
     # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
     request = PlanRequest(policy=policy, problem=problem, observed=Observed(at_s=0.0), memory=None, budget=budget)

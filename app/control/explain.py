@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from solvers.outcome import PlanReport, Violation
+from app.control.findings import Findings, quick_findings
+from solvers.cost import migration_cost_usd_per_hour
+from solvers.joint.company import Company
+from solvers.joint.explain import sorted_kinds
+from solvers.joint.explanation import Binding, GpuExplanation, Relief
+from solvers.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.plan import Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
-from solvers.predict.colocation import capacity_rps, launch_factor
-from solvers.problem import OperatingPoint, Problem
-from solvers.rows import OperatingRows
-from solvers.state import Demand
+from solvers.problem import Problem
+from solvers.state import Demand, GpuType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,34 @@ class ServiceExplanation:
     unserved: tuple[Unserved, ...]
     limit: str
     """What decides the number of its replicas, in words."""
+    bindings: tuple[Binding, ...] = ()
+    """What keeps its replicas from carrying more."""
+    price_per_rps: float | None = None
+    """Of one more request per second, in the explanation's price unit; None where nothing is priced."""
+    price_per_replica: float | None = None
+    """Of one more replica that must run; below 0 what one more that may run saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTypeExplanation:
+    """How much of a GPU type is used, and what more of it would be worth."""
+
+    gpu_type: str
+    used: int
+    count: int | None
+    """GPUs that there are; None = as many as wanted."""
+    price_usd_per_hour: float
+    worth_of_one_more: float | None
+    """What it would save at most, its own price paid, in the price unit; None where nothing is priced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What the way from the plan before costs."""
+
+    replicas_started: int
+    replicas_stopped: int
+    migration_cost_usd_per_hour: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +86,16 @@ class Explanation:
     services: tuple[ServiceExplanation, ...]
     changes: tuple[Change, ...]
     """Against the plan that was in force when this one was made."""
+    moves: Moves
+    price_unit: PriceUnit | None = None
+    """What prices count in; None where nothing is priced."""
+    gpu_types: tuple[GpuTypeExplanation, ...] = ()
+    gpus: tuple[GpuExplanation, ...] = ()
+    """Why these GPUs run what they run, the dearest kinds first."""
+    kinds_left_out: int = 0
+    """Kinds of GPUs beyond those."""
+    reliefs: tuple[Relief, ...] = ()
+    """Limits that could be loosened, most saving first."""
 
 
 def explain(
@@ -64,17 +106,64 @@ def explain(
     demands: Sequence[Demand],
     violations: Sequence[Violation],
     reason: str,
+    findings: Findings | None = None,
 ) -> Explanation:
-    """Why the plan is as it is. Without a problem (a plan that was kept) capacities are unknown."""
+    """Why the plan is as it is. Without a problem (a plan that was kept) capacities and prices are unknown.
+
+    What follows from the report's prices at once is told; alternatives and tested reliefs only with `findings`.
+    """
     names = {replica.service for gpu in plan.gpus for replica in gpu.replicas}
     names |= {demand.service for demand in demands} | {entry.service for entry in plan.unserved}
     before = Plan(policy="none") if problem is None or problem.current is None else problem.current
-    return Explanation(
+    changes = () if report.status == "kept" else diff(before, plan)
+    told = Explanation(
         summary=_summary(report, reason),
         report=report,
         violations=tuple(violations),
-        services=tuple(_service(name, plan, problem, demands) for name in sorted(names)),
-        changes=() if report.status == "kept" else diff(before, plan),
+        services=(),
+        changes=changes,
+        moves=_moves(problem, plan, changes),
+    )
+    prices = report.prices if findings is None else findings.prices
+    if problem is None:
+        return replace(told, services=tuple(_service(name, _Sources(plan, demands)) for name in sorted(names)))
+    company = Company(problem)
+    sources = _Sources(plan, demands, problem, company, prices)
+    told = replace(
+        told,
+        services=tuple(_service(name, sources) for name in sorted(names)),
+        gpu_types=tuple(_gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types),
+    )
+    if prices is None:
+        return told
+    found = quick_findings(problem, plan, prices) if findings is None else findings
+    kinds = len(sorted_kinds(problem, company, plan))
+    return replace(
+        told,
+        price_unit=prices.unit,
+        gpus=found.gpus,
+        kinds_left_out=kinds - len(found.gpus),
+        reliefs=found.reliefs,
+    )
+
+
+def _moves(problem: Problem | None, plan: Plan, changes: Sequence[Change]) -> Moves:
+    more = [change.after - change.before for change in changes]
+    is_known = problem is not None and problem.current is not None
+    return Moves(
+        replicas_started=sum(number for number in more if number > 0),
+        replicas_stopped=-sum(number for number in more if number < 0),
+        migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan) if is_known and problem else 0.0,
+    )
+
+
+def _gpu_type(gpu_type: GpuType, plan: Plan, prices: Prices | None) -> GpuTypeExplanation:
+    return GpuTypeExplanation(
+        gpu_type=gpu_type.name,
+        used=sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name),
+        count=gpu_type.count,
+        price_usd_per_hour=gpu_type.price_usd_per_hour,
+        worth_of_one_more=None if prices is None else prices.of_gpu_type(gpu_type.name),
     )
 
 
@@ -87,12 +176,25 @@ def _summary(report: PlanReport, reason: str) -> str:
     return f"{said}, in {1000 * report.seconds:.0f} ms"
 
 
-def _service(name: str, plan: Plan, problem: Problem | None, demands: Sequence[Demand]) -> ServiceExplanation:
-    groups = tuple(_group(gpu, replica, problem) for gpu, replica in replicas_of(plan, name))
+class _Sources(NamedTuple):
+    """What services are explained from."""
+
+    plan: Plan
+    demands: Sequence[Demand]
+    problem: Problem | None = None
+    company: Company | None = None
+    """Of the problem."""
+    prices: Prices | None = None
+
+
+def _service(name: str, sources: _Sources) -> ServiceExplanation:
+    plan, demands, problem, company, prices = sources
+    groups = tuple(_group(gpu, replica, company) for gpu, replica in replicas_of(plan, name))
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
     known = [group.capacity_rps for group in groups]
     capacity = None if None in known else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
     demand = next((entry.arrival_rate_rps for entry in demands if entry.service == name), None)
+    price = None if prices is None else prices.of_service(name)
     return ServiceExplanation(
         service=name,
         demand_rps=demand,
@@ -101,11 +203,14 @@ def _service(name: str, plan: Plan, problem: Problem | None, demands: Sequence[D
         replicas=groups,
         unserved=unserved,
         limit=_limit(name, groups, unserved, problem),
+        bindings=() if company is None else company.bindings(plan, name),
+        price_per_rps=None if price is None else price.per_rps,
+        price_per_replica=None if price is None else price.per_replica,
     )
 
 
-def _group(gpu: GpuPlan, replica: ReplicaPlan, problem: Problem | None) -> ReplicaGroup:
-    execution = None if problem is None else _execution_ms(problem, gpu, replica)
+def _group(gpu: GpuPlan, replica: ReplicaPlan, company: Company | None) -> ReplicaGroup:
+    seat = None if company is None else company.seat(gpu, replica)
     return ReplicaGroup(
         gpu_type=gpu.gpu_type,
         count=gpu.count,
@@ -113,39 +218,9 @@ def _group(gpu: GpuPlan, replica: ReplicaPlan, problem: Problem | None) -> Repli
         batch=replica.batch,
         clock_mhz=gpu.clock_mhz,
         arrival_rate_rps=replica.arrival_rate_rps,
-        capacity_rps=None if problem is None or execution is None else _capacity_rps(problem, replica, execution),
-        execution_ms=execution,
+        capacity_rps=None if seat is None else seat.capacity_rps,
+        execution_ms=None if seat is None else seat.execution_ms,
         neighbours=tuple(sorted(other.service for other in gpu.replicas if other is not replica)),
-    )
-
-
-def _execution_ms(problem: Problem, gpu: GpuPlan, replica: ReplicaPlan) -> float | None:
-    """Execution time beside the neighbours; None for a replica at a row that the problem lacks (a refused plan)."""
-    own, others = _row(problem, gpu, replica), [_row(problem, gpu, e) for e in gpu.replicas if e is not replica]
-    if own is None or None in others:
-        return None
-    points = problem.points_of(problem.service(replica.service).network, gpu.gpu_type)
-    assert points is not None  # It held the row.
-    pressure = math.fsum(row.pressure for row in others if row is not None)
-    launch_ms = own.launch_ms * launch_factor(problem.gpu_type(gpu.gpu_type), len(gpu.replicas))
-    return own.transfer_ms + launch_ms + own.run_ms * (1.0 + points.sensitivity * pressure)
-
-
-def _row(problem: Problem, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
-    if replica.service not in {service.name for service in problem.services}:
-        return None
-    network = problem.service(replica.service).network
-    return OperatingRows(problem).find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
-
-
-def _capacity_rps(problem: Problem, replica: ReplicaPlan, execution_ms: float) -> float:
-    service = problem.service(replica.service)
-    return capacity_rps(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=replica.batch,
-        slo_ms=service.slo_ms,
-        execution_ms=execution_ms,
     )
 
 

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
+from app.control.findings import Findings, Inquiry
 from solvers.outcome import Budget, PlanReport
 from solvers.plan import Plan
 from solvers.problem import Problem
@@ -69,6 +70,18 @@ class Solver(Protocol):
         ...
 
 
+class Inquirer(Protocol):
+    """Finds out more about a plan."""
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """Prices, alternatives and reliefs of a plan. Raises SolverUnavailable."""
+        ...
+
+
+class PreviewSolver(Solver, Inquirer, Protocol):
+    """What people's questions are answered with."""
+
+
 def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds."""
     from solvers.policies import policy
@@ -77,6 +90,13 @@ def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic
     budget = replace(request.budget, elapsed=lambda: now_s() - began)
     plan, report, memory = policy(request.policy).make_plan(request.problem, request.observed, request.memory, budget)
     return PlanAnswer(plan=plan, report=replace(report, seconds=now_s() - began), memory=memory)
+
+
+def run_inquiry(inquiry: Inquiry) -> Findings:
+    """Find out more about a plan here and now."""
+    from app.control.inquire import find_out
+
+    return find_out(inquiry)
 
 
 class InlineSolver:
@@ -91,6 +111,13 @@ class InlineSolver:
             return run_policy(replace(request, budget=replace(request.budget, seconds=math.inf)), now_s=lambda: 0.0)
         except Exception as error:
             raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """What is found out. Raises SolverUnavailable."""
+        try:
+            return run_inquiry(inquiry)
+        except Exception as error:
+            raise SolverUnavailable(f"the inquiry failed: {error!r}") from error
 
     async def close(self) -> None:
         """Nothing to end."""
@@ -135,20 +162,29 @@ class SolverWorker:
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
+        answer = await self._ask(replace(request, budget=_portable(request.budget)))
+        if isinstance(answer, PlanAnswer):
+            return answer
+        raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
+        answer = await self._ask(replace(inquiry, budget=_portable(inquiry.budget)))
+        if isinstance(answer, Findings):
+            return answer
+        raise SolverUnavailable(f"the inquiry failed: {answer}")
+
+    async def _ask(self, message: PlanRequest | Inquiry) -> object:
         async with self._turn:
             pipe = await self._ensure_started()
-            limit_s = request.budget.seconds + self._grace_s
-            message = replace(request, budget=_portable(request.budget))
+            limit_s = message.budget.seconds + self._grace_s
             try:
-                answer = await self._within(limit_s, _exchange, pipe, message)
+                return await self._within(limit_s, _exchange, pipe, message)
             except TimeoutError:
                 words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
                 raise SolverUnavailable(words) from None
             except (OSError, EOFError) as error:
                 raise SolverUnavailable("the solver worker died; a new one starts with the next tick") from error
-            if isinstance(answer, PlanAnswer):
-                return answer
-            raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
 
     async def close(self) -> None:
         """End the worker."""
@@ -202,7 +238,7 @@ def _portable(budget: Budget) -> Budget:
     return Budget(seconds=budget.seconds, work=budget.work, seed=budget.seed, threads=budget.threads)
 
 
-def _exchange(pipe: Connection, message: PlanRequest) -> object:
+def _exchange(pipe: Connection, message: PlanRequest | Inquiry) -> object:
     """Send and receive. Raises EOFError or OSError when the other side is gone."""
     pipe.send(message)
     return pipe.recv()
@@ -232,11 +268,13 @@ def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanReq
         pipe.send("ready")
         while True:
             try:
-                request: PlanRequest = pipe.recv()
+                request: PlanRequest | Inquiry = pipe.recv()
             except (EOFError, OSError):
                 return
             try:
-                answer: PlanAnswer | str = run(request)
+                answer: PlanAnswer | Findings | str = (
+                    run(request) if isinstance(request, PlanRequest) else run_inquiry(request)
+                )
             except Exception as error:  # the one place where a policy's fault becomes a message to the loop
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)

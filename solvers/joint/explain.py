@@ -9,15 +9,18 @@ import math
 from collections.abc import Callable
 
 from solvers.cost import gpu_power_w
-from solvers.joint.alternatives import Neighbourhood
 from solvers.joint.company import Company, Seat
 from solvers.joint.explanation import Alternative, Earning, GpuExplanation
-from solvers.joint.generate import never
 from solvers.outcome import Prices
 from solvers.plan import GpuPlan, Plan
 from solvers.problem import Problem
 
 _W_PER_KW = 1000.0
+
+
+def _none(gpu: GpuPlan) -> tuple[Alternative, ...]:  # noqa: ARG001
+    """Nobody looked for alternatives."""
+    return ()
 
 
 def explain_gpus(
@@ -26,22 +29,15 @@ def explain_gpus(
     prices: Prices,
     *,
     most: int,
-    alternatives: int = 0,
-    is_over: Callable[[], bool] = never,
+    alternatives: Callable[[GpuPlan], tuple[Alternative, ...]] = _none,
 ) -> tuple[GpuExplanation, ...]:
-    """What the GPUs of a plan cost and earn, at most so many kinds, dearest first, with so many alternatives each.
+    """What the GPUs of a plan cost and earn: at most so many kinds, those that cost most first.
 
-    Alternatives take time to find; kinds have none once `is_over` says so. GPUs with a replica that the problem has no
-    row for (of a plan that was made for another one) are left out.
+    GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     """
     company = Company(problem)
     kinds = sorted_kinds(problem, company, plan)[:most]
-    search = Neighbourhood(problem, plan, prices) if kinds and alternatives else None
-    found = []
-    for gpu in kinds:
-        others = () if search is None or is_over() else search.alternatives(gpu, alternatives)
-        found.append(_explain_gpu(problem, company, gpu, prices, others))
-    return tuple(found)
+    return tuple(_explain_gpu(problem, company, gpu, prices, alternatives(gpu)) for gpu in kinds)
 
 
 def sorted_kinds(problem: Problem, company: Company, plan: Plan) -> list[GpuPlan]:

@@ -1,5 +1,6 @@
 """Plans: what was decided and why; approval by a person; what-if."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
@@ -8,20 +9,28 @@ from pydantic import AwareDatetime
 from app.api.answers import ACT, LIST, READ
 from app.api.auth import ClusterOperator, ClusterViewer, Viewer
 from app.api.body import resource_router
+from app.api.explain_schemas import ExplanationView
 from app.api.idempotency import IdempotencyKey, once
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.plan_conversions import diff_view, explanation_view, plan_view
-from app.api.plan_schemas import DiffView, ExplanationView, PlanSummaryView, PlanView
+from app.api.plan_schemas import DiffView, PlanSummaryView, PlanView
 from app.api.routes.services import visible_services
 from app.api.schemas import Page
 from app.control.explain import explain
+from app.control.findings import Findings, Inquiry
 from app.control.store import PlanState
 from app.db import generations, plans
 from app.db.transaction import Connection
-from app.errors import NotFound
+from app.errors import Forbidden, NotFound, Unavailable
+from solvers.outcome import Budget
 
 router = resource_router("plans", prefix="/plans")
+
+Thorough = Annotated[
+    bool, Query(description="Also alternatives of the GPUs, and reliefs put to the test; takes a solver")
+]
+InquirySeconds = Annotated[float, Query(ge=0.1, le=60.0, description="How long a thorough explanation may take")]
 
 PlanId = Annotated[int, Path(ge=1, le=2**53)]
 OtherPlanId = Annotated[int | None, Query(ge=1, le=2**53, description="Absent: the plan that it was made from")]
@@ -67,7 +76,9 @@ async def get_plan_diff(context: ClusterViewer, plan_id: PlanId, against: OtherP
 
 
 @router.get("/{plan_id}/explain", responses=READ)
-async def explain_plan(context: Viewer, plan_id: PlanId) -> ExplanationView:
+async def explain_plan(
+    context: Viewer, plan_id: PlanId, thorough: Thorough = False, time_limit_s: InquirySeconds = 10.0
+) -> ExplanationView:
     """Why the plan is as it is. A token that is bound to projects sees only their services."""
     async with context.transaction() as connection:
         row = await plans.get(connection, plan_id)
@@ -75,15 +86,31 @@ async def explain_plan(context: Viewer, plan_id: PlanId) -> ExplanationView:
         visible = None
         if context.caller.projects is not None:
             visible = {entry.service.name for entry in await visible_services(context, connection)}
-    explanation = explain(
+    findings = None
+    if thorough and problem is not None:
+        findings = await _find_out(
+            context, Inquiry(problem=problem, plan=row.plan, budget=Budget(seconds=time_limit_s))
+        )
+    explanation = await asyncio.to_thread(
+        explain,
         row.plan,
         row.report,
         problem=problem,
         demands=row.demands,
         violations=row.violations,
         reason=row.summary.reason,
+        findings=findings,
     )
     return explanation_view(row.summary, explanation, visible)
+
+
+async def _find_out(context: Context, inquiry: Inquiry) -> Findings:
+    if context.caller.projects is not None:
+        raise Forbidden("a thorough explanation is about everybody's services; this token is bound to projects")
+    if context.parts.preview_turn.locked():
+        raise Unavailable("another preview or thorough explanation runs; repeat this one in a moment")
+    async with context.parts.preview_turn:
+        return await context.parts.solver.inquire(inquiry)
 
 
 @router.post("/{plan_id}/approve", response_model=PlanSummaryView, responses=ACT)

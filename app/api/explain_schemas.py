@@ -1,0 +1,168 @@
+"""What the API answers to the question why a plan is as it is."""
+
+from pydantic import Field
+
+from app.api.plan_schemas import ChangeView, StepView, UnservedView, ViolationView
+from app.api.schemas import View
+from app.control.store import PlanState
+from solvers.joint.explanation import Basis, ChangeKind, ReliefKind, Rule
+from solvers.outcome import PriceUnit
+
+
+class BindingView(View):
+    """A limit that keeps some of a service's replicas from carrying more."""
+
+    rule: Rule
+    replicas: int = Field(description="How many of them")
+    detail: str
+
+
+class MovesView(View):
+    """What the way from the plan before costs."""
+
+    replicas_started: int
+    replicas_stopped: int
+    migration_cost_usd_per_hour: float
+
+
+class GpuTypeExplanationView(View):
+    """How much of a GPU type is used, and what more of it would be worth."""
+
+    gpu_type: str
+    used: int
+    count: int | None = Field(description="null: as many as wanted")
+    price_usd_per_hour: float
+    worth_of_one_more: float | None = Field(
+        description="What one more GPU would save at most, its own price paid, in `price_unit`"
+    )
+
+
+class UseView(View):
+    """How much of a GPU's limit is used."""
+
+    rule: Rule
+    used: float = Field(description="Percent, MiB, watts or replicas")
+    limit: float
+    is_full: bool = Field(description="Nothing more fits because of it")
+
+
+class EarningView(View):
+    """What one replica carries and what that is worth."""
+
+    service: str
+    sm_percent: float
+    batch: int
+    arrival_rate_rps: float
+    capacity_rps: float
+    earns: float = Field(description="At the prices of its service, in `price_unit`")
+
+
+class PatternReplicaView(View):
+    """One replica of a GPU that might have been."""
+
+    service: str
+    sm_percent: float
+    batch: int
+    arrival_rate_rps: float = Field(description="What it could carry")
+
+
+class PatternView(View):
+    """A GPU that might have been."""
+
+    gpu_type: str
+    clock_mhz: float
+    replicas: list[PatternReplicaView]
+
+
+class AlternativeView(View):
+    """Another use of one GPU that was not chosen."""
+
+    change: ChangeKind
+    gpu: PatternView
+    price: float
+    earns: float
+    loss: float = Field(description="By how much a plan gets dearer with it, in `price_unit`")
+
+
+class GpuExplanationView(View):
+    """Why some GPUs run what they run."""
+
+    gpu_type: str
+    count: int
+    clock_mhz: float
+    unit: PriceUnit
+    price: float
+    stock_price: float = Field(description="What one more GPU of the type would save; using this one forgoes it")
+    replicas: list[EarningView]
+    loss: float = Field(description="Price + stock price − earnings")
+    uses: list[UseView]
+    alternatives: list[AlternativeView] = Field(description="Least loss first; only in thorough explanations")
+
+
+class ReliefView(View):
+    """A limit, how it might be loosened, and what that would save."""
+
+    kind: ReliefKind
+    subject: str
+    words: str
+    saving: float
+    basis: Basis = Field(
+        description="price: the most that one unit more can save; first_order: by what the plan's own replicas would "
+        "carry more; relaxation: solved again, in fractions of GPUs"
+    )
+
+
+class ReplicaGroupView(View):
+    """Replicas of one service that are alike."""
+
+    gpu_type: str
+    count: int
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    arrival_rate_rps: float
+    capacity_rps: float | None
+    execution_ms: float | None
+    neighbours: list[str]
+
+
+class ServiceExplanationView(View):
+    """Why a service got what it got."""
+
+    service: str
+    demand_rps: float | None
+    planned_rps: float
+    capacity_rps: float | None
+    replicas: list[ReplicaGroupView]
+    unserved: list[UnservedView]
+    limit: str = Field(description="What decides the number of its replicas, in words")
+    bindings: list[BindingView] = Field(description="What keeps its replicas from carrying more")
+    price_per_rps: float | None = Field(description="What one more request per second costs, in `price_unit`")
+    price_per_replica: float | None = Field(
+        description="What one more replica that must run costs; below 0: what one more that may run saves"
+    )
+
+
+class ExplanationView(View):
+    """Why a plan is as it is."""
+
+    plan_id: int
+    state: PlanState
+    summary: str
+    steps: list[StepView]
+    messages: list[str]
+    violations: list[ViolationView]
+    services: list[ServiceExplanationView]
+    changes: list[ChangeView]
+    moves: MovesView | None = Field(description="null for a token that is bound to projects")
+    cost_usd_per_hour: float
+    lower_bound_usd_per_hour: float | None = Field(description="Proven: no plan that serves as much costs less")
+    gap_percent: float | None
+    price_unit: PriceUnit | None = Field(
+        description="What prices count in: USD per hour; weighted requests per second where not all can be served, "
+        "or no money is to be saved; null: nothing is priced"
+    )
+    gpu_types: list[GpuTypeExplanationView]
+    gpus: list[GpuExplanationView] = Field(description="The kinds of GPUs that cost most")
+    kinds_left_out: int
+    reliefs: list[ReliefView] = Field(description="Limits that could be loosened, most saving first")

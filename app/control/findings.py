@@ -1,0 +1,44 @@
+"""Findings: what prices say of a plan: what its GPUs earn, what else they could run, which limits to loosen.
+
+Quick ones follow from stored prices at once. `app.control.inquire` finds more by solving relaxations.
+"""
+
+from dataclasses import dataclass
+
+from solvers.joint.explain import explain_gpus
+from solvers.joint.explanation import GpuExplanation, Relief
+from solvers.joint.reliefs import priced_reliefs
+from solvers.outcome import Budget, Prices
+from solvers.plan import Plan
+from solvers.problem import Problem
+
+MOST_KINDS = 10
+"""Kinds of GPUs that are explained: those that cost most."""
+MOST_RELIEFS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """A plan to find out more about. The budget's `elapsed` is set where it runs."""
+
+    problem: Problem
+    plan: Plan
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found; without prices (nothing to serve) there is nothing else either."""
+
+    prices: Prices | None
+    gpus: tuple[GpuExplanation, ...] = ()
+    reliefs: tuple[Relief, ...] = ()
+
+
+def quick_findings(problem: Problem, plan: Plan, prices: Prices) -> Findings:
+    """What the prices say at once."""
+    return Findings(
+        prices=prices,
+        gpus=explain_gpus(problem, plan, prices, most=MOST_KINDS),
+        reliefs=priced_reliefs(problem, plan, prices)[:MOST_RELIEFS],
+    )

@@ -1,0 +1,38 @@
+"""Inquire: what takes a solver to know of a plan. Runs where policies run; nothing else should wait for it."""
+
+import time
+from collections.abc import Callable
+
+from app.control.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
+from solvers.joint.alternatives import Neighbourhood
+from solvers.joint.explain import explain_gpus
+from solvers.joint.explanation import Alternative
+from solvers.joint.prices import prices_of, relax
+from solvers.joint.relieve import tested_reliefs
+from solvers.plan import GpuPlan
+
+MOST_ALTERNATIVES = 4
+_FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
+"""Of the budget: by when the relaxation, and then the alternatives, are to be found."""
+
+
+def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:
+    """Prices, alternatives, and the most promising reliefs put to the test, as far as the budget's seconds go."""
+    began = now_s()
+    problem, plan, seconds = inquiry.problem, inquiry.plan, inquiry.budget.seconds
+
+    def over(share: float) -> Callable[[], bool]:
+        return lambda: now_s() - began >= share * seconds
+
+    base = relax(problem, start=plan, is_over=over(_FIRST_SHARE))
+    if base is None:
+        return Findings(prices=None)
+    prices = prices_of(problem, base.demand, base.relaxation)
+    search, is_late = Neighbourhood(problem, plan, prices), over(_SECOND_SHARE)
+
+    def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
+        return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
+
+    gpus = explain_gpus(problem, plan, prices, most=MOST_KINDS, alternatives=alternatives)
+    reliefs = tested_reliefs(problem, plan, prices, base, is_over=over(1.0))
+    return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])
