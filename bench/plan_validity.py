@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,11 +32,17 @@ def main() -> int:
     """Plan all problems, each from nothing and then from its own plan with other rates."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else PROBLEMS
     warm_up()
-    example = problem_from_json(EXAMPLE.read_bytes())
-    rows = [_row(example, objective, count // 2) for objective in ("min_cost", "max_goodput")]
+    rows = list(validity(count))
     print_table(rows)
     write_results("plan_validity", rows)
     return 1 if any(row["broken"] for row in rows) else 0
+
+
+def validity(count: int) -> Iterator[Figures]:
+    """One row per objective, over half of the problems each."""
+    example = problem_from_json(EXAMPLE.read_bytes())
+    for objective in ("min_cost", "max_goodput"):
+        yield _row(example, objective, count // 2)
 
 
 def _row(example: Problem, objective: str, count: int) -> Figures:

@@ -1,8 +1,8 @@
 """The V100 problems with more services than those in `../shared/problems`.
 
-`../shared/problems/v100_3models_n{services}_{rule}` was made of `../shared/data/peer_inputs/provisioning_3models_n*.csv`
-and measured V100s. Only its services differ from size to size, so that a larger problem is a small one with the
-services of another file; tests make the problem of 12 services out of that of 100.
+`v100_3models_n{services}_{rule}` of `../shared/problems` was made of `provisioning_3models_n*.csv`, of the folder
+`../shared/data/peer_inputs`, and of measured V100s. Only its services differ from size to size, so that a larger one is
+a smaller one with the services of another file; tests make the problem of 12 services out of that of 100.
 """
 
 import csv
