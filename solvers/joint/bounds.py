@@ -12,7 +12,7 @@ Farley. All prices may be scaled down by one factor t; worths shrink by at least
 costs. The bound is concave and piecewise linear in t, with its kinks where some mode is worth just what it costs, so
 that the best t is one of these. A type with as many GPUs as wanted must have W_g ≤ 0, which limits t.
 
-Rounding cuts (`cuts`) are rows like the others; with them a bound holds only for plans that serve everything.
+Cuts (`cuts`) are rows like the others; with them a bound holds only for plans that serve everything.
 
 Both hold for plans that serve everything. With shortages priced as in the master they hold for cost + price of what is
 not served, so a plan that leaves u unserved compares with bound − Σ price_s · u_s.
@@ -20,7 +20,6 @@ not served, so a plan that leaves u unserved compares with bound − Σ price_s 
 
 import numpy as np
 
-from solvers.joint import cuts
 from solvers.joint.limits import NO_LIMITS, Limits, least_cost, make_boxes
 from solvers.joint.master import Demand, Duals
 from solvers.joint.tables import Reals, Tables
@@ -34,8 +33,7 @@ def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, lim
 
     Infinite when no plan is within the limits.
     """
-    value = float(duals.rps @ demand.rate) + duals.replicas_value + _limits_value(duals, limits)
-    value += float((duals.cuts @ cuts.WANTED[: duals.cuts.shape[1]]).sum())
+    value = float(duals.rps @ demand.rate) + duals.replicas_value + duals.cuts_value + _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
     prices = np.array([mode.price for mode in tables.modes])
     endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)

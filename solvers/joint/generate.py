@@ -144,6 +144,8 @@ class Generation:
                     rounds=rounds,
                     is_exact=is_last and not new,
                 )
+            if not new and self._master.strengthen(solution) > 0:
+                continue
             if not is_last and (not new or _gain(history) < phases[phase].least_gain):
                 phase, history = phase + 1, [np.inf]
 
@@ -166,8 +168,8 @@ def price(
     for row, value in duals.limits.items():
         _shift(row, -_FORBIDDEN if limits[row][1] <= 0.0 else value, thresholds, bonuses)
     floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
-    edges, stairs = (cuts.EDGES, duals.cuts @ cuts.STEPS) if duals.cuts.size else (np.zeros(0), np.zeros((0, 0)))
-    worth = [Worth(demand.rate, duals.rps, bonus, edges, stairs) for bonus in bonuses]
+    edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
+    worth = [Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses]
     return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort)
 
 

@@ -6,11 +6,12 @@ Rows, in this order, with their duals:
     least   s    Σ_{p ∋ s} x_p + v_s ≥ fewest replicas of s          ν_s ≥ 0   (0 for services without)
     most    s    Σ_{p ∋ s} x_p ≤ most replicas of s                  ξ_s ≤ 0   (infinite for services without)
     stock   g    Σ_{p of type g} x_p ≤ N_g                           μ_g ≤ 0
-    cuts    s,k  Σ_p ⌈k(1+ε) a_sp / wanted_s⌉ x_p + w_sk ≥ k + 1     σ_sk ≥ 0   (only where everything is to be served)
+    cuts    s,k  Σ_p F_k(a_sp / wanted_s) x_p + w_sk ≥ 1             σ_sk ≥ 0   (only where everything is to be served)
     limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
 
-u, v and w are shortages, so that the program always has a solution; their prices say how much they hurt. A limit may
-fall short of its low side too, at a price that no plan worth having pays: its columns may not be made yet.
+Cuts and limits come in any order. u, v and w are shortages, so that the program always has a solution; their prices say
+how much they hurt. A limit may fall short of its low side too, at a price that no plan worth having pays: its columns
+may not be made yet.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,9 @@ from solvers.joint.limits import Limits, Row
 from solvers.joint.tables import Numbers, Reals, Tables
 
 INFINITE = highspy.kHighsInf
+_FIRST_CUTS = 2
+"""Rounding cuts of each service to begin with; others follow where they are violated."""
+_NOTHING = 1e-6
 _WHOLE_NODES = 50
 """Of the search for whole GPUs."""
 
@@ -41,8 +45,11 @@ class Duals:
     """(G,) ≤ 0"""
     replicas_value: float
     """Σ ν_s · fewest_s + Σ ξ_s · most_s: what the replica rows add to the dual objective."""
-    cuts: Reals
-    """(S, K) USD per hour of one more on the right side of a rounding cut, ≥ 0; K = 0 where there are none."""
+    stairs: Reals = field(default_factory=lambda: np.zeros((0, 0)))
+    """(S, B + 1) USD per hour that the cuts pay for a replica, by how many of their edges it exceeds; empty where there
+    are no cuts."""
+    cuts_value: float = 0.0
+    """Σ σ: what the cuts add to the dual objective."""
     limits: Mapping[Row, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
 
@@ -60,6 +67,8 @@ class Solution:
     """(S,)"""
     idle: Reals
     """(M,) GPUs of each mode that stand idle only because limits ask for them."""
+    cuts_missing: Reals
+    """(S,) by which cuts of the service fall short, all together."""
     limits_missing: float
     """GPUs by which limits fall short of their low sides."""
     duals: Duals
@@ -90,11 +99,9 @@ class Master:
         """`limit_price`: USD per hour of a GPU by which a limit falls short. Cuts: for plans that serve everything."""
         self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
-        self._cut = np.flatnonzero(demand.rate > 0.0) if has_cuts else np.zeros(0, np.int64)
-        self._first_cut = 3 * self._services + len(demand.stock)
-        self._first_limit = self._first_cut + len(self._cut) * cuts.MOST
         self._columns: list[Column] = []
         self._places: list[int] = []
+        self._cuts = {int(one): _Cuts() for one in np.flatnonzero(demand.rate > 0.0)} if has_cuts else {}
         self._limit_rows: dict[Row, int] = {}
         self._fillers: list[int] = []
         self._idle: list[int] = []
@@ -108,10 +115,9 @@ class Master:
         for service in range(self._services):
             for row, price in ((service, demand.shortage_price), (self._services + service, demand.missing_price)):
                 self._highs.addCol(price[service], 0.0, INFINITE, 1, np.array([row], np.int32), np.ones(1))
-        for at in range(self._first_cut, self._first_limit):
-            service = self._cut[(at - self._first_cut) // cuts.MOST]
-            price = demand.shortage_price[service] * demand.rate[service]
-            self._highs.addCol(price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
+        for service in self._cuts:
+            for multiple in range(1, _FIRST_CUTS + 1):
+                self._add_cut(service, cuts.steps(cuts.rounding(multiple)))
 
     def add(self, columns: Iterable[Column]) -> None:
         """Let the program use these columns too."""
@@ -124,7 +130,12 @@ class Master:
         values = np.concatenate([values for _, values in entries])
         prices, zeros = np.array([column.price for column in new]), np.zeros(len(new))
         self._highs.addCols(len(new), prices, zeros, np.full(len(new), INFINITE), len(rows), starts, rows, values)
-        self._places += range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
+        places = range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
+        for place, column in zip(places, new, strict=True):
+            for service, level in self._cut_levels(column):
+                self._cuts[service].places.append(place)
+                self._cuts[service].levels.append(level)
+        self._places += places
         self._columns += new
 
     def limit(self, limits: Limits) -> None:
@@ -139,6 +150,23 @@ class Master:
                 self._add_row(row)
             self._highs.changeRowBounds(self._limit_rows[row], low, high)
         self._limits = dict(limits)
+
+    def strengthen(self, solution: Solution) -> int:
+        """Add the most violated cut of every service that has one; returns how many.
+
+        None where cuts fall short as it is: the columns at hand, or the limits, do not serve everything.
+        """
+        counts, added = dict(zip(self._places, solution.counts, strict=True)), 0
+        for service, own in self._cuts.items():
+            if solution.cuts_missing[service] > _NOTHING:
+                continue
+            weights = np.array([counts[place] for place in own.places])
+            replicas = np.bincount(np.array(own.levels, np.int64), weights, cuts.PARTS + 1).astype(np.float64)
+            potential = cuts.separate(replicas)
+            if potential is not None:
+                self._add_cut(service, cuts.steps(potential))
+                added += 1
+        return added
 
     def solve(self) -> Solution:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
@@ -177,6 +205,7 @@ class Master:
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
             idle=values[self._idle] if self._idle else np.zeros(len(self.tables.modes)),
+            cuts_missing=self._cuts_missing(values),
             limits_missing=float(sum(values[at] for at in self._fillers)),
             duals=self._duals(prices),
         )
@@ -187,17 +216,31 @@ class Master:
         stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
         limited = [at for row, at in self._limit_rows.items() if row.counts(column.pattern)]
         others = np.array([stock_row, *limited])
-        cut_rows, cut_values = self._cut_entries(column)
+        in_cuts = [
+            (row, steps[level]) for one, level in self._cut_levels(column) for row, steps in self._cuts[one].rows
+        ]
+        cut_rows, cut_values = np.array([row for row, _ in in_cuts]), np.array([value for _, value in in_cuts])
         index = [column.service, services + column.service, 2 * services + column.service, others, cut_rows]
         served = np.minimum(column.capacity, rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limited))
         return np.concatenate(index).astype(np.int32), np.concatenate((served, ones, cut_values))
 
-    def _cut_entries(self, column: Column) -> tuple[Numbers, Reals]:
-        inside = np.isin(column.service, self._cut)
-        first = self._first_cut + np.searchsorted(self._cut, column.service[inside]) * cuts.MOST
-        values = cuts.coefficients(column.capacity[inside], self.demand.rate[column.service[inside]])
-        return (first[:, None] + np.arange(cuts.MOST)).ravel().astype(np.int32), values.ravel()
+    def _cut_levels(self, column: Column) -> list[tuple[int, int]]:
+        """(service, edges that it exceeds) of the replicas that cuts may count."""
+        if not self._cuts:
+            return []
+        exceeded = cuts.levels(column.capacity, self.demand.rate[column.service]).tolist()
+        pairs = zip(column.service.tolist(), exceeded, column.capacity, strict=True)
+        return [(service, level) for service, level, capacity in pairs if service in self._cuts and capacity > 0.0]
+
+    def _add_cut(self, service: int, steps: Reals) -> None:
+        own, at = self._cuts[service], self._highs.getNumRow()
+        values = steps[own.levels] if own.levels else np.zeros(0)
+        self._highs.addRow(1.0, INFINITE, len(values), np.array(own.places, np.int32), values)
+        own.rows.append((at, steps))
+        own.fillers.append(self._highs.getNumCol())
+        price = self.demand.shortage_price[service] * self.demand.rate[service]
+        self._highs.addCol(price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
 
     def _add_idle(self) -> None:
         """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
@@ -207,7 +250,7 @@ class Master:
             self._highs.addCol(mode.price, 0.0, INFINITE, 1, row, np.ones(1))
 
     def _add_row(self, row: Row) -> None:
-        at = self._limit_rows[row] = self._first_limit + len(self._limit_rows)
+        at = self._limit_rows[row] = self._highs.getNumRow()
         inside = [
             place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
         ]
@@ -223,19 +266,20 @@ class Master:
         yield from ((float(low), INFINITE) for low in demand.fewest)
         yield from ((-INFINITE, float(high)) for high in demand.most)
         yield from ((-INFINITE, float(high)) for high in demand.stock)
-        yield from ((float(low), INFINITE) for _ in self._cut for low in cuts.WANTED)
 
     def _duals(self, prices: Reals) -> Duals:
         services, demand = self._services, self.demand
         least = np.maximum(prices[services : 2 * services], 0.0)
         most = np.minimum(prices[2 * services : 3 * services], 0.0)
         limited = np.isfinite(demand.most)
+        stairs, cuts_value = self._cut_duals(prices)
         return Duals(
             rps=np.maximum(prices[:services], 0.0),
             presence=least + most,
-            stock=np.minimum(prices[3 * services : self._first_cut], 0.0),
+            stock=np.minimum(prices[3 * services : 3 * services + len(demand.stock)], 0.0),
             replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
-            cuts=self._cut_duals(prices),
+            stairs=stairs,
+            cuts_value=cuts_value,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
         )
 
@@ -244,10 +288,32 @@ class Master:
         price = float(prices[self._limit_rows[row]])
         return max(price, 0.0) if np.isinf(self._limits[row][1]) else price
 
-    def _cut_duals(self, prices: Reals) -> Reals:
-        if not len(self._cut):
-            return np.zeros((self._services, 0))
-        duals = np.zeros((self._services, cuts.MOST))
-        own = prices[self._first_cut : self._first_limit].reshape(-1, cuts.MOST)
-        duals[self._cut] = np.maximum(own, 0.0)
-        return duals
+    def _cuts_missing(self, values: Reals) -> Reals:
+        missing = np.zeros(self._services)
+        for service, own in self._cuts.items():
+            missing[service] = values[own.fillers].sum()
+        return missing
+
+    def _cut_duals(self, prices: Reals) -> tuple[Reals, float]:
+        """The stairs of all services, and Σ σ."""
+        stairs, value = np.zeros((self._services, cuts.PARTS + 1) if self._cuts else (0, 0)), 0.0
+        for service, own in self._cuts.items():
+            for at, steps in own.rows:
+                price = max(float(prices[at]), 0.0)
+                stairs[service] += price * steps
+                value += price
+        return stairs, value
+
+
+class _Cuts:
+    """The cuts of one service."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Reals]] = []
+        """(row, steps) of each,"""
+        self.fillers: list[int] = []
+        """and the column by which it may fall short."""
+        self.places: list[int] = []
+        """Of the columns with a replica of the service,"""
+        self.levels: list[int] = []
+        """and how many edges that exceeds."""

@@ -99,9 +99,9 @@ class Worth(NamedTuple):
     bonus: Reals
     """(C,) USD per hour of a candidate's mere presence: duals of replica counts, branching rows and migration."""
     edges: Reals = np.zeros(0)
-    """(B,) parts of the rate; how many of them a replica's capacity exceeds decides what rounding cuts add."""
+    """(B,) parts of the rate; how many of them a replica's capacity exceeds decides what cuts add."""
     stairs: Reals = np.zeros((0, 0))
-    """(S, B + 1) USD per hour, ascending: duals of the rounding cuts. Read only where there are edges."""
+    """(S, B + 1) USD per hour, ascending: what cuts pay. Read only where there are edges."""
 
 
 class Tables(NamedTuple):

@@ -72,10 +72,14 @@ def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float
 @compiled
 def _level(edges: Reals, rate: float, carried_rps: float) -> int:
     """How many parts of the rate are exceeded."""
-    level = 0
-    while level < edges.shape[0] and edges[level] * rate < carried_rps:
-        level += 1
-    return level
+    low, high = 0, edges.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if edges[middle] * rate < carried_rps:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @compiled

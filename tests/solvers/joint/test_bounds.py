@@ -1,4 +1,3 @@
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 
 from solvers.joint.bounds import least_to_reach, lower_bound, whole_gpus
 from solvers.joint.columns import Columns
-from solvers.joint.cuts import STEPS, WANTED, coefficients
 from solvers.joint.generate import generate, price
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import Boxes, Row, least_cost
@@ -30,7 +28,6 @@ def _some_duals(setting: Setting, seed: int) -> Duals:
         presence=least + most,
         stock=-draw.uniform(0.0, 1.0, len(demand.stock)),
         replicas_value=float(least @ demand.fewest + most @ limits),
-        cuts=np.zeros((services, 0)),
     )
 
 
@@ -84,28 +81,11 @@ def test_with_cuts_the_bound_holds_for_plans_that_serve_everything_and_is_no_wor
     assert gains >= 10
 
 
-def test_rounding_cuts_hold_for_every_set_of_replicas_that_serves_the_rate() -> None:
-    draw = random.Random(5)
-    for _ in range(2000):
-        parts = [draw.choice((draw.random(), 1 / 2, 1 / 3, 2 / 3, 3 / 5, 1.0, 1.4)) for _ in range(draw.randint(1, 7))]
-        rate = draw.uniform(0.1, 1000.0)
-        if sum(min(part, 1.0) for part in parts) >= 1.0 - 1e-6:
-            total = coefficients(rate * np.array(parts), np.full(len(parts), rate)).sum(axis=0)
-            assert (total >= WANTED).all(), (parts, rate)
-
-
-def test_coefficients_of_cuts_rise_with_capacity() -> None:
-    assert (np.diff(STEPS, axis=1) >= 0.0).all()
-    assert (STEPS[:, -1] == WANTED).all()
-
-
 def test_unlimited_gpus_are_bounded_by_the_price_of_the_best_work_per_dollar() -> None:
     # A GPU for 1 USD carries 100 rps. Priced at 0.02 per rps it is worth 2, so prices are halved: 150 · 0.01.
     tables = make_tables(a_problem(a_service(rate_rps=150.0)))
     setting = set_up(a_problem(a_service(rate_rps=150.0)))
-    duals = Duals(
-        rps=np.array([0.02]), presence=np.zeros(1), stock=np.zeros(1), replicas_value=0.0, cuts=np.zeros((1, 0))
-    )
+    duals = Duals(rps=np.array([0.02]), presence=np.zeros(1), stock=np.zeros(1), replicas_value=0.0)
     assert lower_bound(tables, setting.demand, duals, np.array([2.0])) == pytest.approx(1.5)
 
 
@@ -113,9 +93,7 @@ def test_limited_gpus_lower_the_bound_by_what_all_of_them_are_worth() -> None:
     # The same with one GPU: 150 · 0.02 less the 1 that it earns beyond its price.
     setting = set_up(a_problem(a_service(rate_rps=150.0)))
     demand = replace(setting.demand, stock=np.array([1.0]))
-    duals = Duals(
-        rps=np.array([0.02]), presence=np.zeros(1), stock=np.zeros(1), replicas_value=0.0, cuts=np.zeros((1, 0))
-    )
+    duals = Duals(rps=np.array([0.02]), presence=np.zeros(1), stock=np.zeros(1), replicas_value=0.0)
     assert lower_bound(setting.tables, demand, duals, np.array([2.0])) == pytest.approx(2.0)
 
 
