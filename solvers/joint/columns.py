@@ -1,13 +1,13 @@
 """Columns: patterns with what they carry and cost, as the master problem sees them."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.laws import capacity_rps, execution_ms
 from solvers.joint.pricing import Pattern
-from solvers.joint.tables import Numbers, Reals, Tables
+from solvers.joint.tables import Law, Mode, Numbers, Reals, Tables
 
 
 class Column(NamedTuple):
@@ -45,43 +45,56 @@ class Columns:
 
     def add(self, patterns: Iterable[Pattern]) -> list[int]:
         """Numbers of those that are new."""
-        new = []
-        for pattern in patterns:
-            if pattern not in self._number:
-                self._number[pattern] = len(self._made)
-                self._made.append(make_column(self._tables, pattern))
-                new.append(self._number[pattern])
-        return new
+        new = [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._number]
+        numbers = list(range(len(self._made), len(self._made) + len(new)))
+        self._number.update(zip(new, numbers, strict=True))
+        self._made += make_columns(self._tables, new)
+        return numbers
 
 
 def make_column(tables: Tables, pattern: Pattern) -> Column:
     """The column of a pattern, by the contract's laws."""
-    mode = tables.modes[pattern.mode]
-    items = np.array(pattern.items, dtype=np.int32)
-    pressure = float(mode.pressure[items].sum())
-    capacity = [
-        capacity_rps(mode, tables.law, item, execution_ms(mode, item, len(items), max(0.0, pressure - own)))
-        for item, own in zip(items, mode.pressure[items], strict=True)
-    ]
-    # Candidates ascend by service, so that the services do.
-    return Column(
-        pattern=pattern,
-        service=mode.service[items],
-        capacity=np.array(capacity),
-        price=mode.price + mode.watt_price * float(mode.power[items].sum()),
-    )
+    return make_columns(tables, (pattern,))[0]
+
+
+def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
+    """The columns of many patterns: those with as many replicas on the same mode at once."""
+    made: dict[Pattern, Column] = {}
+    by_shape: dict[tuple[int, int], list[Pattern]] = defaultdict(list)
+    for pattern in patterns:
+        by_shape[pattern.mode, len(pattern.items)].append(pattern)
+    for (number, _), alike in by_shape.items():
+        mode = tables.modes[number]
+        items = np.array([pattern.items for pattern in alike], dtype=np.int32)
+        # Candidates ascend by service, so that the services do.
+        service, capacity = mode.service[items], _capacity_rps(mode, tables.law, items)
+        price = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
+        made.update(zip(alike, map(Column, alike, service, capacity, price.tolist()), strict=True))
+    return [made[pattern] for pattern in patterns]
+
+
+def _capacity_rps(mode: Mode, law: Law, items: Numbers) -> Reals:
+    """(P, n) rps that each candidate can carry next to the others of its row."""
+    pressure = mode.pressure[items]
+    others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
+    launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
+    duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
+    ratio, grid = mode.slo_ms[items] / duration_ms, law.ratios
+    low = np.clip(np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2))
+    high = np.minimum(low + 1, len(grid) - 1)
+    at_low, at_high = law.utilisation[mode.law[items], low], law.utilisation[mode.law[items], high]
+    part = np.divide(ratio - grid[low], grid[high] - grid[low], out=np.zeros_like(ratio), where=high > low)
+    utilisation = np.where(ratio < grid[0], 0.0, at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0))
+    capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
+    return capacity
 
 
 def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:
     """For every mode and service the single replica that carries most of what is wanted, least watts among equals."""
     patterns = []
     for number, mode in enumerate(tables.modes):
-        carried = np.array(
-            [
-                capacity_rps(mode, tables.law, item, execution_ms(mode, item, 1, 0.0))
-                for item in range(len(mode.service))
-            ]
-        )
+        every = np.arange(len(mode.service), dtype=np.int32)
+        carried = _capacity_rps(mode, tables.law, every[:, None])[:, 0]
         served = np.minimum(carried, wanted[mode.service])
         for service in np.unique(mode.service):
             own = np.flatnonzero(mode.service == service)
