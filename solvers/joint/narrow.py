@@ -19,7 +19,11 @@ class NarrowPricer(Pricer):
     def __init__(self, tables: Tables, services: Numbers) -> None:
         self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
         modes = tuple(_taken(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
-        super().__init__(tables._replace(modes=modes))
+        slicing = tuple(
+            None if one is None else one._replace(profile=one.profile[kept])
+            for one, kept in zip(tables.slicing, self._kept, strict=False)
+        )
+        super().__init__(tables._replace(modes=modes, slicing=slicing))
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
         """As Pricer.price, with worths of the whole tables."""

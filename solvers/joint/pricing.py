@@ -1,42 +1,29 @@
 """Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
 
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
-candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once.
+candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
+are cut into slices know no pressure and are priced by `slices_pricing`.
 """
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import repeat
 
 import numpy as np
 
 from solvers.joint.kernels.laws import root_capacities
 from solvers.joint.kernels.nouns import Effort, Found, Scratch, Task
 from solvers.joint.kernels.price import price_mode
+from solvers.joint.patterns import Pattern, Priced
+from solvers.joint.slices_pricing import SliceCells
 from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
+
+__all__ = ("MOST_HALVINGS", "ROOT_CELLS", "Pattern", "Priced", "Pricer", "make_scratch")
 
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
 MOST_HALVINGS = 7
 """Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
-
-
-class Pattern(NamedTuple):
-    """What one GPU runs: candidates of a mode."""
-
-    mode: int
-    items: tuple[int, ...]
-    """Ascending."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
-    """What pricing says of one mode."""
-
-    bound: float
-    """No pattern of the mode is worth more."""
-    patterns: tuple[Pattern, ...]
 
 
 class Pricer:
@@ -46,7 +33,10 @@ class Pricer:
         self._tables = tables
         self._pool = pool
         services = len(tables.rate)
-        self._cells = [_ModeCells(mode, tables.law, services) for mode in tables.modes]
+        self._cells = [
+            _ModeCells(mode, tables.law, services) if slicing is None else SliceCells(mode, tables.law, slicing)
+            for mode, slicing in zip(tables.modes, tables.slicing or repeat(None), strict=False)
+        ]
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
@@ -67,10 +57,22 @@ class _ModeCells:
     """One mode's cells and working memory."""
 
     def __init__(self, mode: Mode, law: Law, services: int) -> None:
-        self.edges = _edges(mode)
-        self.capacities = root_capacities(mode, law, self.edges)
-        self.multipliers = np.zeros((*self.capacities.shape[:2], 3))
-        self.scratch = make_scratch(mode, services)
+        self._edges = _edges(mode)
+        self._capacities = root_capacities(mode, law, self._edges)
+        self._multipliers = np.zeros((*self._capacities.shape[:2], 3))
+        self._scratch = make_scratch(mode, services)
+
+    def price(self, number: int, task: Task) -> Priced:
+        """A bound for all cells, and the best patterns found in each."""
+        slots = self._capacities.shape[0] * self._capacities.shape[1]
+        most = task.mode.most_replicas
+        found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+        bound = price_mode(task, self._edges, self._capacities, self._multipliers, self._scratch, found)
+        best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
+        patterns = dict.fromkeys(
+            Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
+        )
+        return Priced(bound=bound, patterns=tuple(patterns))
 
 
 def make_scratch(mode: Mode, services: int) -> Scratch:
@@ -91,16 +93,8 @@ def make_scratch(mode: Mode, services: int) -> Scratch:
     )
 
 
-def _price(number: int, task: Task, cells: _ModeCells) -> Priced:
-    slots = cells.capacities.shape[0] * cells.capacities.shape[1]
-    most = task.mode.most_replicas
-    found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
-    bound = price_mode(task, cells.edges, cells.capacities, cells.multipliers, cells.scratch, found)
-    best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
-    patterns = dict.fromkeys(
-        Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
-    )
-    return Priced(bound=bound, patterns=tuple(patterns))
+def _price(number: int, task: Task, cells: _ModeCells | SliceCells) -> Priced:
+    return cells.price(number, task)
 
 
 def _edges(mode: Mode) -> Reals:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.dominance import find_dominated
+from solvers.joint.slices import Slicing
 from solvers.predict.colocation import launch_factor
 from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.rows import CLOCK_TOLERANCE_MHZ
@@ -116,6 +117,8 @@ class Tables(NamedTuple):
     """(G,) GPUs of each type; infinite where as many as wanted."""
     price: Reals
     """(G,) USD per hour of an idle GPU."""
+    slicing: tuple[Slicing | None, ...] = ()
+    """(M,) how GPUs of the mode are cut; None where replicas share all of it, () where all modes are such."""
 
 
 def make_tables(problem: Problem) -> Tables:
