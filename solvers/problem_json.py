@@ -49,7 +49,7 @@ def problem_from_document(document: object) -> Problem:
         max_replicas_per_gpu=fields.whole("max_replicas_per_gpu", at_least=1),
         capacity_law=_capacity_law(fields.value("capacity_law"), "capacity_law"),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
-        services=fields.each("services", _service),
+        services=fields.each("services", service_from_document),
         points=fields.each("points", _points),
         current=plan_from_document(fields.value("current"), "current")[0] if fields.has("current") else None,
         migration_cost_usd_per_hour=_optional(fields, "migration_cost_usd_per_hour", fields.number, 0.0),
@@ -116,7 +116,8 @@ def _gpu_type(document: object, path: str) -> GpuType:
     return gpu_type
 
 
-def _service(document: object, path: str) -> ServiceDemand:
+def service_from_document(document: object, path: str) -> ServiceDemand:
+    """One entry of `services`. Raises InvalidInput, whose field begins with `path`."""
     fields = Fields(document, path, RESERVED)
     types = fields.each("allowed_gpu_types", read_text) if fields.has("allowed_gpu_types") else None
     service = ServiceDemand(

@@ -1,6 +1,6 @@
 """Plans, explanations and what-ifs → what the API answers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from app.api.explain_schemas import (
     ExplanationView,
@@ -16,13 +16,14 @@ from app.api.plan_schemas import (
     DiffView,
     PlanSummaryView,
     PlanView,
-    PreviewView,
     RateView,
     StepView,
     ViolationView,
 )
+from app.api.preview_schemas import AnswerView, PreviewView
 from app.control.explain import Explanation
 from app.control.preview import Preview
+from app.control.what_if import Answer
 from app.db.plans import PlanRow, PlanSummary
 from solvers.outcome import PlanReport
 from solvers.plan import Plan, diff
@@ -101,8 +102,8 @@ def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
     )
 
 
-def preview_view(preview: Preview) -> PreviewView:
-    """A what-if."""
+def preview_view(preview: Preview, answers: Sequence[Answer]) -> PreviewView:
+    """A what-if; answers: today's first, or none at all."""
     decision, before = preview.decision, preview.cost_before_usd_per_hour
     cost = decision.report.cost_usd_per_hour
     return PreviewView.model_validate(
@@ -118,6 +119,8 @@ def preview_view(preview: Preview) -> PreviewView:
             "steps": _steps(decision.report),
             "violations": [ViolationView.model_validate(entry) for entry in decision.violations],
             "changes": [ChangeView.model_validate(change) for change in preview.changes],
+            "today": AnswerView.model_validate(answers[0]) if answers else None,
+            "answers": [AnswerView.model_validate(answer) for answer in answers[1:]],
         }
     )
 

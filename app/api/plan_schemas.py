@@ -1,14 +1,11 @@
 """What the API answers about plans: lists, explanations, differences and what-ifs."""
 
 from datetime import datetime
-from typing import Annotated
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue
 
-from app import manifests
 from app.api.schemas import View
 from app.control.store import PlanState
-from app.manifests import Name, Strict
 from solvers.outcome import PlanStatus
 from solvers.plan import UnservedReason
 
@@ -133,32 +130,3 @@ class UnservedView(View):
     rate_rps: float
     reason: UnservedReason
     replicas_missing: int
-
-
-Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-
-
-class PreviewRequest(Strict):
-    """What shall be different in a what-if."""
-
-    services: list[manifests.Service] = Field(default_factory=list, max_length=100)
-    without: list[Name] = Field(default_factory=list, max_length=100, description="Services that shall be gone")
-    demand_factor: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
-    demand_rps: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
-    policy: Annotated[str, StringConstraints(max_length=63)] | None = None
-
-
-class PreviewView(View):
-    """What would be decided."""
-
-    state: PlanState
-    reason: str
-    status: PlanStatus
-    cost_usd_per_hour: float
-    cost_before_usd_per_hour: float | None
-    cost_delta_usd_per_hour: float | None
-    document: dict[str, JsonValue]
-    demands: list[RateView]
-    steps: list[StepView]
-    violations: list[ViolationView]
-    changes: list[ChangeView]

@@ -59,6 +59,11 @@ def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | Non
 def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
     """The plan of a policy. Loading the solvers takes seconds, which are not the policy's."""
     warm_up()
+    return run(problem, policy, budget)
+
+
+def run(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
+    """The same where the solvers are loaded."""
     # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
     request = PlanRequest(policy=policy, problem=problem, observed=Observed(at_s=0.0), memory=None, budget=budget)
     answer = run_policy(request)

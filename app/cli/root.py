@@ -56,6 +56,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
     "Decisions": (
         Entry("explain", "explain:explain", "Say why a plan is as it is."),
+        Entry("what-if", "what_if:what_if", "Plan what would be different, and rank it by cost."),
         Entry("approve", "decisions:approve", "Let a proposed plan become the target."),
         Entry("reject", "decisions:reject", "Refuse a proposed plan."),
         Entry("pause", "decisions:pause", "Stop the control loop from changing anything."),

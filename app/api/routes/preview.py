@@ -1,14 +1,19 @@
 """What-if: run the policy on the live state with changes. Nothing is written but a line in the audit."""
 
+from collections.abc import Sequence
+
+from app import manifests
 from app.api.answers import problems
 from app.api.auth import ClusterOperator
 from app.api.body import resource_router
 from app.api.conversions import check_known, to_service
 from app.api.parts import Context
 from app.api.plan_conversions import preview_view
-from app.api.plan_schemas import PreviewRequest, PreviewView
-from app.control.preview import Changes, preview
+from app.api.preview_schemas import PreviewRequest, PreviewView, ScenarioBody
+from app.control.preview import Changes, Question, preview, what_if
+from app.control.scenario import Scenario
 from app.control.store import Snapshot
+from app.control.what_if import Answer
 from app.errors import Unavailable
 from solvers.policies import policies as known_policies
 
@@ -17,7 +22,10 @@ router = resource_router("plans", prefix="/plans")
 
 @router.post("/preview", responses=problems(400, 413, 415))
 async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> PreviewView:
-    """What the next tick would decide with these changes; one preview at a time, else 503."""
+    """What the next tick would decide with these changes, and what each scenario beyond them would cost.
+
+    One preview at a time, else 503.
+    """
     if context.parts.preview_turn.locked():
         raise Unavailable("another preview runs; repeat this one in a moment")
     async with context.parts.preview_turn:
@@ -30,23 +38,60 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
             demand_rps=wanted.demand_rps,
             policy=wanted.policy,
         )
+        # First, so that a question that makes no sense costs no plan.
+        found = await _answers(context, snapshot, changes, wanted)
         result = await preview(context.parts.solver, snapshot, changes)
     await _audit(context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour)
-    return preview_view(result)
+    return preview_view(result, found)
+
+
+async def _answers(
+    context: Context, snapshot: Snapshot, changes: Changes, wanted: PreviewRequest
+) -> tuple[Answer, ...]:
+    """Today's and every scenario's; none where no scenario is asked for."""
+    if not wanted.scenarios and not wanted.suggest:
+        return ()
+    return await what_if(
+        context.parts.solver,
+        snapshot,
+        changes,
+        [_question(scenario) for scenario in wanted.scenarios],
+        suggest=wanted.suggest,
+        seconds=wanted.time_limit_s,
+    )
+
+
+def _question(wanted: ScenarioBody) -> Question:
+    scenario = Scenario(
+        name=wanted.name,
+        demand_factor=wanted.demand_factor,
+        demand_rps=wanted.demand_rps,
+        gpus=wanted.gpus,
+        price_usd_per_hour=wanted.price_usd_per_hour,
+        slo_ms=wanted.slo_ms,
+        without=tuple(wanted.without),
+    )
+    return Question(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
 
 
 def _check_names(wanted: PreviewRequest, snapshot: Snapshot) -> None:
     services = sorted({service.name for service in snapshot.state.services})
     after = sorted({*services, *(manifest.metadata.name for manifest in wanted.services)})
-    types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     check_known(wanted.without, services, what="service", field="without")
     check_known(tuple(wanted.demand_factor), after, what="service", field="demand_factor")
     check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
     if wanted.policy is not None:
         check_known([wanted.policy], known_policies(), what="policy", field="policy")
-    for index, manifest in enumerate(wanted.services):
-        where, choice = f"services[{index}].spec", manifest.spec.gpu_types
-        networks = sorted({points.network for points in snapshot.points})
+    _check_services(wanted.services, snapshot, "services")
+    for index, scenario in enumerate(wanted.scenarios):
+        _check_services(scenario.services, snapshot, f"scenarios[{index}].services")
+
+
+def _check_services(wanted: Sequence[manifests.Service], snapshot: Snapshot, field: str) -> None:
+    types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
+    networks = sorted({points.network for points in snapshot.points})
+    for index, manifest in enumerate(wanted):
+        where, choice = f"{field}[{index}].spec", manifest.spec.gpu_types
         check_known([manifest.spec.network], networks, what="profiled network", field=f"{where}.network")
         check_known(choice.allowed or (), types, what="GPU type", field=f"{where}.gpu_types.allowed")
         check_known(choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded")
