@@ -55,7 +55,9 @@ class ServicePrice:
 
     service: str
     per_rps: float
-    """Of one more request per second, ≥ 0."""
+    """What a request per second that is carried is worth, ≥ 0: what patterns of GPUs are compared by."""
+    per_rps_more: float = 0.0
+    """What one more costs, ≥ 0: less where a replica that carries the whole rate has room for more."""
     per_replica: float = 0.0
     """Of one more replica that must run (min_replicas), > 0; what one more that may run (max_replicas) saves, < 0."""
 

@@ -137,7 +137,12 @@ class ServiceExplanationView(View):
     unserved: list[UnservedView]
     limit: str = Field(description="What decides the number of its replicas, in words")
     bindings: list[BindingView] = Field(description="What keeps its replicas from carrying more")
-    price_per_rps: float | None = Field(description="What one more request per second costs, in `price_unit`")
+    worth_per_rps: float | None = Field(
+        description="What a request per second that a replica carries is worth, in `price_unit`"
+    )
+    price_per_rps: float | None = Field(
+        description="What one more request per second costs: less, where a replica has room for it"
+    )
     price_per_replica: float | None = Field(
         description="What one more replica that must run costs; below 0: what one more that may run saves"
     )

@@ -29,6 +29,8 @@ BASES = {
     "first_order": "what these replicas would carry more",
     "relaxation": "solved again in fractions of GPUs",
 }
+_LEAST_USD = 5e-6
+"""What five decimals show."""
 MOST_LINES = 4
 """Of limits that hold back one service."""
 
@@ -88,13 +90,15 @@ def _show_service(service: Document, unit: str) -> None:
 
 
 def _show_price(service: Document, unit: str) -> None:
-    price, replica = number(service, "price_per_rps"), number(service, "price_per_replica") or 0.0
-    if price is None:
+    worth, more = number(service, "worth_per_rps"), number(service, "price_per_rps") or 0.0
+    replica = number(service, "price_per_replica") or 0.0
+    if worth is None:
         return
     if unit == "usd_per_hour":
-        show_line(f"  price: one more request per second costs {usd(price, 5)}/h")
+        costs = f"one more costs {usd(more, 5)}/h" if more >= _LEAST_USD else "one more costs nothing: there is room"
+        show_line(f"  price: a request per second is worth {usd(worth, 5)}/h; {costs}")
     else:
-        show_line(f"  price: one more request per second takes {amount(price, 3)} weighted rps from others")
+        show_line(f"  price: one more request per second takes {amount(more, 3)} weighted rps from others")
     if replica > 0.0:
         show_line(f"  price: one replica fewer that must run saves {priced(replica, unit)} at most")
     if replica < 0.0:

@@ -48,8 +48,10 @@ class ServiceExplanation:
     """What decides the number of its replicas, in words."""
     bindings: tuple[Binding, ...] = ()
     """What keeps its replicas from carrying more."""
+    worth_per_rps: float | None = None
+    """What a request per second is worth, in the explanation's price unit; None where nothing is priced."""
     price_per_rps: float | None = None
-    """Of one more request per second, in the explanation's price unit; None where nothing is priced."""
+    """What one more would cost."""
     price_per_replica: float | None = None
     """Of one more replica that must run; below 0 what one more that may run saves."""
 
@@ -204,7 +206,8 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         unserved=unserved,
         limit=_limit(name, groups, unserved, problem),
         bindings=() if company is None else company.bindings(plan, name),
-        price_per_rps=None if price is None else price.per_rps,
+        worth_per_rps=None if price is None else price.per_rps,
+        price_per_rps=None if price is None else price.per_rps_more,
         price_per_replica=None if price is None else price.per_replica,
     )
 

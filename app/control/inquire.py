@@ -7,7 +7,7 @@ from app.control.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
 from solvers.joint.alternatives import Neighbourhood
 from solvers.joint.explain import explain_gpus
 from solvers.joint.explanation import Alternative
-from solvers.joint.prices import prices_of, relax
+from solvers.joint.prices import relax
 from solvers.joint.relieve import tested_reliefs
 from solvers.plan import GpuPlan
 
@@ -27,7 +27,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     base = relax(problem, start=plan, is_over=over(_FIRST_SHARE))
     if base is None:
         return Findings(prices=None)
-    prices = prices_of(problem, base.demand, base.relaxation)
+    prices = base.prices()
     search, is_late = Neighbourhood(problem, plan, prices), over(_SECOND_SHARE)
 
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:

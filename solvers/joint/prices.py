@@ -1,9 +1,12 @@
 """Prices: what one more request per second, replica or GPU costs or saves, from the relaxation's dual solution.
 
-By linear programming duality the optimum of the relaxation changes by π_s per rps that service s wants more, by −μ_g
-per GPU that the stock of type g has less, and by ν_s + ξ_s per replica that s must or may have more, for changes so
-small that the same patterns stay the best. The optimum is convex in demand and stock: greater demands cost at least
-that much, and further GPUs save at most that much.
+By linear programming duality the optimum of the relaxation rises by −μ_g per GPU that the stock of type g has less, and
+by ν_s + ξ_s per replica that s must or may have more, for changes so small that the same patterns stay the best. It is
+convex in both: further GPUs save at most that much. A request per second of s that a pattern carries is worth π_s. One
+more that is wanted costs less than that where patterns are cut at the rate, a_sp ≥ λ_s, since these carry it as well: by
+the envelope theorem
+
+    d optimum / d λ_s = π_s · (1 − Σ_{p: a_sp ≥ λ_s} x_p)
 
 While something stays short, shortage prices outweigh all money. What is short pays exactly w · priority_s per rps, so
 dividing by w turns prices into weighted requests per second: what one GPU more would let be served.
@@ -19,7 +22,7 @@ from solvers.joint.decode import decode, patterns_of
 from solvers.joint.generate import Relaxation, generate, never
 from solvers.joint.master import Demand
 from solvers.joint.pricing import Pricer
-from solvers.joint.tables import Tables, make_tables
+from solvers.joint.tables import Reals, Tables, make_tables
 from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import GpuTypePrice, Prices, PriceUnit, ServicePrice
 from solvers.plan import Plan
@@ -45,6 +48,10 @@ class Relaxed:
     def is_short(self) -> bool:
         """Whether even fractions of GPUs cannot serve everything."""
         return bool(_short(self.demand, self.relaxation).any())
+
+    def prices(self) -> Prices:
+        """Its prices."""
+        return prices_of(self.problem, self.demand, self.columns, self.relaxation)
 
     @property
     def cost_usd_per_hour(self) -> float:
@@ -77,7 +84,7 @@ def relax(problem: Problem, *, start: Plan | None = None, is_over: Callable[[], 
     return Relaxed(problem=problem, tables=tables, demand=demand, columns=columns, relaxation=relaxation)
 
 
-def prices_of(problem: Problem, demand: Demand, relaxation: Relaxation) -> Prices:
+def prices_of(problem: Problem, demand: Demand, columns: Columns, relaxation: Relaxation) -> Prices:
     """The relaxation's prices. `demand`: the one that it was solved for, or one with other shortage prices."""
     duals, short = relaxation.solution.duals, _short(demand, relaxation)
     is_money = problem.objective == "min_cost" and not short.any()
@@ -86,8 +93,15 @@ def prices_of(problem: Problem, demand: Demand, relaxation: Relaxation) -> Price
     return Prices(
         unit=unit,
         services=tuple(
-            ServicePrice(service=service.name, per_rps=_clean(per_rps / scale), per_replica=_clean(per_replica / scale))
-            for service, per_rps, per_replica in zip(problem.services, duals.rps, duals.presence, strict=True)
+            ServicePrice(
+                service=service.name,
+                per_rps=_clean(per_rps / scale),
+                per_rps_more=_clean(per_rps / scale * share),
+                per_replica=_clean(per_replica / scale),
+            )
+            for service, per_rps, share, per_replica in zip(
+                problem.services, duals.rps, _costly_share(demand, columns, relaxation), duals.presence, strict=True
+            )
         ),
         gpu_types=tuple(
             GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
@@ -97,6 +111,16 @@ def prices_of(problem: Problem, demand: Demand, relaxation: Relaxation) -> Price
         relaxation_usd_per_hour=relaxation.solution.objective if is_money else None,
         is_exact=relaxation.is_exact,
     )
+
+
+def _costly_share(demand: Demand, columns: Columns, relaxation: Relaxation) -> Reals:
+    """(S,) the part of each service's rate that is not carried by patterns with room for more."""
+    roomy = np.zeros(len(demand.rate))
+    for number, count in zip(relaxation.columns, relaxation.solution.counts, strict=True):
+        if count > 0.0:
+            column = columns[number]
+            roomy[column.service] += count * (column.capacity >= demand.rate[column.service])
+    return np.clip(1.0 - roomy, 0.0, 1.0)
 
 
 def _usd_per_weight(problem: Problem, demand: Demand, relaxation: Relaxation) -> float:

@@ -110,7 +110,7 @@ class _Search:
         """The best plan found, with what is proven of it, and the running GPUs by column changed as needed."""
         relaxation = self._relax(list(running))
         self._bound = relaxation.bound
-        prices = prices_of(self._problem, self._demand, relaxation)
+        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         changed = self._change(relaxation, running) if running else None
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
         over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
