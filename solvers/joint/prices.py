@@ -3,8 +3,8 @@
 By linear programming duality the optimum of the relaxation rises by −μ_g per GPU that the stock of type g has less, and
 by ν_s + ξ_s per replica that s must or may have more, for changes so small that the same patterns stay the best. It is
 convex in both: further GPUs save at most that much. A request per second of s that a pattern carries is worth π_s. One
-more that is wanted costs less than that where patterns are cut at the rate, a_sp ≥ λ_s, since these carry it as well: by
-the envelope theorem
+more that is wanted costs less where patterns are cut at the rate, a_sp ≥ λ_s, since these carry it as well: by the
+envelope theorem
 
     d optimum / d λ_s = π_s · (1 − Σ_{p: a_sp ≥ λ_s} x_p)
 
