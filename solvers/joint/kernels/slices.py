@@ -29,7 +29,7 @@ _BISECTIONS = 20
 _MOST_NODES = 200_000
 """Of the search. Beyond, the bound is that of the best node that is still open."""
 _ROUNDING = 1.0e-12
-"""Of a worth: what is better by less is not better."""
+"""Of a worth: what is better by less is passed over."""
 
 
 class Choices(NamedTuple):
@@ -147,7 +147,7 @@ def search_slices(
         at, left, count = service[waiting], multiset[waiting], items[waiting]
         worth, drawn = value[waiting], watts[waiting]
         upper = worth + charge * (choices.room_w - drawn) + program.table[at, left]
-        if upper <= reached + _ROUNDING * reached:
+        if upper <= reached * (1.0 + _ROUNDING):
             continue
         if nodes >= _MOST_NODES:
             bound = max(bound, upper)
@@ -176,4 +176,4 @@ def search_slices(
                 service[waiting], multiset[waiting], taken[waiting], items[waiting] = at - 1, rest, item, count + 1
                 value[waiting], watts[waiting] = worth + choices.value[item], drawn + choices.watts[item]
                 waiting += 1
-    return max(bound, reached), reached, size
+    return max(bound, reached * (1.0 + _ROUNDING)), reached, size

@@ -1,7 +1,7 @@
 """The best plan of a tiny problem by trying all of them, with the checker's laws and nothing of the solver's."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -35,12 +35,18 @@ class Best(NamedTuple):
     cost: float
 
 
-def best_plan(problem: Problem) -> Best:
-    """The optimum over every lawful combination of GPUs; stocks must be finite."""
+NOTHING_MORE: Mapping[str, Fleets] = {}
+
+
+def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Best:
+    """The optimum over every lawful combination of GPUs; stocks must be finite.
+
+    more: by GPU type, what else one GPU of it can do than the problem says.
+    """
     services = problem.services
     fleets = Fleets(np.zeros((1, len(services))), np.zeros((1, len(services))), np.zeros(1))
     for gpu_type in problem.gpu_types:
-        fleets = _both(fleets, _of_type(problem, gpu_type.name, gpu_type.count or 0))
+        fleets = _both(fleets, _of_type(problem, gpu_type.name, gpu_type.count or 0, more.get(gpu_type.name)))
     most = np.array([np.inf if one.max_replicas is None else one.max_replicas for one in services])
     allowed = (fleets.replicas <= most).all(axis=1)
     rates, priorities = np.array([[one.arrival_rate_rps, one.priority] for one in services]).reshape(-1, 2).T
@@ -51,9 +57,12 @@ def best_plan(problem: Problem) -> Best:
     return Best(float(weight[best]), float(missing[best]), float(fleets.cost[allowed][best]))
 
 
-def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
+def _of_type(problem: Problem, gpu_type: str, count: int, more: Fleets | None) -> Fleets:
     """Every multiset of at most `count` patterns."""
-    capacity, replicas, cost = _needed(_each(problem, gpu_type))
+    each = _each(problem, gpu_type)
+    if more is not None:
+        each = Fleets(*(np.concatenate(pair) for pair in zip(each, more, strict=True)))
+    capacity, replicas, cost = _needed(each)
     chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
     chosen = chosen.reshape(-1, count)
     return Fleets(capacity[chosen].sum(axis=1), replicas[chosen].sum(axis=1), cost[chosen].sum(axis=1))
