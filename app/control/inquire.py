@@ -8,7 +8,7 @@ from solvers.joint.alternatives import Neighbourhood
 from solvers.joint.explain import explain_gpus
 from solvers.joint.explanation import Alternative
 from solvers.joint.prices import relax
-from solvers.joint.relieve import tested_reliefs
+from solvers.joint.relieve import solved_reliefs
 from solvers.plan import GpuPlan
 
 MOST_ALTERNATIVES = 4
@@ -34,5 +34,5 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
         return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
 
     gpus = explain_gpus(problem, plan, prices, most=MOST_KINDS, alternatives=alternatives)
-    reliefs = tested_reliefs(problem, plan, prices, base, is_over=over(1.0))
+    reliefs = solved_reliefs(problem, plan, prices, base, is_over=over(1.0))
     return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])

@@ -187,13 +187,14 @@ def _worth_beside(tables: Tables, mode: Mode, rest: Sequence[int], valuation: Va
 def _earned(
     tables: Tables, mode: Mode, items: Numbers, count: int, pressure: Reals, valuation: Valuation
 ) -> tuple[Reals, npt.NDArray[np.bool_]]:
-    """(K,) what candidates earn among so many replicas under (K,) pressures, and whether they meet their SLOs."""
+    """(K,) what candidates earn among so many replicas under (K,) pressures, and whether they may be there."""
     duration_ms = mode.alone_ms[items] + mode.launch_ms[items] * mode.launch_factor[count]
     duration_ms = duration_ms + mode.growth_ms[items] * pressure
     utilisation = _utilisation(tables.law, mode.law[items], mode.slo_ms[items] / duration_ms)
     carried = np.minimum(1000.0 * mode.batch[items] / duration_ms * utilisation, tables.rate[mode.service[items]])
     service = mode.service[items]
-    return valuation.per_rps[service] * carried + valuation.per_replica[service], utilisation > 0.0
+    meets = (utilisation > 0.0) | mode.may_idle[items]
+    return valuation.per_rps[service] * carried + valuation.per_replica[service], meets
 
 
 def _utilisation(law: Law, rows: Numbers, ratios: Reals) -> Reals:

@@ -82,6 +82,18 @@ class Company:
         found.sort(key=lambda binding: (-binding.replicas, binding.rule))
         return (*found, *self._of_service(plan, service))
 
+    def types_held_by(self, plan: Plan, rule: Rule) -> set[str]:
+        """GPU types on which a limit keeps some replica from carrying more, or another one from coming."""
+        return {
+            gpu.gpu_type
+            for gpu in plan.gpus
+            if self.seats(gpu) is not None
+            and (
+                any(use.rule == rule and use.is_full for use in self.uses(gpu))
+                or any(held == rule for replica in gpu.replicas for held, _ in self._held_by(gpu, replica))
+            )
+        }
+
     def _held_by(self, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[tuple[Rule, str]]:
         seats = self.seats(gpu)
         if seats is None:

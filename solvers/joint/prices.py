@@ -13,7 +13,7 @@ dividing by w turns prices into weighted requests per second: what one GPU more 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from solvers.problem import Problem
 
 _NOTHING = 1e-6
 """Of a service's rate: a shortage below it is rounding."""
+_RAISE, _RAISES = 20.0, 3
+"""Factor by which shortage prices are raised where something is short, and how often at most."""
 _DIGITS = 9
 """Decimals of prices; what is below is rounding of the linear program."""
 
@@ -80,7 +82,14 @@ def relax(problem: Problem, *, start: Plan | None = None, is_over: Callable[[], 
         patterns = patterns_of(problem, tables, start)
         columns.add(patterns)
         begin = [columns.number(pattern) for pattern in patterns]
-    relaxation = generate(tables, demand, Pricer(tables), columns, start=begin, is_over=is_over)
+    pricer = Pricer(tables)
+    relaxation = generate(tables, demand, pricer, columns, start=begin, is_over=is_over)
+    for _ in range(_RAISES):
+        if problem.objective == "max_goodput" or is_over() or not _short(demand, relaxation).any():
+            break
+        # Until no money that can be saved outweighs what is short.
+        demand = replace(demand, shortage_price=_RAISE * demand.shortage_price)
+        relaxation = generate(tables, demand, pricer, columns, start=relaxation.columns, is_over=is_over)
     return Relaxed(problem=problem, tables=tables, demand=demand, columns=columns, relaxation=relaxation)
 
 

@@ -31,7 +31,7 @@ class _Question:
     problem: Problem
 
 
-def tested_reliefs(
+def solved_reliefs(
     problem: Problem, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
 ) -> tuple[Relief, ...]:
     """The same with the most promising ones solved again while there is time; those that save nothing are left out.
@@ -67,7 +67,7 @@ def _questions(problem: Problem, plan: Plan, prices: Prices, hopes: Sequence[Rel
 
 def _caps(problem: Problem, plan: Plan) -> Iterator[_Question]:
     """Of the types on which some replica of the plan is held back by the watts."""
-    for name in sorted(_short_of_watts(problem, plan)):
+    for name in sorted(Company(problem).types_held_by(plan, "power")):
         cap_w = problem.gpu_type(name).power_cap_w
         words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
         types = tuple(
@@ -75,15 +75,6 @@ def _caps(problem: Problem, plan: Plan) -> Iterator[_Question]:
         )
         relief = Relief(kind="power_cap", subject=name, words=words, saving=0.0, basis="relaxation")
         yield _Question(relief=relief, problem=replace(problem, gpu_types=types))
-
-
-def _short_of_watts(problem: Problem, plan: Plan) -> set[str]:
-    company = Company(problem)
-    return {
-        gpu.gpu_type
-        for gpu in plan.gpus
-        if company.seats(gpu) is not None and any(use.rule == "power" and use.is_full for use in company.uses(gpu))
-    }
 
 
 def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
