@@ -7,7 +7,7 @@ are cut into slices know no pressure and are priced by `slices_pricing`.
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from itertools import repeat
+from copy import copy
 
 import numpy as np
 
@@ -32,11 +32,14 @@ class Pricer:
     def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
         self._tables = tables
         self._pool = pool
-        services = len(tables.rate)
-        self._cells = [
-            _ModeCells(mode, tables.law, services) if slicing is None else SliceCells(mode, tables.law, slicing)
-            for mode, slicing in zip(tables.modes, tables.slicing or repeat(None), strict=False)
-        ]
+        # Made when they are needed first: not every problem comes to be priced.
+        self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
+
+    def on(self, pool: Executor | None) -> "Pricer":
+        """The same cells, priced on the threads of an executor."""
+        other = copy(self)
+        other._pool = pool
+        return other
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
@@ -50,7 +53,18 @@ class Pricer:
             for number, mode in enumerate(self._tables.modes)
         ]
         run = map if self._pool is None else self._pool.map
-        return list(run(_price, range(len(tasks)), tasks, self._cells))
+        return list(run(self._price, range(len(tasks)), tasks))
+
+    def _price(self, number: int, task: Task) -> Priced:
+        cells = self._cells[number]
+        if cells is None:
+            slicing = self._tables.slicing[number] if self._tables.slicing else None
+            if slicing is None:
+                cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
+            else:
+                cells = SliceCells(task.mode, task.law, slicing)
+            self._cells[number] = cells
+        return cells.price(number, task)
 
 
 class _ModeCells:
@@ -91,10 +105,6 @@ def make_scratch(mode: Mode, services: int) -> Scratch:
         # Of each cell on the way down those candidates that its halves begin with.
         pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
     )
-
-
-def _price(number: int, task: Task, cells: _ModeCells | SliceCells) -> Priced:
-    return cells.price(number, task)
 
 
 def _edges(mode: Mode) -> Reals:

@@ -14,9 +14,9 @@ limits still hold, watts cost no more, the other replicas meet less pressure and
 execution time rises), and j carries no less than i did. So patterns of undominated candidates are as good as all.
 
 What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
-every number of replicas: what j carries at P_{k+1} is no less than what i carries at P_k. Between the two, j carries no
-less than at the upper knot and i no more than at the lower. That loses little, because whoever carries the whole rate
-carries no more than it: with many batches and small rates nine in ten go.
+every number of replicas that launch delays tell from others: what j carries at P_{k+1} is no less than what i carries
+at P_k. Between the two, j carries no less than at the upper knot and i no more than at the lower. That loses little,
+because whoever carries the whole rate carries no more than it: with many batches and small rates nine in ten go.
 """
 
 from collections.abc import Mapping
@@ -203,10 +203,7 @@ def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
     """The mode without dominated candidates, but with all that run now: staying costs no migration."""
     if len(mode.service) == 0:
         return mode
-    knots = np.linspace(0.0, _most_pressure(mode), _KNOTS)
-    # (C, N, K): company of none has no pressure, so its knots are all the same.
-    replicas = np.arange(1, mode.most_replicas + 1)
-    carried = _carried(mode, law, rate, np.where(replicas[:, None] > 1, knots, 0.0))
+    carried = _carried(mode, law, rate, *_companies(mode))
     dominated = find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
         np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
@@ -217,6 +214,16 @@ def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
     return mode._replace(**{name: getattr(mode, name)[kept] for name in _COLUMNS})
 
 
+def _companies(mode: Mode) -> tuple[Reals, Reals]:
+    """(N,) launch factors and (N, K) knots of pressure of every company that can be told from others: none first."""
+    pressure = _most_pressure(mode)
+    knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
+    alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
+    if pressure <= 0.0:
+        others = others[others != alone]
+    return np.append(alone, others), np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
+
+
 def _most_pressure(mode: Mode) -> float:
     """What no neighbours exceed: by the number of replicas and by SM steps."""
     heaviest = np.zeros(int(mode.service[-1]) + 1)
@@ -225,12 +232,15 @@ def _most_pressure(mode: Mode) -> float:
     return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
 
 
-def _carried(mode: Mode, law: Law, rate: Reals, pressure: Reals) -> Reals:
-    """(C, N, K) rps of its service's rate that each candidate carries among 1..N replicas; pressure: (N, K)."""
+def _carried(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
+    """(C, N, K) rps of its service's rate that each candidate carries in N companies.
+
+    launch_factor: (N,), pressure: (N, K).
+    """
     carried = np.zeros((len(mode.service), *pressure.shape))
     for row in np.unique(mode.law):
         own = np.flatnonzero(mode.law == row)[:, None, None]
-        launch_ms = mode.launch_ms[own] * mode.launch_factor[1:, None]
+        launch_ms = mode.launch_ms[own] * launch_factor[:, None]
         duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
         utilisation = np.interp(mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0)
         most = 1000.0 * mode.batch[own] / duration_ms * utilisation
