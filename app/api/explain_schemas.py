@@ -66,19 +66,13 @@ class PatternReplicaView(View):
     arrival_rate_rps: float = Field(description="What it could carry")
 
 
-class PatternView(View):
-    """A GPU that might have been."""
-
-    gpu_type: str
-    clock_mhz: float
-    replicas: list[PatternReplicaView]
-
-
 class AlternativeView(View):
     """Another use of one GPU that was not chosen."""
 
     change: ChangeKind
-    gpu: PatternView
+    gpu_type: str
+    clock_mhz: float
+    replicas: list[PatternReplicaView]
     price: float
     earns: float
     loss: float = Field(description="By how much a plan gets dearer with it, in `price_unit`")

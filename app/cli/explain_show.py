@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.cli.client import Document, dig, documents, number, text
+from app.cli.client import Document, documents, number, text
 from app.cli.diff import show_changes
 from app.cli.output import BAD, FAINT, WARN, Cell, Cells, Heading, amount, count, plain, show_line, show_table, usd
 
@@ -162,7 +162,9 @@ def _show_gpu(gpu: Document, unit: str) -> None:
         show_line(Cell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
     full = [RULES[text(use, "rule")] for use in documents(gpu.get("uses")) if use.get("is_full")]
     uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
-    show_line(f"  {uses}{'; full: ' + ', '.join(full) if full else ''}")
+    show_line(f"  uses {uses}")
+    if full:
+        show_line(f"  full: {', '.join(full)}")
     rows = [
         (
             f"  {text(each, 'service')}",
@@ -207,12 +209,11 @@ def _shown_loss(loss: float, unit: str) -> bool:
 
 
 def _pattern(alternative: Document) -> str:
-    gpu = dig(alternative, "gpu")
-    replicas = documents(dig(gpu, "replicas"))
+    replicas = documents(alternative.get("replicas"))
     runs = " + ".join(
         f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}" for each in replicas
     )
-    return f"{text(gpu, 'gpu_type')} {plain(dig(gpu, 'clock_mhz'))} MHz: {runs}"
+    return f"{text(alternative, 'gpu_type')} {plain(alternative.get('clock_mhz'))} MHz: {runs}"
 
 
 def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:

@@ -91,6 +91,9 @@ def what_if(
     )
     if not suggest and not flags.is_any():
         raise typer.BadParameter(f"ask something: {', '.join(FLAGS.values())}, or --suggest")
+    if problem is None and time_limit > MOST_SERVER_S:
+        words = f"a control plane plans for at most {MOST_SERVER_S:g} s; a Problem file may take longer"
+        raise typer.BadParameter(words, param_hint="'--time-limit'")
     if problem is not None:
         answer = _of_file(problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit)
     else:
@@ -108,7 +111,7 @@ def _of_server(
     body: Document = {
         "scenarios": scenarios,
         "suggest": suggest,
-        "time_limit_s": min(time_limit, MOST_SERVER_S),
+        "time_limit_s": time_limit,
         **({"policy": policy} if policy else {}),
     }
     with Api(surroundings_of(context)) as api:
@@ -179,7 +182,7 @@ def _entry(path: Path) -> tuple[str, object]:
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, InvalidInput) as error:
-        hint = "write it as an entry of the Problem's services: name, network, slo_ms, percentile, arrival_rate_rps"
+        hint = "as in the Problem's services: name, network, slo_ms, percentile, arrival_rate_rps, priority, …"
         raise CliError(f"{path}: {error}", hint=hint) from error
     return service.name, service
 

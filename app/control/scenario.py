@@ -134,8 +134,9 @@ def _gpu_type(gpu_type: GpuType, scenario: Scenario, where: str) -> GpuType:
 def _check_names(names: Collection[str], known: Collection[str], what: str, at: str) -> None:
     for name in names:
         if name not in known:
-            close = get_close_matches(name, known, n=1, cutoff=0.6)
-            guess = f"did you mean {close[0]}? " if close else ""
+            lowered = {each.lower(): each for each in known}
+            close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+            guess = f"did you mean {lowered[close[0]]}? " if close else ""
             there = f"there are {', '.join(known)}" if known else "there is none"
             raise InvalidInput(at, f"no {what} is called {name!r}; {guess}{there}")
 

@@ -48,10 +48,10 @@ class Neighbourhood:
         """The best of every kind of change, to every GPU type, least loss first; at most so many."""
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):
-            key = found.change, found.gpu.gpu_type
+            key = found.change, found.gpu_type
             if key not in best or found.loss < best[key].loss:
                 best[key] = found
-        return tuple(sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu.gpu_type))[:most])
+        return tuple(sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu_type))[:most])
 
     def _steps(self, gpu: GpuPlan) -> Iterator[Alternative]:
         """Single changes; none of a GPU that breaks a rule."""
@@ -111,32 +111,31 @@ class Valuation:
     def alternative(self, change: ChangeKind, pattern: Pattern) -> Alternative:
         """A pattern as an alternative, with all the rate that it can carry."""
         column = make_column(self._tables, pattern)
+        mode = self._tables.modes[pattern.mode]
         return Alternative(
             change=change,
-            gpu=self._gpu_plan(column),
+            gpu_type=self._problem.gpu_types[mode.gpu_type].name,
+            clock_mhz=mode.clock_mhz,
+            replicas=tuple(self._replicas(column)),
             price=self.price(column),
             earns=self.earns(column),
             loss=self.loss(column),
         )
 
-    def _gpu_plan(self, column: Column) -> GpuPlan:
+    def _replicas(self, column: Column) -> Iterator[ReplicaPlan]:
         mode = self._tables.modes[column.pattern.mode]
         gpu_type = self._problem.gpu_types[mode.gpu_type].name
-        replicas = []
         for item, number, capacity in zip(column.pattern.items, column.service.tolist(), column.capacity, strict=True):
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
             assert points is not None, "a candidate has operating points"
             row = points.rows[int(mode.row[item])]
-            replicas.append(
-                ReplicaPlan(
-                    service=service.name,
-                    sm_percent=row.sm_percent,
-                    batch=row.batch,
-                    arrival_rate_rps=SAFE * min(float(capacity), service.arrival_rate_rps),
-                )
+            yield ReplicaPlan(
+                service=service.name,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                arrival_rate_rps=SAFE * min(float(capacity), service.arrival_rate_rps),
             )
-        return GpuPlan(gpu_type=gpu_type, clock_mhz=mode.clock_mhz, replicas=tuple(replicas))
 
 
 def _single_changes(tables: Tables, pattern: Pattern, valuation: Valuation) -> Iterator[tuple[ChangeKind, Pattern]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from solvers.outcome import PriceUnit
-from solvers.plan import GpuPlan
+from solvers.plan import GpuPlan, ReplicaPlan
 
 Rule = Literal["slo", "sm", "memory", "power", "replicas_per_gpu", "stock", "min_replicas", "max_replicas"]
 """What can keep a service from less, or cheaper, GPUs. The contract's rules, `replicas` split in three."""
@@ -60,13 +60,20 @@ class Alternative:
     """Another use of one GPU that was not chosen; replicas are given the rate that they could carry."""
 
     change: ChangeKind
-    gpu: GpuPlan
+    gpu_type: str
+    clock_mhz: float
+    replicas: tuple[ReplicaPlan, ...]
     price: float
     """What a GPU of it costs, energy included."""
     earns: float
     """What its replicas are worth at the prices."""
     loss: float
     """Price + what the stock is worth − earnings: by how much a plan gets dearer with it; ≥ 0 but for rounding."""
+
+    @property
+    def gpu(self) -> GpuPlan:
+        """A GPU of it, as part of a plan."""
+        return GpuPlan(gpu_type=self.gpu_type, clock_mhz=self.clock_mhz, replicas=self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,45 @@ def test_an_explanation_says_what_limits_each_service(seen: Api) -> None:
     assert seen.get("plans/3/explain")["summary"].endswith(": nothing would change")
 
 
+def _planned_jointly(api: Api) -> int:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "joint"}}
+    api.put("policies/default", policy)
+    outcome = api.tick()
+    assert outcome.state == "target" and outcome.plan_id is not None
+    return outcome.plan_id
+
+
+def test_a_joint_plan_keeps_its_prices_and_is_explained_without_solving_again(api: Api) -> None:
+    told = api.get(f"plans/{_planned_jointly(api)}/explain")
+    assert told["price_unit"] == "usd_per_hour"
+    chat = next(entry for entry in told["services"] if entry["service"] == "chat")
+    assert chat["worth_per_rps"] > 0.0 and chat["bindings"]
+    assert [entry["gpu_type"] for entry in told["gpu_types"]] == ["T4"]
+    (gpu, *_) = told["gpus"]
+    assert gpu["price"] > 0.0 and gpu["replicas"][0]["earns"] > 0.0 and gpu["alternatives"] == []
+    assert told["moves"]["replicas_started"] > 0
+    assert told["lower_bound_usd_per_hour"] <= told["cost_usd_per_hour"]
+
+
+def test_a_thorough_explanation_has_alternatives_also_of_a_plan_without_prices(seen: Api) -> None:
+    plain = seen.get("plans/2/explain")
+    assert plain["price_unit"] is None and plain["gpus"] == []
+    told = seen.get("plans/2/explain?thorough=true&time_limit_s=20")
+    assert told["price_unit"] == "usd_per_hour"
+    alternatives = [one for gpu in told["gpus"] for one in gpu["alternatives"]]
+    assert alternatives and all(one["loss"] >= -1e-3 for one in alternatives)
+    assert seen.call("GET", "plans/2/explain?thorough=true", token="a-viewer").status_code == 403
+    assert seen.call("GET", "plans/2/explain?thorough=true&time_limit_s=90").status_code == 422
+
+
+def test_a_bound_token_sees_gpus_of_its_own_services_only(api: Api) -> None:
+    plan_id = _planned_jointly(api)
+    api.add_token("bound", "viewer", ("team-a",))
+    told = api.call("GET", f"plans/{plan_id}/explain", token="bound").json()
+    assert "chat" not in str({name: value for name, value in told.items() if name != "summary"})
+    assert (told["moves"], told["gpu_types"]) == (None, [])
+
+
 def test_a_bound_token_gets_the_explanation_of_its_own_services_only(seen: Api) -> None:
     text = seen.call("GET", "plans/2/explain", token="a-viewer").text
     assert "search" in text and "chat" not in text
@@ -188,6 +227,63 @@ def test_a_what_if_takes_services_that_do_not_exist(api: Api) -> None:
     assert [entry["service"] for entry in told["demands"]] == ["chat", "new"]
     assert {change["service"] for change in told["changes"]} == {"chat", "new"}
     assert api.call("GET", "services/new").status_code == 404
+
+
+def test_scenarios_are_planned_each_by_itself_and_ranked_against_today(api: Api) -> None:
+    api.tick()
+    before = api.get("plans")
+    scenarios = [
+        {"demand_factor": {"all": 4.0}},
+        {"gpus": {"T4": 1}},
+        {"name": "cheaper", "price_usd_per_hour": {"T4": 0.1}},
+        {"slo_ms": {"chat": 500}, "without": ["search"]},
+        {"services": [service("new")], "demand_rps": {"new": 30.0}},
+    ]
+    wanted = {"scenarios": scenarios, "policy": "joint", "time_limit_s": 20}
+    told = api.call("POST", "plans/preview", wanted, token="operator").json()
+    today, answers = told["today"], told["answers"]
+    assert (today["question"], today["difference_usd_per_hour"]) == ("as it is", 0.0)
+    assert {answer["question"] for answer in answers} == {
+        "all demand × 4",
+        "+1 T4",
+        "cheaper",
+        "SLO of chat 500 ms, without search",
+        "demand of new 30 rps, with new",
+    }
+    served = [answer["cost_usd_per_hour"] for answer in answers if not answer["unserved_percent"]]
+    assert served == sorted(served)
+    by_name = {answer["question"]: answer for answer in answers}
+    assert by_name["+1 T4"]["difference_usd_per_hour"] <= 1e-9
+    assert by_name["all demand × 4"]["difference_usd_per_hour"] >= 0.0
+    assert all(sum(answer["gpus"].values()) > 0 for answer in answers)
+    assert api.get("plans") == before
+
+
+def test_no_scenario_has_no_answer_and_suggestions_have(api: Api) -> None:
+    plain = api.call("POST", "plans/preview", {}).json()
+    assert (plain["today"], plain["answers"]) == (None, [])
+    asked = api.call("POST", "plans/preview", {"suggest": True, "policy": "hetsev_greedy"}).json()
+    assert {"+1 T4", "-1 T4", "all demand × 1.2"} <= {answer["question"] for answer in asked["answers"]}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "pointer"),
+    [
+        ({"gpus": {"t4": 1}}, "/scenarios/1/gpus"),
+        ({"gpus": {"T4": -9}}, "/scenarios/1/gpus"),
+        ({"demand_factor": {"caht": 2}}, "/scenarios/1/demand_factor"),
+        ({"slo_ms": {"chat": 0}}, "/scenarios/1/slo_ms/chat"),
+        ({"without": ["nobody"]}, "/scenarios/1/without"),
+        (
+            {"services": [service("new", gpu_types={"allowed": ["T5"]})]},
+            "/scenarios/1/services/0/spec/gpu_types/allowed",
+        ),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_named(api: Api, scenario: object, pointer: str) -> None:
+    answer = api.call("POST", "plans/preview", {"scenarios": [{}, scenario]})
+    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json")
+    assert answer.json()["errors"][0]["pointer"] == pointer
 
 
 @pytest.mark.parametrize(

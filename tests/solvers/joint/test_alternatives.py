@@ -10,6 +10,7 @@ from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
 from solvers.joint.alternatives import Neighbourhood
 from solvers.joint.explain import explain_gpus
+from solvers.joint.explanation import Alternative
 from solvers.joint.prices import relax
 from solvers.joint.solve import solve
 from solvers.outcome import Budget, Prices
@@ -77,7 +78,7 @@ def test_single_changes_are_the_best_of_their_kind() -> None:
     for problem, plan, prices in cases():
         search = Neighbourhood(problem, plan, prices)
         for gpu in plan.gpus:
-            by_kind = {one.change: one for one in search.alternatives(gpu, 99)}
+            by_kind: dict[str, Alternative] = {one.change: one for one in search.alternatives(gpu, 99)}
             for change, changed in (("partner", partners), ("share", shares), ("more", additions), ("fewer", removals)):
                 losses = [loss(problem, one, prices) for one in changed(problem, gpu) if is_useful(problem, one)]
                 if not losses:

@@ -42,11 +42,12 @@ def test_two_halves_hold_each_other_back_by_their_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "rule"), [({"memory_mib": 20_000.0}, "memory"), ({"power_w": 170.0}, "power")], ids=["memory", "power"]
+    ("larger", "rule"),
+    [(HALVES[1]._replace(memory_mib=20_000.0), "memory"), (HALVES[1]._replace(power_w=170.0), "power")],
+    ids=["memory", "power"],
 )
-def test_the_resource_that_a_larger_share_lacks_is_named(changes: dict[str, float], rule: str) -> None:
-    rows: tuple[OperatingPoint, ...] = (HALVES[0], HALVES[1]._replace(**changes))
-    problem = a_problem(a_service(rate_rps=40.0), rows=rows, types=(a_type(power_cap_w=200.0),))
+def test_the_resource_that_a_larger_share_lacks_is_named(larger: OperatingPoint, rule: str) -> None:
+    problem = a_problem(a_service(rate_rps=40.0), rows=(HALVES[0], larger), types=(a_type(power_cap_w=200.0),))
     assert rules(problem, a_plan(a_replica())) == [rule]
 
 
