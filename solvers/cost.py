@@ -36,10 +36,14 @@ def migration_cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
 
     0 when the problem has no current plan. A replica that only stops is free.
     """
+    return problem.migration_cost_usd_per_hour * started(problem, plan)
+
+
+def started(problem: Problem, plan: Plan) -> int:
+    """Replicas that do not run yet; 0 when the problem has no current plan."""
     if problem.current is None:
-        return 0.0
-    started = _replica_counts(plan) - _replica_counts(problem.current)
-    return problem.migration_cost_usd_per_hour * started.total()
+        return 0
+    return (_replica_counts(plan) - _replica_counts(problem.current)).total()
 
 
 def served_weight(problem: Problem, plan: Plan) -> float:

@@ -131,8 +131,26 @@ def _no_time_passes() -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stability:
+    """How willing a policy is to rearrange what runs for the sake of cost. What demand needs is served at once.
+
+    The default minimises cost and migration cost as the contract states them, whatever it takes.
+    """
+
+    hysteresis: float = 0.0
+    """Fraction of the cost, 0 to 1, that a rearrangement must save beyond the price of its starts."""
+    move_budget: float = 1.0
+    """Replicas that one plan may start to save cost, as a fraction of those that run; a few are always allowed."""
+    min_dwell_s: float = 0.0
+    """Seconds for which an arrangement stays before it may be rearranged to save cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How long a policy may think. Work units decide where a solver has them; seconds are the last resort."""
+    """How long a policy may think, and how much it may move.
+
+    Work units decide where a solver has them; seconds are the last resort.
+    """
 
     seconds: float = 1.0
     """Wall-clock limit of the whole plan."""
@@ -142,6 +160,7 @@ class Budget:
     threads: int = 1
     elapsed: Callable[[], float] = _no_time_passes
     """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
+    stability: Stability = Stability()
 
     def remaining_s(self) -> float:
         """Seconds left of the wall-clock limit, never negative."""

@@ -1,17 +1,17 @@
 """Between plans and columns: how many GPUs run which pattern, as a Plan, and a running plan as patterns."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
+from solvers.joint.candidates import Candidates
 from solvers.joint.columns import Column, Columns
 from solvers.joint.pricing import Pattern
 from solvers.joint.tables import Mode, Reals, Tables
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
 from solvers.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.rows import CLOCK_TOLERANCE_MHZ, OperatingRows
 from solvers.state import GpuType
 
 SAFE = 1.0 - 1e-9
@@ -54,59 +54,7 @@ def totals(used: list[tuple[Column, int]], services: int) -> tuple[Reals, Reals]
 
 def patterns_of(problem: Problem, tables: Tables, plan: Plan) -> Counter[Pattern]:
     """GPUs by pattern, of a plan; those are left out that run anything that is no candidate (any more)."""
-    rows, found = _CandidateIndex(problem, tables), Counter[Pattern]()
-    for gpu in plan.gpus:
-        pattern = rows.pattern(gpu)
-        if pattern is not None:
-            found[pattern] += gpu.count
-    return found
-
-
-class _CandidateIndex:
-    """Finds the candidates of a plan's replicas."""
-
-    def __init__(self, problem: Problem, tables: Tables) -> None:
-        self._problem = problem
-        self._modes = tables.modes
-        self._number = {service.name: number for number, service in enumerate(problem.services)}
-        self._rows = OperatingRows(problem)
-        self._items: dict[int, dict[tuple[int, OperatingPoint], int]] = defaultdict(dict)
-
-    def pattern(self, gpu: GpuPlan) -> Pattern | None:
-        """The pattern that the GPU runs; None when it breaks a rule or a row is no candidate."""
-        for number, mode in enumerate(self._modes):
-            gpu_type = self._problem.gpu_types[mode.gpu_type]
-            if gpu_type.name == gpu.gpu_type and abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ:
-                items = [self._item(number, gpu, replica) for replica in gpu.replicas]
-                known = [item for item in items if item is not None]
-                return Pattern(number, tuple(sorted(known))) if _is_lawful(mode, known, len(items)) else None
-        return None
-
-    def _item(self, number: int, gpu: GpuPlan, replica: ReplicaPlan) -> int | None:
-        service = self._number.get(replica.service)
-        if service is None:
-            return None
-        network = self._problem.services[service].network
-        row = self._rows.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
-        return None if row is None else self._items_of(number).get((service, row))
-
-    def _items_of(self, number: int) -> dict[tuple[int, OperatingPoint], int]:
-        if number not in self._items:
-            mode = self._modes[number]
-            for item, (service, row) in enumerate(zip(mode.service.tolist(), mode.row.tolist(), strict=True)):
-                self._items[number][service, _row(self._problem, mode, service, row)] = item
-        return self._items[number]
-
-
-def _is_lawful(mode: Mode, items: list[int], replicas: int) -> bool:
-    """Whether all replicas are candidates, each of another service, that fit the GPU together."""
-    return (
-        0 < len(items) == replicas <= mode.most_replicas
-        and len(set(mode.service[items].tolist())) == replicas
-        and mode.width[items].sum() <= mode.steps
-        and mode.memory[items].sum() <= mode.memory_mib
-        and mode.power[items].sum() <= mode.power_w
-    )
+    return Candidates(problem, tables).patterns_of(plan)
 
 
 def _row(problem: Problem, mode: Mode, service: int, row: int) -> OperatingPoint:

@@ -1,7 +1,6 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,20 +10,17 @@ import numpy as np
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.joint.bounds import whole_gpus
 from solvers.joint.branch import Incumbent, branch
-from solvers.joint.change import change
-from solvers.joint.columns import Columns, single_patterns
+from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
-from solvers.joint.decode import decode, patterns_of
-from solvers.joint.generate import Relaxation, generate
+from solvers.joint.decode import decode
+from solvers.joint.generate import PHASES, Phase, Relaxation, generate
 from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
 from solvers.joint.master import Demand
-from solvers.joint.pool import Pool
 from solvers.joint.prices import prices_of
-from solvers.joint.pricing import Pattern, Pricer
+from solvers.joint.pricing import Pricer
 from solvers.joint.prune import prune
-from solvers.joint.residual import Kit
-from solvers.joint.tables import Tables, make_tables
-from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
+from solvers.joint.tables import Tables
+from solvers.joint.warm import Warm
 from solvers.outcome import Budget, Prices, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem
@@ -33,6 +29,7 @@ TECHNIQUE = "joint"
 OPTIMAL_GAP = 1e-4
 """Relative gap from which a plan counts as optimal."""
 _METHOD = "column generation"
+_CHANGED = "re-planning"
 
 _RELAXATION_SHARE = 0.5
 """Of the budget; what is left is for whole plans."""
@@ -56,37 +53,58 @@ class JointSolution:
     """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
     served_weight_bound: float
     """No plan's Σ priority · served rps is more, among those that miss no more replicas."""
-    changed: Plan | None = None
-    """The running plan, changed by as little as it takes; None where nothing runs."""
     found_s: float = 0.0
     """Seconds into the budget at which the plan was found; 0 where no time passes."""
     prices: Prices | None = None
     """Of the relaxation; None where there is nothing to serve."""
 
 
-def solve(problem: Problem, budget: Budget) -> tuple[JointSolution, SolveReport]:
-    """The best plan found within the budget, and what the running one can be changed to with few starts.
+def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tuple[JointSolution, SolveReport]:
+    """The best plan found within the budget; what runs now is a place to begin at, and has no other part in it.
 
-    Migration costs choose between the two elsewhere; here they play no part. Optimal means proven to `OPTIMAL_GAP`,
-    both in what is served and, under `min_cost`, in cost; otherwise the status is feasible: a plan always exists.
+    Optimal means proven to `OPTIMAL_GAP`, both in what is served and, under `min_cost`, in cost; otherwise the status
+    is feasible: a plan always exists. `warm` must fit the problem; new columns and duals go into it.
     """
-    tables = make_tables(priced_problem(problem))
-    deadline = Deadline(budget, tables)
-    columns = Columns(tables)
-    columns.add(single_patterns(tables, tables.rate))
-    demand = make_demand(problem, tables, cheapest_rps(tables, columns))
-    if not demand.rate.any() and not demand.fewest.any():
-        return _stated(problem, decode(problem, tables, columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0)
-    patterns = Counter[Pattern]() if problem.current is None else patterns_of(problem, tables, problem.current)
-    columns.add(patterns)
-    running = {columns.number(pattern): count for pattern, count in patterns.items()}
-    with _threads(budget.threads) as pool:
-        search = _Search(problem, tables, demand, Pricer(tables, pool=pool), columns, deadline)
-        return search.run(running, budget.seed)
+    warm = warm if warm is not None else Warm(problem)
+    demand, running = warm.demand(problem), warm.running(problem)
+    with threads(budget.threads) as executor:
+        kit = warm.kit(problem, executor)
+        deadline = Deadline(budget, kit.tables)
+        if not demand.rate.any() and not demand.fewest.any():
+            return _stated(
+                problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
+            )
+        search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
+        start = [*running, *warm.cheapest(demand)]
+        solution, report, relaxation = search.run(start, budget.seed)
+    warm.duals, warm.prices = relaxation.solution.duals, solution.prices
+    return solution, report
+
+
+def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
+    """What the cheapest rounds of column generation prove of a plan that follows every rule, and their prices."""
+    demand = warm.demand(problem)
+    with threads(budget.threads) as executor:
+        kit = warm.kit(problem, executor)
+        search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, Deadline(budget, kit.tables))
+        if not demand.rate.any() and not demand.fewest.any():
+            return _stated(problem, plan, 0.0, served_bound=0.0)
+        solution, report, relaxation = search.judge(plan, warm.cheapest(demand))
+    warm.duals, warm.prices = relaxation.solution.duals, solution.prices
+    return solution, report
+
+
+def unproven(problem: Problem, plan: Plan, warm: Warm) -> tuple[JointSolution, SolveReport]:
+    """A plan with the prices of the last relaxation, and nothing proven of it."""
+    weight = sum(service.priority * service.arrival_rate_rps for service in problem.services)
+    _, report = _stated(problem, plan, 0.0, served_bound=weight, method=_CHANGED)
+    solution = JointSolution(plan=plan, cost_bound=None, served_weight_bound=weight, prices=warm.prices)
+    return solution, replace(report, bound=None)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[Executor | None]:
+def threads(count: int) -> Iterator[Executor | None]:
+    """Threads to price on; None where one is all there is."""
     if count <= 1:
         yield None
         return
@@ -106,12 +124,11 @@ class _Search:
         self._is_proven = False
         self._found_s = 0.0
 
-    def run(self, running: Mapping[int, int], seed: int) -> tuple[JointSolution, SolveReport]:
-        """The best plan found, with what is proven of it, and the running GPUs by column changed as needed."""
-        relaxation = self._relax(list(running))
+    def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport, Relaxation]:
+        """The best plan found, with what is proven of it; `start`: columns to begin with."""
+        relaxation = self._relax(start)
         self._bound = relaxation.bound
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        changed = self._change(relaxation, running) if running else None
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
         over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
         plan = solve_integer(
@@ -128,12 +145,24 @@ class _Search:
         if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
-        return replace(solution, changed=changed, prices=prices), report
+        return replace(solution, prices=prices), report, relaxation
 
-    def _change(self, relaxation: Relaxation, running: Mapping[int, int]) -> Plan:
-        kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
-        counts = change(kit, self._demand, relaxation.solution.duals, running)
-        return decode(self._problem, self._tables, self._columns, counts, policy=TECHNIQUE)
+    def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
+        """What is soon proven of a plan; `start`: columns to begin with."""
+        relaxation = replace(self._relax(start, PHASES[:1]), is_exact=False)
+        self._bound = relaxation.bound
+        unserved = {entry.service: entry for entry in plan.unserved}
+        entries = [unserved.get(service.name) for service in self._problem.services]
+        stated = IntegerPlan(
+            counts={},
+            cost_usd_per_hour=cost_usd_per_hour(self._problem, plan),
+            shortage_rps=np.array([entry.rate_rps if entry else 0.0 for entry in entries]),
+            replicas_missing=np.array([float(entry.replicas_missing) if entry else 0.0 for entry in entries]),
+        )
+        cost_bound, served_bound = self._bounds(stated)
+        solution, report = _stated(self._problem, plan, cost_bound, served_bound=served_bound, method=_CHANGED)
+        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
+        return replace(solution, prices=prices), report, relaxation
 
     def _branch(self, relaxation: Relaxation, plan: IntegerPlan) -> IntegerPlan:
         """The plan that branching leaves, and a better bound (under `min_cost` only where the plan serves all)."""
@@ -173,14 +202,16 @@ class _Search:
         )
         return replace(solution, found_s=self._found_s), report
 
-    def _relax(self, start: Sequence[int]) -> Relaxation:
+    def _relax(self, start: Sequence[int], phases: Sequence[Phase] = PHASES) -> Relaxation:
         """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
 
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
         """
         over = self._deadline.part(_RELAXATION_SHARE)
         for raises_left in range(_RAISES, -1, -1):
-            found = generate(self._tables, self._demand, self._pricer, self._columns, start=start, is_over=over)
+            found = generate(
+                self._tables, self._demand, self._pricer, self._columns, start=start, phases=phases, is_over=over
+            )
             is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.

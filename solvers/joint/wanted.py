@@ -1,10 +1,11 @@
 """What a Problem asks of the master problem: its demand, with prices for what nobody serves."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from solvers.joint.columns import Columns
+from solvers.joint.columns import Column
 from solvers.joint.master import Demand
 from solvers.joint.tables import Reals, Tables
 from solvers.problem import Problem
@@ -30,7 +31,7 @@ def priced_problem(problem: Problem) -> Problem:
     )
 
 
-def cheapest_rps(tables: Tables, columns: Columns) -> Reals:
+def cheapest_rps(tables: Tables, columns: Iterable[Column]) -> Reals:
     """(S,) USD per hour of one rps on the best single replica at hand; infinite where nothing can serve."""
     best = np.full(len(tables.rate), np.inf)
     for column in columns:

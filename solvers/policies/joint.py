@@ -1,22 +1,33 @@
 """Policy `joint`: GPU types, counts, co-location, SM percents, batches and clocks in one optimisation with a bound.
 
-    1. joint     column generation over patterns of whole GPUs, then whole counts (`solvers.joint`)
-    2. change    the running GPUs with as few more as the new rates need, less what is superfluous then
-    3. keep      the running arrangement, with the new rates
-    4. greedy    HetSev's greedy plan, only where the first step ran out of time or broke a rule
+    1. keep      the running GPUs with the new rates, less what is superfluous
+    2. change    the running GPUs with few starts, where they fall short or may be rearranged
+    3. optimise  column generation over patterns of whole GPUs, then whole counts (`solvers.joint`)
+    4. greedy    HetSev's greedy plan, only where the third step ran out of time or broke a rule
 
-The best of these that the checker accepts is the plan: what serves most, then what misses the fewest replicas, then
-what is cheapest with migration. Among equals the running arrangement stays.
+Every plan counts only if the checker accepts it. What demand needs comes first: of the first two, what serves most,
+then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay.
+
+To save cost, the running GPUs are rearranged only as `Stability` allows: not before `min_dwell_s` have passed since
+the last look, by no more starts than `move_budget` beyond those that are needed, and only where that saves more than
+`hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
+second one tells; so on most ticks a plan takes little of its budget.
+
+Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A budget without a limit of
+seconds, as in simulations, neither uses nor leaves warm state: then plans follow from the arguments alone.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
-from solvers.joint.solve import OPTIMAL_GAP, JointSolution, solve
-from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport
+from solvers.cost import cost_usd_per_hour, served_weight, started
+from solvers.joint.change import Changed, change
+from solvers.joint.solve import OPTIMAL_GAP, JointSolution, estimate, solve, threads, unproven
+from solvers.joint.warm import HEADROOM, Warm, keep_warm, take_warm
+from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.plan import Plan
 from solvers.policies import hetsev_greedy
 from solvers.policies.arrange import running_carriers
@@ -25,73 +36,191 @@ from solvers.problem import Problem
 from solvers.state import Json, Observed
 
 NAME = "joint"
+MEMORY_VERSION = 1
+LEAST_MOVES = 8
+"""Starts that the move budget always allows: a fraction of a small fleet would be none."""
 _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6
+_CHANGE_SHARE = 0.5
+"""Of the budget's seconds, until what runs is changed."""
+_LOOK_SHARE = 0.8
+"""Of the budget's seconds, until the search for a fresh arrangement ends; what is left is for rearranging."""
 
 
-class _Draft(NamedTuple):
-    """One plan that might be made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """One plan that might be made, and what it is worth."""
 
     plan: Plan
     status: PlanStatus
     source: str
-
-
-def make_plan(
-    problem: Problem,
-    observed: Observed,
-    memory: Json,  # noqa: ARG001  nothing is remembered
-    budget: Budget,
-) -> tuple[Plan, PlanReport, Json]:
-    """The plan and its report with proven bounds."""
-    solution, step = solve(problem, budget)
-    best = min(_drafts(problem, solution, observed, budget), key=lambda draft: _merit(problem, draft.plan))
-    return best.plan, _report(problem, best, solution, step), None
-
-
-def _drafts(problem: Problem, solution: JointSolution, observed: Observed, budget: Budget) -> Iterator[_Draft]:
-    """Plans that keep every rule; of equals the first is preferred."""
-    carriers = running_carriers(problem)
-    if carriers:
-        kept = route(problem, NAME, carriers, {entry.service: entry.reason for entry in solution.plan.unserved})
-        if not violations(problem, kept):
-            yield _Draft(kept, "kept", "running arrangement, with new rates")
-    if solution.changed is not None:
-        changed = replace(solution.changed, policy=NAME)
-        if not violations(problem, changed):
-            yield _Draft(changed, "feasible", "running arrangement, changed")
-    fresh = replace(solution.plan, policy=NAME)
-    is_valid = not violations(problem, fresh)
-    if is_valid:
-        yield _Draft(fresh, "feasible", "fresh arrangement")
-    if not is_valid or any(entry.reason == "budget" for entry in fresh.unserved):
-        greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
-        yield _Draft(replace(greedy, policy=NAME), "greedy", "greedy arrangement: the optimisation found no better one")
-
-
-def _merit(problem: Problem, plan: Plan) -> tuple[float, int, float]:
+    cost_usd_per_hour: float
+    served_weight: float
+    starts: int
+    merit: tuple[float, int, float]
     """Less is better: unserved share of all weight, missing replicas, cost with migration."""
+
+
+class _Found(NamedTuple):
+    """A draft, and what is proven of plans for the problem."""
+
+    draft: _Draft
+    solution: JointSolution
+    step: SolveReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """What the policy remembers."""
+
+    token: str | None = None
+    looked_s: float | None = None
+    """When a rearrangement was last looked for; None = never."""
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan, its report with proven bounds, and what to remember."""
+    past, is_timed = _past(memory), budget.seconds < math.inf
+    warm = take_warm(past.token, problem) if is_timed else None
+    warm = warm if warm is not None else Warm(problem, headroom=HEADROOM if is_timed else 1.0)
+    if problem.current is None or not problem.current.gpus:
+        found, is_look = _fresh(problem, observed, budget, warm), True
+    else:
+        age_s = math.inf if past.looked_s is None else observed.at_s - past.looked_s
+        may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
+        found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
+    looked_s = observed.at_s if is_look else past.looked_s
+    kept: Json = {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": keep_warm(warm) if is_timed else None}
+    return found.draft.plan, _report(problem, found), kept
+
+
+def _replanned(
+    problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, may_look: bool
+) -> tuple[_Found, bool]:
+    """The plan from what runs, and whether a rearrangement was looked for."""
+    with threads(budget.threads) as executor:
+        changed = change(problem, warm, executor, is_over=_after(budget, _CHANGE_SHARE))
+    needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
+    if needed is None:
+        return _fresh(problem, observed, budget, warm), True
+    if not may_look and changed.is_near:
+        return _Found(needed, *unproven(problem, needed.plan, warm)), False
+    found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
+    if not (may_look and _is_worthwhile(found, budget.stability)):
+        return found, False
+    fresh = _fresh(problem, observed, replace(budget, seconds=_LOOK_SHARE * budget.seconds), warm)
+    drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
+    allowed = (draft for draft in drafts if _is_allowed(draft, needed, problem, budget.stability))
+    best = min(allowed, key=lambda draft: draft.merit, default=needed)
+    return fresh._replace(draft=best), True
+
+
+def _after(budget: Budget, share: float) -> Callable[[], bool]:
+    """Whether that share of the seconds is over."""
+    return lambda: budget.elapsed() >= share * budget.seconds
+
+
+def _rearranged(problem: Problem, budget: Budget, warm: Warm) -> Iterator[_Draft]:
+    """Running arrangements with starts that save cost, at two prices of a start."""
+    for start in (problem.migration_cost_usd_per_hour, None):
+        if problem.migration_cost_usd_per_hour == 0.0 and budget.stability.move_budget >= 1.0:
+            return  # Starts cost nothing: the fresh arrangement is as good as any.
+        with threads(budget.threads) as executor:
+            changed = change(
+                problem,
+                warm,
+                executor,
+                may_rearrange=True,
+                start_usd_per_hour=start,
+                is_over=_after(budget, 1.0),
+            )
+        if changed.changed is not None and changed.is_whole and not violations(problem, changed.changed):
+            yield _draft(problem, changed.changed, "feasible", "running arrangement, rearranged")
+
+
+def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
+    """The running arrangement, kept and changed; of equals the first is preferred."""
+    carriers = running_carriers(problem) if not changed.is_whole else []
+    plans = [
+        (route(problem, NAME, carriers, {}) if carriers else None, "kept", "running arrangement, with new rates"),
+        (changed.kept, "kept", "running arrangement, with new rates"),
+        (changed.changed, "feasible", "running arrangement, changed"),
+    ]
+    for plan, status, source in plans:
+        if plan is not None and plan.gpus and not violations(problem, plan):
+            yield _draft(problem, plan, "kept" if status == "kept" else "feasible", source)
+
+
+def _is_worthwhile(found: _Found, stability: Stability) -> bool:
+    """Whether a search may find what is worth its starts: something is short, or it costs more than it should."""
+    relaxed = found.solution.prices.relaxation_usd_per_hour if found.solution.prices is not None else None
+    if found.draft.plan.unserved or relaxed is None:
+        return True
+    return found.draft.cost_usd_per_hour * (1.0 - stability.hysteresis) >= relaxed
+
+
+def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stability) -> bool:
+    """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
+    if draft.merit[:2] != needed.merit[:2]:
+        return draft.merit < needed.merit
+    running = sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus) if problem.current else 0
+    most = needed.starts + max(LEAST_MOVES, int(stability.move_budget * running))
+    saves = draft.merit[2] < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour
+    return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
+
+
+def _fresh(problem: Problem, observed: Observed, budget: Budget, warm: Warm) -> _Found:
+    """The best plan from nothing."""
+    solution, step = solve(problem, budget, warm=warm)
+    plan = replace(solution.plan, policy=NAME)
+    drafts = []
+    if not violations(problem, plan):
+        drafts.append(_draft(problem, plan, "feasible", "fresh arrangement"))
+    if not drafts or any(entry.reason == "budget" for entry in plan.unserved):
+        greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
+        words = "greedy arrangement: the optimisation found no better one"
+        drafts.append(_draft(problem, replace(greedy, policy=NAME), "greedy", words))
+    return _Found(min(drafts, key=lambda draft: draft.merit), solution, step)
+
+
+def _draft(problem: Problem, plan: Plan, status: PlanStatus, source: str) -> _Draft:
     everything = sum(service.priority * service.arrival_rate_rps for service in problem.services)
-    served = served_weight(problem, plan) / everything if everything > 0.0 else 1.0
+    cost, weight, starts = cost_usd_per_hour(problem, plan), served_weight(problem, plan), started(problem, plan)
+    served = weight / everything if everything > 0.0 else 1.0
     missing = sum(entry.replicas_missing for entry in plan.unserved)
-    return -round(served, _SERVED_DIGITS), missing, round(_whole_cost(problem, plan), _COST_DIGITS)
+    whole = cost + problem.migration_cost_usd_per_hour * starts
+    return _Draft(
+        plan=plan,
+        status=status,
+        source=source,
+        cost_usd_per_hour=cost,
+        served_weight=weight,
+        starts=starts,
+        merit=(-round(served, _SERVED_DIGITS), missing, round(whole, _COST_DIGITS)),
+    )
 
 
-def _whole_cost(problem: Problem, plan: Plan) -> float:
-    return cost_usd_per_hour(problem, plan) + migration_cost_usd_per_hour(problem, plan)
+def _past(memory: Json) -> _Past:
+    if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
+        return _Past()
+    token, looked_s = memory.get("warm"), memory.get("looked_s")
+    return _Past(
+        token=token if isinstance(token, str) else None,
+        looked_s=float(looked_s) if isinstance(looked_s, int | float) else None,
+    )
 
 
-def _report(problem: Problem, draft: _Draft, solution: JointSolution, step: SolveReport) -> PlanReport:
+def _report(problem: Problem, found: _Found) -> PlanReport:
     """The report; a plan that is proven best, migration counted, is optimal wherever it came from."""
-    plan = draft.plan
-    cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
+    draft, solution, step = found
+    cost, weight = draft.cost_usd_per_hour, draft.served_weight
     is_goodput = problem.objective == "max_goodput"
     bound, weight_bound = solution.cost_bound, max(weight, solution.served_weight_bound)
     if bound is not None:
         bound = min(bound, cost) if bound > 0.0 or cost <= 0.0 else None
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
-    cost_gap = _cost_gap(_whole_cost(problem, plan), bound)
+    cost_gap = _cost_gap(cost + problem.migration_cost_usd_per_hour * draft.starts, bound)
     is_optimal = weight_gap <= OPTIMAL_GAP and (is_goodput or (cost_gap is not None and cost_gap <= OPTIMAL_GAP))
     gap = weight_gap if is_goodput else _cost_gap(cost, bound)
     return PlanReport(

@@ -1,0 +1,180 @@
+"""From what runs to what is wanted now, with few starts: the relaxation of moves, then whole GPUs step by step.
+
+    1. relax   the moves of what is left to decide (`moves`), with columns of the pool and new ones priced for just that
+    2. fix     whole parts; then GPUs that would keep a good part of themselves, then the largest fractions of new ones
+    3. repeat  until nothing is wanted any more; prune what is superfluous
+
+The first step decides on nearly all GPUs, and costs nearly all that the result is dearer than its relaxation.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.joint.candidates import NO_KIND
+from solvers.joint.dive import complete_greedily
+from solvers.joint.kernels.nouns import Effort
+from solvers.joint.master import Demand, Duals
+from solvers.joint.moves import Left, MoveProgram, Moves, MoveSolution, price_moves, reduced_costs
+from solvers.joint.prune import prune
+from solvers.joint.residual import carried, is_met, rest_of
+
+_WHOLE = 1e-6
+"""A count this near below a whole number is taken for that number."""
+_KEEP_UP = 0.2
+"""A fraction of a GPU that is worth keeping: it runs already, and pruning removes what turns out superfluous."""
+_LEAST_KEPT_USE = 0.5
+"""Of its worth: a GPU that others leave less to do is not kept for now."""
+_STEP = 0.35
+"""Of the GPUs that are left, at most so many new ones are rounded up at a time."""
+_NEARLY_WHOLE = 0.9
+"""Beside whole parts, new ones are only rounded up from here on."""
+_LEAST_USE = 0.95
+"""Of its worth: a new GPU that those just rounded up leave less to do waits for the next step."""
+_COLUMNS = 300
+"""Columns that a step begins with, beside those in use."""
+_MORE_COLUMNS = 60
+_POOL_ROUNDS = 4
+_LEAST_GAIN = 1e-6
+"""USD per hour."""
+_CHEAP = Effort(2, 0, 0, 2e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wish:
+    """What is asked of one re-planning."""
+
+    demand: Demand
+    keeps: Mapping[int, int]
+    """Column number → running GPUs that may keep their pattern or be given up."""
+    fixed: Mapping[int, int]
+    """Column number → running GPUs that go on in any case, within stock and most replicas."""
+    start: Sequence[int]
+    """Columns to begin with, for new GPUs."""
+
+
+def replan(moves: Moves, wish: Wish, is_over: Callable[[], bool]) -> dict[int, int]:
+    """The GPUs by column for the demand; when it is over, what is left is completed greedily."""
+    kit, demand = moves.kit, wish.demand
+    fixed = Counter(wish.fixed)
+    found: MoveSolution | None = None
+    while True:
+        taken = carried(kit.tables, kit.columns, fixed)
+        left = _left(moves, rest_of(demand, kit.tables, taken), fixed - Counter(wish.fixed), wish)
+        if is_met(left.demand):
+            break
+        if is_over() and found is not None:
+            fixed = complete_greedily(kit, demand, _duals(found), fixed)
+            break
+        is_first = found is None
+        found = _relax(moves, left, found, wish.start)
+        step = _fixed(moves, left, found, is_first=is_first)
+        if not step:
+            break
+        fixed.update(step)
+    return prune(kit.tables, kit.columns, demand, fixed)
+
+
+def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) -> Left:
+    used = np.zeros(len(moves.running.kinds))
+    for part in (decided, wish.fixed):
+        numbers = list(part)
+        kinds = moves.kinds[np.array(numbers, np.int64)]
+        counts = np.array([float(part[number]) for number in numbers])
+        each = np.broadcast_to(counts[:, None], kinds.shape)
+        np.add.at(used, kinds[kinds != NO_KIND], each[kinds != NO_KIND])
+    left = {number: count - decided.get(number, 0) for number, count in wish.keeps.items()}
+    gpu_type = moves.kit.pool.gpu_type
+    return Left(
+        demand=rest,
+        kinds=np.maximum(moves.running.counts - used, 0.0),
+        keeps={number: count for number, count in left.items() if count > 0 and rest.stock[gpu_type[number]] >= 1.0},
+    )
+
+
+def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequence[int]) -> MoveSolution:
+    """The relaxation of what is left, from the columns of the solution before."""
+    kit = moves.kit
+    program = MoveProgram(moves, left)
+    if before is None:
+        program.use(start)
+    else:
+        costs = reduced_costs(moves, left.demand, before)
+        used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
+        program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
+    found = _with_pool(moves, left, program)
+    priced = price_moves(moves, left.demand, found, _CHEAP)
+    patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
+    kit.columns.add(patterns)
+    moves.sync()
+    return _with_pool(moves, left, program) if program.use(map(kit.columns.number, patterns)) else found
+
+
+def _with_pool(moves: Moves, left: Left, program: MoveProgram) -> MoveSolution:
+    """The optimum with what the pool has to give."""
+    found = program.solve()
+    for _ in range(_POOL_ROUNDS):
+        costs = reduced_costs(moves, left.demand, found)
+        if not program.use(moves.kit.pool.cheapest(costs, _MORE_COLUMNS, below=-_LEAST_GAIN)):
+            break
+        found = program.solve()
+    return found
+
+
+def _fixed(moves: Moves, left: Left, found: MoveSolution, *, is_first: bool) -> Counter[int]:
+    """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
+    whole = np.floor(found.counts + _WHOLE)
+    fractions = np.maximum(found.counts - whole, 0.0)
+    taking = _Taking(moves, left, found)
+    for at in np.flatnonzero(whole > 0.0):
+        taking.take(int(found.numbers[at]), float(whole[at]))
+    has_whole = bool(taking.plan)
+    ups_left = max(1, int(_STEP * fractions.sum()))
+    for at in np.argsort(-fractions, kind="stable"):
+        fraction, number = float(fractions[at]), int(found.numbers[at])
+        if fraction <= _WHOLE:
+            break
+        if is_first and at < found.kept and fraction > _KEEP_UP:
+            if taking.use(number) >= _LEAST_KEPT_USE:
+                taking.take(number, 1.0)
+            continue
+        is_next = ups_left > 0 and (not has_whole or fraction >= _NEARLY_WHOLE)
+        if is_next and (not taking.plan or taking.use(number) >= _LEAST_USE):
+            taking.take(number, 1.0)
+            ups_left -= 1
+    return taking.plan
+
+
+class _Taking:
+    """GPUs taken one after the other, with what they leave to do."""
+
+    def __init__(self, moves: Moves, left: Left, found: MoveSolution) -> None:
+        self._columns, self._gpu_type = moves.kit.columns, moves.kit.pool.gpu_type
+        self._wanted, self._rps = left.demand.rate, found.rps
+        self._rate, self._stock = left.demand.rate.copy(), left.demand.stock.copy()
+        self._most = left.demand.most.copy()
+        self.plan: Counter[int] = Counter()
+
+    def take(self, number: int, count: float) -> None:
+        """Take so many GPUs of a column."""
+        column = self._columns[number]
+        self._rate[column.service] = np.maximum(self._rate[column.service] - count * column.capacity, 0.0)
+        self._stock[self._gpu_type[number]] -= count
+        self._most[column.service] -= count
+        self.plan[number] += int(count)
+
+    def use(self, number: int) -> float:
+        """Part of a column's worth that is left to do; 0 where it is not possible any more."""
+        column = self._columns[number]
+        if self._stock[self._gpu_type[number]] < 1.0 or (self._most[column.service] < 1.0).any():
+            return 0.0
+        prices = self._rps[column.service]
+        full = float(prices @ np.minimum(column.capacity, self._wanted[column.service]))
+        now = float(prices @ np.minimum(column.capacity, self._rate[column.service]))
+        return now / full if full > 0.0 else 1.0
+
+
+def _duals(found: MoveSolution) -> Duals:
+    return Duals(rps=found.rps, presence=found.presence, stock=found.stock, replicas_value=0.0)
