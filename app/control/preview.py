@@ -7,7 +7,7 @@ from app.control.forecast import make_demands
 from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide
 from app.control.predict import PlannedPoints, make_problem
-from app.control.scenario import Scenario
+from app.control.scenario import Scenario, words
 from app.control.scenario import changed as changed_problem
 from app.control.store import Snapshot
 from app.control.what_if import FREE_TO_MOVE, Answer, ask
@@ -100,7 +100,7 @@ async def what_if(
     settings, observed = snapshot.settings, observe(snapshot)
     _, _, problem = _problem(snapshot, changes)
     asked = [
-        (question.scenario, _asked(snapshot, changes, problem, question, f"scenarios[{index}]."))
+        (_named(question), _asked(snapshot, changes, problem, question, f"scenarios[{index}]."))
         for index, question in enumerate(questions)
     ]
 
@@ -112,6 +112,15 @@ async def what_if(
 
     is_free = settings.policy in FREE_TO_MOVE
     return await ask(make_plan, problem, asked, suggest=suggest, seconds=seconds, is_free_to_move=is_free)
+
+
+def _named(question: Question) -> Scenario:
+    """The scenario, with the services in its name."""
+    scenario = question.scenario
+    if scenario.name or not question.services:
+        return scenario
+    others = [] if scenario == Scenario() else [words(scenario)]
+    return replace(scenario, name=", ".join([*others, *(f"with {service.name}" for service in question.services)]))
 
 
 def _asked(snapshot: Snapshot, changes: Changes, problem: Problem, question: Question, where: str) -> Problem:
