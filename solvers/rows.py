@@ -55,7 +55,5 @@ class OperatingRows:
         key = (network, gpu_type)
         if key not in self._index:
             points = self._problem.points_of(network, gpu_type)
-            self._index[key] = (
-                {(row.sm_percent, row.batch, row.clock_mhz): row for row in points.rows} if points else {}
-            )
+            self._index[key] = {row[:3]: row for row in points.rows} if points else {}
         return self._index[key]

@@ -7,6 +7,7 @@ each, so that arrays of them can be compared.
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import NamedTuple
 
@@ -114,8 +115,14 @@ class ColumnKinds:
     """(C, N) the kind of every replica of every column, NO_KIND where there are no more; grows with the columns."""
 
     def __init__(self, candidates: Candidates, tables: Tables) -> None:
-        self._of_modes = candidates.kinds
+        self._of_modes: tuple[Kinds, ...] = candidates.kinds
         self._kinds = np.zeros((0, max((mode.most_replicas for mode in tables.modes), default=1)), np.int64)
+
+    def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
+        """Those of some columns, in that order, to grow on their own."""
+        some = copy(self)
+        some._kinds = self._kinds[np.array(numbers, np.int64)]
+        return some
 
     def of(self, columns: Columns) -> Kinds:
         """Those of all columns as they are now."""

@@ -4,15 +4,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.joint.decode import decode
+from solvers.joint.integer import shortage_cost, state_plan
 from solvers.joint.master import Demand
 from solvers.joint.moves import MovePrices, Moves
+from solvers.joint.pool import Pool
 from solvers.joint.prune import prune
 from solvers.joint.replan import Wish, replan
-from solvers.joint.residual import Kit, carried, is_met, rest_of
+from solvers.joint.residual import Kit, carried, rest_of
 from solvers.joint.warm import Warm
 from solvers.plan import Plan
 from solvers.problem import Problem
@@ -34,8 +37,8 @@ _NEAR_GPUS = 24
 class Changed:
     """What can become of the running plan. Both follow every rule; what they leave out is unserved."""
 
-    kept: Plan
-    """The running GPUs less what is superfluous: nothing starts."""
+    kept: Plan | None
+    """The running GPUs less what is superfluous: nothing starts. None where they fall short and `changed` does not."""
     changed: Plan | None
     """With starts, where the kept ones fall short or where the running plan may be rearranged."""
     is_whole: bool
@@ -63,23 +66,66 @@ def change(
     allowed = _allowed(kit, demand, running)
     kept = prune(kit.tables, kit.columns, demand, allowed)
     rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, kept))
-    plan = decode(problem, kit.tables, kit.columns, kept, policy=_NAME)
-    is_whole = problem.current is None or sum(running.values()) == sum(gpu.count for gpu in problem.current.gpus)
-    if is_met(rest) and not may_rearrange:
-        return Changed(kept=plan, changed=None, is_whole=is_whole, is_near=True)
-    is_small = not may_rearrange and ((rest.rate > 0.0) | (rest.fewest > 0.0)).sum() <= _few(demand)
-    keeps = _near(kit, rest, allowed) if is_small else Counter(allowed)
-    running_kinds = warm.candidates.running(problem.current)
-    prices = _prices(problem, kit, allowed, start_usd_per_hour)
-    moves = Moves(kit, warm.candidates, warm.column_kinds, running_kinds, prices)
-    start = warm.cheapest(rest if is_small else demand) or range(len(kit.columns))
-    wish = Wish(demand=demand, keeps=keeps, fixed=Counter(allowed) - keeps, start=start)
-    return Changed(
-        kept=plan,
-        changed=decode(problem, kit.tables, kit.columns, replan(moves, wish, is_over), policy=_NAME),
-        is_whole=is_whole,
-        is_near=is_small,
+    is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
+    is_near = not may_rearrange and bool(is_short.sum() <= _few(demand))
+    changed = None
+    if is_short.any() or may_rearrange:
+        price = _start_price(problem, kit, allowed) if start_usd_per_hour is None else start_usd_per_hour
+        task = _Task(warm, kit, demand, MovePrices(start=price, company=_COMPANY * price), is_over)
+        changed = _changed_near(problem, task, allowed, rest) if is_near else _changed(problem, task, allowed)
+    # Why a plan falls short takes long to say: not of one that the other makes good.
+    is_mended = changed is not None and _short_cost(kit, demand, changed) < _short_cost(kit, demand, kept)
+    plans = [
+        decode(problem, kit.tables, kit.columns, counts, policy=_NAME) if counts is not None else None
+        for counts in (None if is_mended else kept, changed)
+    ]
+    gpus = sum(gpu.count for gpu in problem.current.gpus) if problem.current is not None else 0
+    return Changed(kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus, is_near=is_near)
+
+
+class _Task(NamedTuple):
+    """What one change works with."""
+
+    warm: Warm
+    kit: Kit
+    demand: Demand
+    prices: MovePrices
+    is_over: Callable[[], bool]
+
+
+def _changed(problem: Problem, task: _Task, allowed: Mapping[int, int]) -> dict[int, int]:
+    """The GPUs by column, where every running one may be given up."""
+    warm, kit = task.warm, task.kit
+    moves = Moves(kit, warm.candidates, warm.column_kinds, warm.candidates.running(problem.current), task.prices)
+    start = warm.cheapest(task.demand) or range(len(kit.columns))
+    return replan(moves, Wish(demand=task.demand, keeps=allowed, fixed={}, start=start), task.is_over)
+
+
+def _changed_near(problem: Problem, task: _Task, allowed: Mapping[int, int], rest: Demand) -> dict[int, int]:
+    """The GPUs by column, where only a few running ones may be given up, and only good columns are looked at."""
+    warm, kit = task.warm, task.kit
+    near = _near(kit, rest, allowed)
+    numbers = list(dict.fromkeys([*allowed, *(warm.cheapest(rest) or range(len(kit.columns)))]))
+    place = {number: at for at, number in enumerate(numbers)}
+    warm.column_kinds.of(kit.columns)
+    columns = kit.columns.taken(numbers)
+    small = kit._replace(columns=columns, pool=Pool(kit.tables, columns))
+    running = warm.candidates.running(problem.current)
+    moves = Moves(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
+    wish = Wish(
+        demand=task.demand,
+        keeps={place[number]: count for number, count in near.items()},
+        fixed={place[number]: count - near[number] for number, count in allowed.items() if count > near[number]},
+        start=range(len(numbers)),
     )
+    found = replan(moves, wish, task.is_over)
+    kit.columns.add(columns[number].pattern for number in found)
+    kit.pool.sync()
+    return {kit.columns.number(columns[number].pattern): count for number, count in found.items()}
+
+
+def _short_cost(kit: Kit, demand: Demand, counts: Mapping[int, int]) -> float:
+    return shortage_cost(demand, state_plan(kit.tables, kit.columns, demand, counts))
 
 
 def _few(demand: Demand) -> float:
@@ -90,12 +136,11 @@ def _dear(demand: Demand) -> Demand:
     return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price)
 
 
-def _prices(problem: Problem, kit: Kit, allowed: Mapping[int, int], start: float | None) -> MovePrices:
-    if start is None:
-        taken = carried(kit.tables, kit.columns, allowed)
-        replicas = max(1.0, float(taken.replicas.sum()))
-        start = max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
-    return MovePrices(start=start, company=_COMPANY * start)
+def _start_price(problem: Problem, kit: Kit, allowed: Mapping[int, int]) -> float:
+    """What keeps starts few."""
+    taken = carried(kit.tables, kit.columns, allowed)
+    replicas = max(1.0, float(taken.replicas.sum()))
+    return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
 
 
 def _near(kit: Kit, rest: Demand, allowed: Mapping[int, int]) -> Counter[int]:

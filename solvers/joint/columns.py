@@ -39,6 +39,13 @@ class Columns:
     def __iter__(self) -> Iterator[Column]:
         return iter(self._made)
 
+    def taken(self, numbers: Sequence[int]) -> "Columns":
+        """Some of the columns, numbered anew in that order; what is added to them is not added here."""
+        some = Columns(self._tables)
+        some._made = [self._made[number] for number in numbers]
+        some._number = {column.pattern: number for number, column in enumerate(some._made)}
+        return some
+
     def number(self, pattern: Pattern) -> int:
         """The number of a pattern that was added. Raises KeyError."""
         return self._number[pattern]

@@ -120,6 +120,7 @@ class MoveProgram:
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
+        self._useful, self._possible = np.zeros((0, 0)), np.zeros(0, np.bool_)
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
@@ -157,6 +158,24 @@ class MoveProgram:
             stock=np.minimum(duals[3 * services : self._kinds_at], 0.0),
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
+
+    def reduced_costs(self, found: MoveSolution) -> Reals:
+        """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
+        moves, pool = self._moves, self._moves.kit.pool
+        self._sync()
+        presence = np.append(found.presence, 0.0)
+        worth = np.einsum("cn,cn->c", np.append(found.rps, 0.0)[pool.service], self._useful)
+        if presence.any():
+            worth += presence[pool.service].sum(axis=1)
+        worth += np.append(found.kinds, 0.0)[moves.kinds].sum(axis=1)  # The last is for NO_KIND, which is -1.
+        costs = pool.price + moves.start_prices - found.stock[pool.gpu_type] - worth
+        return np.where(self._possible, costs, np.inf)
+
+    def _sync(self) -> None:
+        """Take in the columns that were made since."""
+        pool = self._moves.kit.pool
+        if len(self._possible) < len(pool.price):
+            self._useful, self._possible = pool.useful(self._left.demand), pool.possible(self._left.demand)
 
     def _add_rows(self) -> None:
         demand, free = self._left.demand, np.full(self._services, -INFINITE)
@@ -217,18 +236,6 @@ class MoveProgram:
             rows[entries].astype(np.int32),
             values[entries],
         )
-
-
-def reduced_costs(moves: Moves, demand: Demand, found: MoveSolution) -> Reals:
-    """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where it is not possible."""
-    pool, services = moves.kit.pool, len(demand.rate)
-    rate, rps, presence = (np.append(each, 0.0) for each in (demand.rate, found.rps, found.presence))
-    worth = (rps[pool.service] * np.minimum(pool.capacity, rate[pool.service])).sum(axis=1)
-    if presence[:services].any():
-        worth += presence[pool.service].sum(axis=1)
-    worth += np.append(found.kinds, 0.0)[moves.kinds].sum(axis=1)  # The last is for NO_KIND, which is -1.
-    costs = pool.price + moves.start_prices - found.stock[pool.gpu_type] - worth
-    return np.where(pool.possible(demand), costs, np.inf)
 
 
 def price_moves(moves: Moves, demand: Demand, found: MoveSolution, effort: Effort) -> list[Priced]:

@@ -78,8 +78,11 @@ class Pool:
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
         """Numbers of at most so many columns of least cost, and cost less than `below`."""
-        numbers = np.argsort(costs, kind="stable")[:most]
-        return [int(number) for number in numbers if costs[number] < below]
+        numbers = np.flatnonzero(costs < below)
+        if len(numbers) > most:
+            numbers = numbers[costs[numbers] <= np.partition(costs[numbers], most - 1)[most - 1]]
+        best: list[int] = numbers[np.argsort(costs[numbers], kind="stable")[:most]].tolist()
+        return best
 
     def _grow(self, size: int) -> None:
         more = size - len(self._price)

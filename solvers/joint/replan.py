@@ -17,7 +17,7 @@ from solvers.joint.candidates import NO_KIND
 from solvers.joint.dive import complete_greedily
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals
-from solvers.joint.moves import Left, MoveProgram, Moves, MoveSolution, price_moves, reduced_costs
+from solvers.joint.moves import Left, MoveProgram, Moves, MoveSolution, price_moves
 from solvers.joint.prune import prune
 from solvers.joint.residual import carried, is_met, rest_of
 
@@ -101,22 +101,22 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
     if before is None:
         program.use(start)
     else:
-        costs = reduced_costs(moves, left.demand, before)
+        costs = program.reduced_costs(before)
         used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
         program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
-    found = _with_pool(moves, left, program)
+    found = _with_pool(moves, program)
     priced = price_moves(moves, left.demand, found, _CHEAP)
     patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
     kit.columns.add(patterns)
     moves.sync()
-    return _with_pool(moves, left, program) if program.use(map(kit.columns.number, patterns)) else found
+    return _with_pool(moves, program) if program.use(map(kit.columns.number, patterns)) else found
 
 
-def _with_pool(moves: Moves, left: Left, program: MoveProgram) -> MoveSolution:
+def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:
     """The optimum with what the pool has to give."""
     found = program.solve()
     for _ in range(_POOL_ROUNDS):
-        costs = reduced_costs(moves, left.demand, found)
+        costs = program.reduced_costs(found)
         if not program.use(moves.kit.pool.cheapest(costs, _MORE_COLUMNS, below=-_LEAST_GAIN)):
             break
         found = program.solve()

@@ -13,6 +13,7 @@ from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
+from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
 from solvers.joint.generate import PHASES, Phase, Relaxation, generate
 from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
 from solvers.joint.master import Demand
@@ -74,11 +75,38 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
             return _stated(
                 problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
             )
+        fluid = _solve_fluid(problem, kit.tables, demand, kit.columns, deadline)
+        if fluid is not None and (fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(kit.tables)):
+            return fluid
         search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
         start = [*running, *warm.cheapest(demand)]
         solution, report, relaxation = search.run(start, budget.seed)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
-    return solution, report
+    return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
+
+
+def _solve_fluid(
+    problem: Problem, tables: Tables, demand: Demand, columns: Columns, deadline: Deadline
+) -> tuple[JointSolution, SolveReport] | None:
+    """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
+    if problem.objective != "min_cost" or not is_fluid(tables, demand):
+        return None
+    found = solve_fluid(tables, demand, columns, is_over=deadline.part(_RELAXATION_SHARE))
+    if found is None:
+        return None
+    plan = decode(problem, tables, columns, found.counts, policy=TECHNIQUE)
+    everything = float(tables.priority @ demand.rate)
+    solution, report = _stated(problem, plan, found.bound, served_bound=everything, method="whole GPUs, filled")
+    return replace(solution, found_s=deadline.elapsed_s()), report
+
+
+def _cheaper(
+    first: tuple[JointSolution, SolveReport], second: tuple[JointSolution, SolveReport]
+) -> tuple[JointSolution, SolveReport]:
+    """The second, unless the first, which serves everything, does so for less."""
+    costs = [report.objective for _, report in (first, second)]
+    assert costs[0] is not None and costs[1] is not None, "both are stated"
+    return first if second[0].plan.unserved or costs[0] < costs[1] else second
 
 
 def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
@@ -94,12 +122,18 @@ def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[
     return solution, report
 
 
-def unproven(problem: Problem, plan: Plan, warm: Warm) -> tuple[JointSolution, SolveReport]:
-    """A plan with the prices of the last relaxation, and nothing proven of it."""
+def unproven(problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: Warm) -> tuple[JointSolution, SolveReport]:
+    """A plan of that cost with the prices of the last relaxation, and nothing proven of it."""
     weight = sum(service.priority * service.arrival_rate_rps for service in problem.services)
-    _, report = _stated(problem, plan, 0.0, served_bound=weight, method=_CHANGED)
     solution = JointSolution(plan=plan, cost_bound=None, served_weight_bound=weight, prices=warm.prices)
-    return solution, replace(report, bound=None)
+    is_goodput = problem.objective == "max_goodput"
+    report = SolveReport(
+        technique=TECHNIQUE,
+        method=_CHANGED,
+        status=SolveStatus.FEASIBLE,
+        objective=served_weight(problem, plan) if is_goodput else cost_usd_per_hour,
+    )
+    return solution, report
 
 
 @contextmanager

@@ -104,11 +104,11 @@ def _replanned(
     needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    if not may_look and changed.is_near:
-        return _Found(needed, *unproven(problem, needed.plan, warm)), False
+    if not may_look:
+        return _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)), False
     found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
-    if not (may_look and _is_worthwhile(found, budget.stability)):
-        return found, False
+    if not _is_worthwhile(found, budget.stability):
+        return found, True
     fresh = _fresh(problem, observed, replace(budget, seconds=_LOOK_SHARE * budget.seconds), warm)
     drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
     allowed = (draft for draft in drafts if _is_allowed(draft, needed, problem, budget.stability))
