@@ -7,8 +7,10 @@ so that a piece may be spread over several.
 
 As a planner problem: a class is a service, and what shares a GPU's time shares its SMs. A replica with x % of the SMs
 carries x % of the throughput; nobody slows its neighbours, memory and watts do not bind, and the SLO, which is in the
-throughputs already, is met by all. Shares are multiples of `SM_PERCENT_STEP`, up to what the class needs, rounded up:
-so much a plan may lose to Mélange per replica. On the other hand, rates may be cut anywhere.
+throughputs already, is met by all. Rows are shares for 64ths of a class (or of a GPU, where the class needs more), for
+64ths of a 64th, and for what the class needs beyond whole GPUs; each is rounded up to a multiple of `SM_PERCENT_STEP`,
+so that a plan loses that much to Mélange per replica at most. On the other hand, its rates may be cut where Mélange's
+may not.
 """
 
 import json
@@ -24,7 +26,8 @@ from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Proble
 from solvers.state import GpuType
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "peer_inputs"
-SM_PERCENT_STEP = 0.5
+SM_PERCENT_STEP = 0.001
+_PARTS = 64
 _SLO_MS = 1.0e9
 _CLOCK_MHZ = 1000.0
 
@@ -107,23 +110,23 @@ def melange_problem(instance: Instance) -> Problem:
 
 
 def _rows(throughput_rps: float, rate_rps: float) -> tuple[OperatingPoint, ...]:
-    """Shares up to what the whole class needs, or the GPU has."""
-    wanted = math.ceil(100.0 * rate_rps / throughput_rps / SM_PERCENT_STEP - 1e-6)
-    steps = range(1, max(1, min(wanted, round(100.0 / SM_PERCENT_STEP))) + 1)
-    percents = [step * SM_PERCENT_STEP for step in steps]
-    return tuple(
-        OperatingPoint(
-            sm_percent=percent,
-            batch=1,
-            clock_mhz=_CLOCK_MHZ,
-            transfer_ms=0.0,
-            launch_ms=0.0,
-            run_ms=1000.0 / (0.01 * percent * throughput_rps),
-            memory_mib=0.0,
-            power_w=0.0,
-            pressure=0.0,
-        )
-        for percent in percents
+    load = rate_rps / throughput_rps
+    parts = [min(load, 1.0) * part / whole for whole in (_PARTS, _PARTS**2) for part in range(1, _PARTS + 1)]
+    steps = {math.ceil(100.0 * part / SM_PERCENT_STEP - 1e-6) for part in (*parts, load % 1.0)}
+    return tuple(_row(throughput_rps, step * SM_PERCENT_STEP) for step in sorted(steps) if step > 0)
+
+
+def _row(throughput_rps: float, percent: float) -> OperatingPoint:
+    return OperatingPoint(
+        sm_percent=percent,
+        batch=1,
+        clock_mhz=_CLOCK_MHZ,
+        transfer_ms=0.0,
+        launch_ms=0.0,
+        run_ms=1000.0 / (0.01 * percent * throughput_rps),
+        memory_mib=0.0,
+        power_w=0.0,
+        pressure=0.0,
     )
 
 

@@ -106,7 +106,8 @@ def _cheaper(
     """The second, unless the first, which serves everything, does so for less."""
     costs = [report.objective for _, report in (first, second)]
     assert costs[0] is not None and costs[1] is not None, "both are stated"
-    return first if second[0].plan.unserved or costs[0] < costs[1] else second
+    is_cheaper = costs[0] < costs[1] - _LEAST_SAVING_USD_PER_HOUR
+    return first if second[0].plan.unserved or is_cheaper else second
 
 
 def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
