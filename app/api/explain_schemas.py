@@ -33,7 +33,7 @@ class GpuTypeExplanationView(View):
     count: int | None = Field(description="null: as many as wanted")
     price_usd_per_hour: float
     worth_of_one_more: float | None = Field(
-        description="What one more GPU would save at most, its own price paid, in `price_unit`"
+        description="What one more GPU would save at most, its own price paid, in `price_unit`; 0 while some are unused"
     )
 
 

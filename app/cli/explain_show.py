@@ -125,7 +125,7 @@ def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
     rows: list[Cells] = []
     for entry in types:
         worth = number(entry, "worth_of_one_more")
-        words = "-" if worth is None else priced(worth, unit)
+        words = "-" if worth is None else priced(worth, unit) if worth else "nothing"
         there = number(entry, "count")
         rows.append(
             (

@@ -66,7 +66,8 @@ class GpuTypeExplanation:
     """GPUs that there are; None = as many as wanted."""
     price_usd_per_hour: float
     worth_of_one_more: float | None
-    """What it would save at most, its own price paid, in the price unit; None where nothing is priced."""
+    """What it would save at most, its own price paid, in the price unit; 0 while some are unused, None where
+    nothing is priced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +161,15 @@ def _moves(problem: Problem | None, plan: Plan, changes: Sequence[Change]) -> Mo
 
 
 def _gpu_type(gpu_type: GpuType, plan: Plan, prices: Prices | None) -> GpuTypeExplanation:
+    used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+    is_used_up = gpu_type.count is not None and used >= gpu_type.count
+    worth = None if prices is None else prices.of_gpu_type(gpu_type.name) if is_used_up else 0.0
     return GpuTypeExplanation(
         gpu_type=gpu_type.name,
-        used=sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name),
+        used=used,
         count=gpu_type.count,
         price_usd_per_hour=gpu_type.price_usd_per_hour,
-        worth_of_one_more=None if prices is None else prices.of_gpu_type(gpu_type.name),
+        worth_of_one_more=worth,
     )
 
 

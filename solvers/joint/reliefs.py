@@ -21,7 +21,7 @@ LOOSER = 1.1
 
 def priced_reliefs(problem: Problem, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
-    found = [*_stocks(problem, prices), *_most_replicas(problem, prices), *_slos(problem, plan, prices)]
+    found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(problem, plan, prices)]
     return sorted_reliefs(relief for relief in found if relief.saving > 0.0)
 
 
@@ -30,9 +30,11 @@ def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
     return tuple(sorted(reliefs, key=lambda relief: (-relief.saving, relief.kind, relief.subject)))
 
 
-def _stocks(problem: Problem, prices: Prices) -> Iterator[Relief]:
+def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
+    """Of types that the plan leaves nothing of: what stays unused would not be missed, whatever fractions would do."""
     for gpu_type in problem.gpu_types:
-        if gpu_type.count is not None:
+        used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+        if gpu_type.count is not None and used >= gpu_type.count:
             yield Relief(
                 kind="stock",
                 subject=gpu_type.name,

@@ -27,11 +27,11 @@ def test_every_service_has_its_price_and_what_holds_it_back(told: list[str]) -> 
     assert "  held back by SM percent: no SM percent is free for a larger share (1 replica)" in chat[:8]
 
 
-def test_gpu_types_say_what_one_more_would_save(told: list[str]) -> None:
+def test_one_more_gpu_of_a_type_saves_nothing_while_some_are_unused(told: list[str]) -> None:
     at = told.index("GPU types")
     assert [line.split() for line in told[at + 2 : at + 4]] == [
-        ["small", "1", "2", "$0.500", "$0.0805/h"],
-        ["big", "1", "any", "$1.200", "$0.0000/h"],
+        ["small", "1", "2", "$0.500", "nothing"],
+        ["big", "1", "any", "$1.200", "nothing"],
     ]
 
 
