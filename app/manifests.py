@@ -234,6 +234,29 @@ class PolicySpec(Strict):
     learning: bool = Field(
         default=True, description="Whether served latencies correct the operating points that are planned with"
     )
+    hysteresis: float = Field(
+        default=0.03,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Fraction of the cost that a rearrangement must save beyond the price of its starts",
+    )
+    move_budget: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Replicas that one plan may start to save cost, as a fraction of those that run; 8 are always "
+        "allowed, and 1 means any number. What demand needs is not counted",
+    )
+    min_dwell_s: float = Field(
+        default=60.0,
+        ge=0.0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served "
+        "at once",
+    )
 
 
 class ProjectSpec(Strict):

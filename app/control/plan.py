@@ -60,7 +60,12 @@ async def decide(
                 problem=problem,
                 observed=observed,
                 memory=memory,
-                budget=Budget(seconds=settings.solve_seconds, work=settings.solve_work, seed=settings.seed),
+                budget=Budget(
+                    seconds=settings.solve_seconds,
+                    work=settings.solve_work,
+                    seed=settings.seed,
+                    stability=settings.stability,
+                ),
             )
         )
     except SolverUnavailable as error:

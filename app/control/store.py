@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from agents.protocol import NodeCommand, Observation
 from solvers.forecast.choose import Choice
-from solvers.outcome import PlanReport, Violation
+from solvers.outcome import PlanReport, Stability, Violation
 from solvers.plan import BoundPlan, Plan
 from solvers.predict.online import Health
 from solvers.predict.samples import Company, Group
@@ -50,6 +50,17 @@ class PolicySettings:
     """Execution times are planned at this quantile of what they may be; 0.5 = as stated and learned."""
     learning: bool = True
     """Whether served latencies correct the operating points that are planned with."""
+    hysteresis: float = 0.03
+    """Fraction of the cost that a rearrangement must save beyond the price of its starts."""
+    move_budget: float = 0.1
+    """Replicas that one plan may start to save cost, as a fraction of those that run; a few always, 1 = any number."""
+    min_dwell_s: float = 60.0
+    """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
+
+    @property
+    def stability(self) -> Stability:
+        """How willing the policy is to rearrange what runs."""
+        return Stability(hysteresis=self.hysteresis, move_budget=self.move_budget, min_dwell_s=self.min_dwell_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

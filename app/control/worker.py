@@ -235,7 +235,7 @@ class SolverWorker:
 
 def _portable(budget: Budget) -> Budget:
     """The budget without its clock, which cannot cross a process border; the worker puts its own in."""
-    return Budget(seconds=budget.seconds, work=budget.work, seed=budget.seed, threads=budget.threads)
+    return replace(budget, elapsed=Budget().elapsed)
 
 
 def _exchange(pipe: Connection, message: PlanRequest | Inquiry) -> object:

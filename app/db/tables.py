@@ -184,6 +184,9 @@ policy = Table(
     _must("window_s", Double),
     _must("fit_quantile", Double),
     _must("learning", Boolean),
+    _must("hysteresis", Double),
+    _must("move_budget", Double),
+    _must("min_dwell_s", Double),
     _must("created_at", TIME),
     _must("created_by", Text),
 )

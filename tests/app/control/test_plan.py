@@ -7,7 +7,7 @@ import pytest
 from app.control.plan import WEIGHT_TOLERANCE, Decision, decide, keep, same_state
 from app.control.predict import make_problem
 from app.control.worker import Solver
-from solvers.outcome import Budget
+from solvers.outcome import Budget, Stability
 from solvers.plan import BoundPlan, Plan, Unserved
 from solvers.problem import Problem
 from solvers.state import Demand, Observed
@@ -53,7 +53,7 @@ def test_the_policy_gets_the_operators_settings() -> None:
     request = solver.asked[0]
     assert (request.policy, request.budget, request.memory) == (
         "any",
-        Budget(seconds=3.0, work=2.0, seed=9),
+        Budget(seconds=3.0, work=2.0, seed=9, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)),
         {"old": 1},
     )
 
