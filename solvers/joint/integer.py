@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -79,17 +80,21 @@ def solve_integer(
     seed: int,
     is_over: Callable[[], bool],
     on_better: Callable[[IntegerPlan], None] = ignore,
+    first: Mapping[int, int] = MappingProxyType({}),
 ) -> IntegerPlan:
-    """The best plan found until `is_over`; each better one is reported at once."""
+    """The best plan found until `is_over`; each better one is reported at once. `first`: GPUs of a plan at hand."""
     kit = Kit(tables, pricer, columns, Pool(tables, columns))
     search = Search(kit, demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
     whole = floors(relaxation.solution.counts, relaxation.columns)
     best = _Best(kit, demand, on_better)
+    if first:
+        best.offer(complete_greedily(kit, demand, search.duals, first))
     best.offer(complete_greedily(kit, demand, search.duals, whole))
-    rest = rest_of(demand, tables, carried(tables, columns, whole))
+    taken = carried(tables, columns, whole)
+    rest = rest_of(demand, tables, taken)
     for pace in _PACES:
         if not is_over():
-            found = dive(search, rest, pace, below=np.inf)
+            found = dive(search, rest, pace, below=best.cost - taken.cost if first else np.inf)
             if found is not None:
                 best.offer(whole + found)
     _improve(search, best)

@@ -109,7 +109,7 @@ def make_scratch(mode: Mode, services: int) -> Scratch:
 
 def _edges(mode: Mode) -> Reals:
     """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
-    least, most = _pressure_range(mode)
+    least, most = pressure_range(mode)
     edges = np.zeros((mode.most_replicas + 1, ROOT_CELLS + 1))
     edges[:, 1:] = -1.0
     for replicas in range(1, mode.most_replicas + 1):
@@ -118,7 +118,7 @@ def _edges(mode: Mode) -> Reals:
     return edges
 
 
-def _pressure_range(mode: Mode) -> tuple[Reals, Reals]:
+def pressure_range(mode: Mode) -> tuple[Reals, Reals]:
     """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
     services = np.unique(mode.service)
     lightest = np.sort([mode.pressure[mode.service == service].min() for service in services])

@@ -1,5 +1,6 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
 from solvers.joint.generate import PHASES, Phase, Relaxation, generate
 from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
 from solvers.joint.master import Demand
+from solvers.joint.packing import is_promising, pack
+from solvers.joint.patterns import Pattern
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
 from solvers.joint.prune import prune
@@ -34,6 +37,8 @@ _CHANGED = "re-planning"
 
 _RELAXATION_SHARE = 0.5
 """Of the budget; what is left is for whole plans."""
+_PACKING_SHARE = 0.5
+"""Of the budget, where packing is tried."""
 _SMALL_SHARE = 0.4
 """Of what is left then, for the search for whole plans where branching follows."""
 _FEW_GPUS = 20.0
@@ -80,7 +85,7 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
             return fluid
         search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
         start = [*running, *warm.cheapest(demand)]
-        solution, report, relaxation = search.run(start, budget.seed)
+        solution, report, relaxation = search.run(start, budget.seed, executor)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
     return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
 
@@ -157,11 +162,14 @@ class _Search:
         self._pricer, self._columns, self._deadline = pricer, columns, deadline
         self._bound = -np.inf
         self._is_proven = False
-        self._found_s = 0.0
+        self._found_s, self._found_cost = 0.0, np.inf
 
-    def run(self, start: Sequence[int], seed: int) -> tuple[JointSolution, SolveReport, Relaxation]:
+    def run(
+        self, start: Sequence[int], seed: int, executor: Executor | None
+    ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
-        relaxation = self._relax(start)
+        packed, basis = self._pack(seed, executor)
+        relaxation = self._relax([*start, *basis])
         self._bound = relaxation.bound
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
@@ -175,12 +183,33 @@ class _Search:
             seed=seed,
             is_over=lambda: self._is_proven or over(),
             on_better=self._look,
+            first=packed,
         )
         method = _METHOD
         if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
         return replace(solution, prices=prices), report, relaxation
+
+    def _pack(self, seed: int, executor: Executor | None) -> tuple[Counter[int], list[int]]:
+        """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
+        if self._problem.objective != "min_cost" or not is_promising(self._tables, self._demand):
+            return Counter(), []
+        found = pack(
+            *(self._tables, self._demand),
+            seed=seed,
+            is_over=self._deadline.part(_PACKING_SHARE),
+            pool=executor,
+            on_better=lambda plan: self._look(
+                state_plan(self._tables, self._columns, self._demand, self._numbered(plan))
+            ),
+        )
+        return self._numbered(found.plan), list(self._numbered(Counter(found.basis)))
+
+    def _numbered(self, plan: Counter[Pattern]) -> Counter[int]:
+        """Column number → GPUs."""
+        self._columns.add(plan)
+        return Counter({self._columns.number(pattern): count for pattern, count in plan.items()})
 
     def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
@@ -219,11 +248,8 @@ class _Search:
             self._bound = max(self._bound, found.bound - float(self._tables.price.max()))
         elif not better.shortage_rps.any() and not better.replicas_missing.any():
             self._bound = max(self._bound, found.bound)
-        is_cheaper = self._cost(better) < self._cost(plan) - _LEAST_SAVING_USD_PER_HOUR
-        found_s = self._found_s
         self._look(better)
-        self._found_s = self._found_s if is_cheaper else found_s
-        return better if is_cheaper else plan
+        return better if self._cost(better) < self._cost(plan) - _LEAST_SAVING_USD_PER_HOUR else plan
 
     def _cost(self, plan: IntegerPlan) -> float:
         return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
@@ -263,7 +289,8 @@ class _Search:
 
     def _look(self, plan: IntegerPlan) -> None:
         """Note when a better plan was found; stop when it is as good as any can be."""
-        self._found_s = self._deadline.elapsed_s()
+        if self._cost(plan) < self._found_cost - _LEAST_SAVING_USD_PER_HOUR:
+            self._found_cost, self._found_s = self._cost(plan), self._deadline.elapsed_s()
         cost_bound, served_bound = self._bounds(plan)
         weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
         if served_bound - weight <= OPTIMAL_GAP * weight:

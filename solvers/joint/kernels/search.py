@@ -26,6 +26,8 @@ from solvers.joint.tables import Mode, Numbers, Reals
 LEVELS = 48
 """Of memory and watts in the table."""
 _FIT = 1.0 + 1e-9
+_UPDATES_PER_NODE = 20_000
+"""Of the table: a cell whose table alone would take far longer than its nodes is not searched."""
 
 
 class Items(NamedTuple):
@@ -67,9 +69,12 @@ def search(
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern, its size): of exactly `cell.replicas` of the first `size` ids.
 
-    `best` is the worth to beat, at least the threshold with its tolerance; size 0 when nothing beats it.
+    `best` is the worth to beat, at least the threshold with its tolerance; size 0 when nothing beats it. The bound is
+    infinite where there are so many candidates that the search is not begun.
     """
     mode, replicas = task.mode, cell.replicas
+    if size * replicas * (mode.steps + 1) * (LEVELS + 1) > task.effort.nodes * _UPDATES_PER_NODE:
+        return np.inf, best, 0
     size = value_candidates(task, cell, scratch, size)
     charge(task, scratch, size, multipliers)
     items = _items(mode, scratch, size, multipliers)
