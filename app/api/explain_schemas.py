@@ -1,5 +1,7 @@
 """What the API answers to the question why a plan is as it is."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from app.api.plan_schemas import ChangeView, StepView, UnservedView, ViolationView
@@ -106,6 +108,33 @@ class ReliefView(View):
     )
 
 
+class ShortfallView(View):
+    """What one service lacks after a loss."""
+
+    service: str
+    rate_rps: float = Field(description="That no survivor can carry")
+    share: float = Field(description="Of its arrival rate, 0 to 1")
+
+
+class LossView(View):
+    """One GPU or node whose loss would leave something unserved."""
+
+    kind: Literal["gpu", "node"]
+    words: str
+    gpus: int
+    shortfalls: list[ShortfallView] = Field(description="The largest share first")
+
+
+class LossesView(View):
+    """What single losses would do: requests move to the replicas that are left, and nothing new starts yet."""
+
+    gpus: int
+    harmful_gpus: int = Field(description="GPUs of which each by itself would be missed")
+    nodes: int
+    harmful_nodes: int
+    worst: list[LossView]
+
+
 class ReplicaGroupView(View):
     """Replicas of one service that are alike."""
 
@@ -165,3 +194,4 @@ class ExplanationView(View):
     gpus: list[GpuExplanationView] = Field(description="The kinds of GPUs that cost most")
     kinds_left_out: int
     reliefs: list[ReliefView] = Field(description="Limits that could be loosened, most saving first")
+    losses: LossesView | None = Field(description="null: unknown, or the token is bound to projects")

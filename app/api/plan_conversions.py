@@ -6,6 +6,7 @@ from app.api.explain_schemas import (
     ExplanationView,
     GpuExplanationView,
     GpuTypeExplanationView,
+    LossesView,
     MovesView,
     ReliefView,
     ServiceExplanationView,
@@ -79,6 +80,7 @@ def explanation_view(
         gpus=[GpuExplanationView.model_validate(entry) for entry in explanation.gpus],
         kinds_left_out=explanation.kinds_left_out,
         reliefs=[ReliefView.model_validate(entry) for entry in explanation.reliefs],
+        losses=None if explanation.losses is None else LossesView.model_validate(explanation.losses),
     )
     return whole if visible is None else _cut(whole, visible)
 
@@ -94,6 +96,7 @@ def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
             "services": [_without_neighbours(view, visible) for view in whole.services if view.service in visible],
             "changes": [change for change in whole.changes if change.service in visible],
             "moves": None,
+            "losses": None,
             "gpu_types": [],
             "gpus": [gpu.model_copy(update={"alternatives": []}) for gpu in gpus],
             "kinds_left_out": 0,

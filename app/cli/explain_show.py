@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.cli.client import Document, documents, number, text
+from app.cli.client import Document, dig, documents, number, text
 from app.cli.diff import show_changes
 from app.cli.output import BAD, FAINT, WARN, Cell, Cells, Heading, amount, count, plain, show_line, show_table, usd
 
@@ -31,6 +31,7 @@ BASES = {
 }
 _LEAST_USD = 5e-6
 """What five decimals show."""
+_MOST_SHORTFALLS = 2
 MOST_LINES = 4
 """Of limits that hold back one service."""
 
@@ -53,6 +54,7 @@ def show_explanation(answer: Document, services: Sequence[Document], *, is_whole
     reliefs = documents(answer.get("reliefs"))
     _show_reliefs(reliefs if is_whole else [relief for relief in reliefs if text(relief, "subject") in names], unit)
     if is_whole:
+        _show_losses(answer.get("losses"))
         _show_steps(documents(answer.get("steps")))
         _show_changes(answer)
 
@@ -226,6 +228,31 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
         for each in reliefs
     ]
     show_table([Heading("if"), Heading(verb, True), Heading("estimated from")], rows)
+
+
+def _show_losses(losses: object) -> None:
+    if losses is None:
+        return
+    show_line(Cell(text="\nWhat a loss would do", style="bold"))
+    for many in ("gpus", "nodes"):
+        harmful, there = int(number(losses, f"harmful_{many}") or 0), int(number(losses, many) or 0)
+        noun = many[:-1].replace("gpu", "GPU")
+        if there:
+            words = "any can be lost without harm" if harmful == 0 else f"{harmful} of them would be missed"
+            show_line(f"{count(there, noun)} in use: {words}")
+    worst = documents(dig(losses, "worst"))
+    if worst:
+        rows = [(text(each, "words"), _shortfalls(documents(each.get("shortfalls")))) for each in worst]
+        show_table([Heading("lost"), Heading("leaves unserved")], rows)
+
+
+def _shortfalls(shortfalls: Sequence[Document]) -> str:
+    shown = []
+    for each in shortfalls[:_MOST_SHORTFALLS]:
+        share = 100.0 * (number(each, "share") or 0.0)
+        shown.append(f"{text(each, 'service')} {amount(number(each, 'rate_rps'))} rps ({share:.0f} %)")
+    more = len(shortfalls) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _show_steps(steps: Sequence[Document]) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from app.control.findings import Findings, quick_findings
+from app.control.losses import Losses, explain_losses
 from solvers.cost import migration_cost_usd_per_hour
 from solvers.joint.company import Company
 from solvers.joint.explain import sorted_kinds
 from solvers.joint.explanation import Binding, GpuExplanation, Relief
 from solvers.outcome import PlanReport, Prices, PriceUnit, Violation
-from solvers.plan import Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
+from solvers.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
 from solvers.problem import Problem
 from solvers.state import Demand, GpuType
 
@@ -99,6 +100,8 @@ class Explanation:
     """Kinds of GPUs beyond those."""
     reliefs: tuple[Relief, ...] = ()
     """Limits that could be loosened, most saving first."""
+    losses: Losses | None = None
+    """What the loss of one GPU or node would do; None where that cannot be told."""
 
 
 def explain(
@@ -109,6 +112,7 @@ def explain(
     demands: Sequence[Demand],
     violations: Sequence[Violation],
     reason: str,
+    bound: BoundPlan | None = None,
     findings: Findings | None = None,
 ) -> Explanation:
     """Why the plan is as it is. Without a problem (a plan that was kept) capacities and prices are unknown.
@@ -136,6 +140,7 @@ def explain(
         told,
         services=tuple(_service(name, sources) for name in sorted(names)),
         gpu_types=tuple(_gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types),
+        losses=explain_losses(problem, plan, bound),
     )
     if prices is None:
         return told

@@ -99,6 +99,7 @@ async def explain_plan(
         demands=row.demands,
         violations=row.violations,
         reason=row.summary.reason,
+        bound=row.bound,
         findings=findings,
     )
     return explanation_view(row.summary, explanation, visible)

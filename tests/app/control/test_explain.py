@@ -6,7 +6,7 @@ import pytest
 
 from app.control.explain import ServiceExplanation, explain
 from app.control.predict import make_problem
-from solvers.outcome import PlanReport
+from solvers.outcome import GpuTypePrice, PlanReport, Prices, ServicePrice
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.problem import Problem
 from solvers.state import Demand
@@ -94,3 +94,59 @@ def test_the_summary_is_the_reason_or_else_the_figures() -> None:
     assert said("") == (
         "optimal at $2.0000 per hour, found by by hand, at most 0.00 % above the least possible cost, in 20 ms"
     )
+
+
+PRICES = Prices(
+    unit="usd_per_hour",
+    services=(ServicePrice(service="chat", per_rps=0.02, per_rps_more=0.01),),
+    gpu_types=(GpuTypePrice(gpu_type="fast", per_gpu=0.3),),
+)
+
+
+def test_prices_of_the_report_are_told_with_what_the_gpus_earn() -> None:
+    told = explain(PLAN, replace(REPORT, prices=PRICES), problem=_problem(), demands=DEMANDS, violations=(), reason="")
+    chat = next(entry for entry in told.services if entry.service == "chat")
+    assert (chat.worth_per_rps, chat.price_per_rps) == (0.02, 0.01)
+    assert next(entry for entry in told.services if entry.service == "search").worth_per_rps is None
+    pair = next(gpu for gpu in told.gpus if len(gpu.replicas) == 2)
+    # It earns the price of a request times what it can carry, up to the whole rate of 60.
+    carried = min(60.0, chat.replicas[0].capacity_rps or 0.0)
+    assert pair.replicas[0].earns == pytest.approx(0.02 * carried)
+    assert pair.loss == pytest.approx(pair.price + 0.3 - 0.02 * carried)
+    assert (told.price_unit, told.kinds_left_out) == ("usd_per_hour", 0)
+
+
+def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
+    def worth(plan: Plan) -> float | None:
+        told = explain(
+            plan, replace(REPORT, prices=PRICES), problem=_problem(), demands=DEMANDS, violations=(), reason=""
+        )
+        return next(entry.worth_of_one_more for entry in told.gpu_types if entry.gpu_type == "fast")
+
+    count = _problem().gpu_type("fast").count or 0
+    assert worth(replace(PLAN, gpus=(replace(ALONE, count=count),))) == 0.3
+    assert worth(replace(PLAN, gpus=(replace(ALONE, count=count - 1),))) == 0.0
+
+
+def test_nothing_is_priced_without_prices() -> None:
+    told = explain(PLAN, REPORT, problem=_problem(), demands=DEMANDS, violations=(), reason="")
+    assert (told.price_unit, told.gpus, told.reliefs) == (None, (), ())
+    assert all(entry.worth_of_one_more is None for entry in told.gpu_types)
+
+
+def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:
+    running = Plan(policy="test", gpus=(ALONE, ALONE))
+    problem = replace(_problem(), current=running, migration_cost_usd_per_hour=0.5)
+    moves = explain(PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason="").moves
+    # One more search; of chat there are two before and after.
+    assert (moves.replicas_started, moves.replicas_stopped, moves.migration_cost_usd_per_hour) == (1, 0, 0.5)
+
+
+def test_the_loss_of_a_gpu_is_told_by_what_it_runs() -> None:
+    problem = _problem()
+    services = tuple(replace(service, arrival_rate_rps=120.0) for service in problem.services if service.name == "chat")
+    busy = replace(problem, services=(*services, problem.service("search")))
+    losses = explain(PLAN, REPORT, problem=busy, demands=DEMANDS, violations=(), reason="").losses
+    assert losses is not None and (losses.gpus, losses.harmful_gpus, losses.nodes) == (2, 2, 0)
+    assert "the fast at 1000 MHz with chat, search" in [loss.words for loss in losses.worst]
+    assert {entry.service for loss in losses.worst for entry in loss.shortfalls} == {"chat"}
