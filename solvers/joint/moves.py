@@ -17,6 +17,7 @@ clock or a neighbour changes for nothing. Because a replica that moves to anothe
 that goes on as it is a little cheaper than the same replicas in other company.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,11 +30,14 @@ from solvers.joint.candidates import NO_KIND, Candidates, ColumnKinds, Running, 
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import INFINITE, Demand
 from solvers.joint.patterns import Priced
-from solvers.joint.residual import Kit
+from solvers.joint.residual import Kit, carried
 from solvers.joint.tables import Reals, Worth
 
 _LEAST_THRESHOLD = 1e-9
 """Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
+
+_WHOLE_NODES = 100
+"""Of the search for whole GPUs."""
 
 Whole = npt.NDArray[np.int64]
 
@@ -61,6 +65,25 @@ class Moves:
         """(columns, N) the same of the columns' replicas; NO_KIND where there are no more, too."""
         self.start_prices = self._start_prices(0)
         """(columns,) what a new GPU of each costs beyond its price, starts of kinds that run left out."""
+
+    def value(self, demand: Demand, counts: Mapping[int, int]) -> float:
+        """USD per hour of GPUs by column with the starts that they take and what they leave short."""
+        taken = carried(self.kit.tables, self.kit.columns, counts)
+        short, missing = np.maximum(demand.rate - taken.rps, 0.0), np.maximum(demand.fewest - taken.replicas, 0.0)
+        starts = np.maximum(self.used(counts) - np.append(self.running.counts, 0.0), 0.0).sum()
+        return float(
+            taken.cost + self.prices.start * starts + short @ demand.shortage_price + missing @ demand.missing_price
+        )
+
+    def used(self, counts: Mapping[int, int]) -> Reals:
+        """(K + 1,) replicas of each kind that runs, and of all others at the end."""
+        numbers = list(counts)
+        kinds = self.kinds[np.array(numbers, np.int64)]
+        is_there = self.kit.pool.service[np.array(numbers, np.int64)] < len(self.kit.tables.rate)
+        each = np.broadcast_to(np.array([float(counts[number]) for number in numbers])[:, None], kinds.shape)
+        used: Reals = np.zeros(len(self.running.kinds) + 1)
+        np.add.at(used, kinds[is_there], each[is_there])  # NO_KIND, which is -1, is the last.
+        return used
 
     def sync(self) -> None:
         """Take in the columns that were made since."""
@@ -158,6 +181,20 @@ class MoveProgram:
             stock=np.minimum(duals[3 * services : self._kinds_at], 0.0),
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
+
+    def solve_whole(self) -> Counter[int]:
+        """Whole GPUs by column, the best found with little work; empty where none was."""
+        places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
+        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
+        self._highs.setOptionValue("mip_max_nodes", _WHOLE_NODES)
+        self._highs.run()
+        if self._highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return Counter()
+        counts = np.rint(np.array(self._highs.getSolution().col_value)[self._first :]).astype(int).tolist()
+        whole: Counter[int] = Counter()
+        for number, count in zip(self._numbers, counts, strict=True):
+            whole[number] += count
+        return +whole
 
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""

@@ -4,6 +4,8 @@
     2. fix     whole parts; then GPUs that would keep a good part of themselves, then the largest fractions of new ones
     3. repeat  until nothing is wanted any more; prune what is superfluous
 
+Where few GPUs are left to decide, an integer program over the best columns does the same, and the better plan counts.
+
 The first step decides on nearly all GPUs, and costs nearly all that the result is dearer than its relaxation.
 """
 
@@ -13,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.joint.candidates import NO_KIND
 from solvers.joint.dive import complete_greedily
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals
@@ -37,6 +38,12 @@ _COLUMNS = 300
 """Columns that a step begins with, beside those in use."""
 _MORE_COLUMNS = 60
 _POOL_ROUNDS = 4
+_FEW_GPUS = 12.0
+_FEW_SERVICES = 20
+"""Up to here, in the first relaxation, all whole plans of the best columns are looked through too."""
+_FEW_ROUNDS = 6
+"""Of pricing, then; otherwise one."""
+_WHOLE_COLUMNS = 300
 _LEAST_GAIN = 1e-6
 """USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
@@ -60,6 +67,7 @@ def replan(moves: Moves, wish: Wish, is_over: Callable[[], bool]) -> dict[int, i
     kit, demand = moves.kit, wish.demand
     fixed = Counter(wish.fixed)
     found: MoveSolution | None = None
+    whole: Counter[int] = Counter()
     while True:
         taken = carried(kit.tables, kit.columns, fixed)
         left = _left(moves, rest_of(demand, kit.tables, taken), fixed - Counter(wish.fixed), wish)
@@ -70,21 +78,32 @@ def replan(moves: Moves, wish: Wish, is_over: Callable[[], bool]) -> dict[int, i
             break
         is_first = found is None
         found = _relax(moves, left, found, wish.start)
+        if is_first and _is_small(found):
+            whole = fixed + _whole(moves, left, found)
         step = _fixed(moves, left, found, is_first=is_first)
         if not step:
             break
         fixed.update(step)
+    if whole and moves.value(demand, whole) <= moves.value(demand, fixed):
+        fixed = whole
     return prune(kit.tables, kit.columns, demand, fixed)
 
 
+def _is_small(found: MoveSolution) -> bool:
+    return bool(found.counts.sum() <= _FEW_GPUS and len(found.rps) <= _FEW_SERVICES)
+
+
+def _whole(moves: Moves, left: Left, found: MoveSolution) -> Counter[int]:
+    """The best whole plan out of the columns at hand, those with prospects."""
+    program = MoveProgram(moves, left)
+    costs = program.reduced_costs(found)
+    numbers = found.numbers[found.kept :]
+    program.use(numbers[np.argsort(costs[numbers], kind="stable")[:_WHOLE_COLUMNS]].tolist())
+    return program.solve_whole()
+
+
 def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) -> Left:
-    used = np.zeros(len(moves.running.kinds))
-    for part in (decided, wish.fixed):
-        numbers = list(part)
-        kinds = moves.kinds[np.array(numbers, np.int64)]
-        counts = np.array([float(part[number]) for number in numbers])
-        each = np.broadcast_to(counts[:, None], kinds.shape)
-        np.add.at(used, kinds[kinds != NO_KIND], each[kinds != NO_KIND])
+    used = moves.used(Counter(decided) + Counter(wish.fixed))[:-1]
     left = {number: count - decided.get(number, 0) for number, count in wish.keeps.items()}
     gpu_type = moves.kit.pool.gpu_type
     return Left(
@@ -105,11 +124,15 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
         used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
         program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
     found = _with_pool(moves, program)
-    priced = price_moves(moves, left.demand, found, _CHEAP)
-    patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
-    kit.columns.add(patterns)
-    moves.sync()
-    return _with_pool(moves, program) if program.use(map(kit.columns.number, patterns)) else found
+    for _ in range(_FEW_ROUNDS if before is None and _is_small(found) else 1):
+        priced = price_moves(moves, left.demand, found, _CHEAP)
+        patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
+        kit.columns.add(patterns)
+        moves.sync()
+        if not program.use(map(kit.columns.number, patterns)):
+            break
+        found = _with_pool(moves, program)
+    return found
 
 
 def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:
