@@ -61,7 +61,7 @@ class _Kind(NamedTuple):
 
 def _kind(name: str, usd: float, memory_mib: float, step: float, watts: Sequence[float], clock: float) -> GpuType:
     idle_w, cap_w = watts
-    clocks = tuple(round(clock * part) for part in (0.6, 0.8, 1.0))
+    clocks = tuple(float(round(clock * part)) for part in (0.6, 0.8, 1.0))
     return GpuType(
         name=name,
         price_usd_per_hour=usd,

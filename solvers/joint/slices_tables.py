@@ -79,7 +79,7 @@ def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: flo
     most, watt_price = min(problem.max_replicas_per_gpu, MEMORY_SLICES), problem.energy_price_usd_per_kwh / _W_PER_KW
     mode = Mode(
         gpu_type=problem.gpu_types.index(gpu_type),
-        clock_mhz=clock_mhz,
+        clock_mhz=float(clock_mhz),
         steps=MEMORY_SLICES,
         most_replicas=most,
         memory_mib=float(gpu_type.memory_mib),

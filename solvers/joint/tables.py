@@ -173,7 +173,7 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
     unit = max(1, int(np.gcd.reduce(width)))
     return Mode(
         gpu_type=index,
-        clock_mhz=clock_mhz,
+        clock_mhz=float(clock_mhz),
         steps=steps // unit,
         most_replicas=problem.max_replicas_per_gpu,
         # Whole numbers are floats too, but not to compiled kernels.
