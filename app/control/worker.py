@@ -6,6 +6,7 @@ finds a new worker. `InlineSolver` runs the same call in the loop's own process,
 
 import asyncio
 import contextlib
+import gc
 import math
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from app.control.findings import Findings, Inquiry
+from app.control.shared_points import Packed, ReceivedPoints, SentPoints
 from solvers.outcome import Budget, PlanReport
 from solvers.plan import Plan
 from solvers.problem import Problem
@@ -148,6 +150,7 @@ class SolverWorker:
         self._grace_s = grace_s
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._points = SentPoints()
         self._turn = asyncio.Lock()
 
     @property
@@ -179,7 +182,7 @@ class SolverWorker:
             pipe = await self._ensure_started()
             limit_s = message.budget.seconds + self._grace_s
             try:
-                return await self._within(limit_s, _exchange, pipe, message)
+                return await self._within(limit_s, _exchange, pipe, message, self._points)
             except TimeoutError:
                 words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
                 raise SolverUnavailable(words) from None
@@ -202,7 +205,7 @@ class SolverWorker:
         )
         process.start()
         theirs.close()
-        self._process, self._pipe = process, ours
+        self._process, self._pipe, self._points = process, ours, SentPoints()
         try:
             await self._within(self._start_limit_s, ours.recv)
         except TimeoutError:
@@ -238,10 +241,19 @@ def _portable(budget: Budget) -> Budget:
     return replace(budget, elapsed=Budget().elapsed)
 
 
-def _exchange(pipe: Connection, message: PlanRequest | Inquiry) -> object:
+def _exchange(pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints) -> object:
     """Send and receive. Raises EOFError or OSError when the other side is gone."""
-    pipe.send(message)
+    packed = points.pack(message.problem.points)
+    pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
     return pipe.recv()
+
+
+def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry:
+    """The other side of `_exchange`. Raises the same."""
+    message: PlanRequest | Inquiry
+    packed: Packed
+    message, packed = pipe.recv()
+    return replace(message, problem=replace(message.problem, points=points.unpack(packed)))
 
 
 def follow_parent() -> None:
@@ -264,11 +276,14 @@ def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanReq
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     follow_parent()
     prepare()
+    # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
+    gc.disable()
+    points = ReceivedPoints()
     with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
         pipe.send("ready")
         while True:
             try:
-                request: PlanRequest | Inquiry = pipe.recv()
+                request = _received(pipe, points)
             except (EOFError, OSError):
                 return
             try:
@@ -278,3 +293,5 @@ def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanReq
             except Exception as error:  # the one place where a policy's fault becomes a message to the loop
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)
+            del request, answer
+            gc.collect()

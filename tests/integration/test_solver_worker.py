@@ -1,9 +1,11 @@
 """The solver worker with real processes: answers, limits, deaths and what comes after them."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,5 +175,26 @@ def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:
         assert answer.plan.policy == "hetsev"
         assert answer.plan.gpus
         assert answer.report.seconds > 0.0
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
+    async def scenario() -> None:
+        worker = SolverWorker()
+        try:
+            first = await worker.make_plan(request("joint"))
+            again = replace(request("joint", memory=first.memory), observed=Observed(at_s=5.0))
+            again = replace(again, problem=replace(again.problem, current=first.plan))
+            warm = await worker.make_plan(again)
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+            with contextlib.suppress(SolverUnavailable):
+                await worker.make_plan(again)
+            # The next child may or may not have answered already; it knows no token of the old one.
+            cold = await worker.make_plan(replace(again, memory=warm.memory))
+        finally:
+            await worker.close()
+        assert cold.plan == warm.plan == first.plan
 
     asyncio.run(scenario())
