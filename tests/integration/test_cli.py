@@ -206,6 +206,8 @@ def test_decisions_and_reports_answer_on_an_empty_fleet(plimsoll: Callable[..., 
     assert plimsoll("get", "policies").out.splitlines()[1].split()[3] == "yes"
     assert plimsoll("resume").code == 0
     assert plimsoll("explain").err.startswith("Error: no plan is in force yet")
+    asked = plimsoll("what-if", "--suggest", "--time-limit", "5")
+    assert (asked.code, asked.out.splitlines()[1].split()[:4]) == (0, ["as", "it", "is", "$0.0000"])
     assert plimsoll("approve", "99").err == "Error: there is no plan 99\n"
     for report in (["cost"], ["cost", "--by", "project"], ["cost", "--by", "gpu-type"], ["slo"]):
         assert plimsoll(*report).code == 0
