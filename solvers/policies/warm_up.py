@@ -13,11 +13,11 @@ BUDGET = Budget(seconds=60.0, work=0.1)
 
 
 def warm_up() -> None:
-    """Run every policy on a tiny problem, twice: from nothing, and from its own plan."""
+    """Run every policy on tiny problems, twice each: from nothing, and from its own plan."""
     for name in policies():
-        problem = tiny_problem()
-        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
-        policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, BUDGET)
+        for problem in (tiny_problem(), uneven_problem()):
+            plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
+            policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, BUDGET)
 
 
 def tiny_problem() -> Problem:
@@ -47,4 +47,20 @@ def tiny_problem() -> Problem:
             for name, rate in (("one", 60.0), ("two", 35.0))
         ),
         points=(OperatingPoints(network="net", gpu_type="any", sensitivity=0.4, rows=rows),),
+    )
+
+
+def uneven_problem() -> Problem:
+    """The tiny problem with a second GPU type and rates that no whole GPUs fit: a plan must be searched for."""
+    problem = tiny_problem()
+    (gpu_type,), (points,) = problem.gpu_types, problem.points
+    faster = tuple(row._replace(run_ms=0.6 * row.run_ms) for row in points.rows)
+    return replace(
+        problem,
+        gpu_types=(gpu_type, replace(gpu_type, name="other", price_usd_per_hour=1.7)),
+        services=tuple(
+            replace(service, arrival_rate_rps=rate)
+            for service, rate in zip(problem.services, (150.0, 40.0), strict=True)
+        ),
+        points=(points, replace(points, gpu_type="other", rows=faster)),
     )
