@@ -43,7 +43,9 @@ _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6
 _CHANGE_SHARE = 0.5
-"""Of the budget's seconds, until what runs is changed."""
+"""Of the budget's seconds, until what runs is changed, where a search may follow."""
+_USABLE = 0.9
+"""Of the budget's seconds; the rest is for the check and the report."""
 _LOOK_SHARE = 0.8
 """Of the budget's seconds, until the search for a fresh arrangement ends; what is left is for rearranging."""
 
@@ -100,7 +102,7 @@ def _replanned(
 ) -> tuple[_Found, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
     with threads(budget.threads) as executor:
-        changed = change(problem, warm, executor, is_over=_after(budget, _CHANGE_SHARE))
+        changed = change(problem, warm, executor, is_over=_after(budget, _CHANGE_SHARE if may_look else _USABLE))
     needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
@@ -133,7 +135,7 @@ def _rearranged(problem: Problem, budget: Budget, warm: Warm) -> Iterator[_Draft
                 executor,
                 may_rearrange=True,
                 start_usd_per_hour=start,
-                is_over=_after(budget, 1.0),
+                is_over=_after(budget, _USABLE),
             )
         if changed.changed is not None and changed.is_whole and not violations(problem, changed.changed):
             yield _draft(problem, changed.changed, "feasible", "running arrangement, rearranged")
