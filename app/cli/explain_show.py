@@ -30,7 +30,8 @@ BASES = {
     "relaxation": "solved again in fractions of GPUs",
 }
 _LEAST_USD = 5e-6
-"""What five decimals show."""
+_LEAST_WEIGHT = 5e-4
+"""What the decimals show."""
 _MOST_SHORTFALLS = 2
 MOST_LINES = 4
 """Of limits that hold back one service."""
@@ -63,7 +64,7 @@ def priced(value: float | None, unit: str, digits: int = 4) -> str:
     """An amount in the unit of the prices."""
     if value is None:
         return "-"
-    return f"{usd(value, digits)}/h" if unit == "usd_per_hour" else f"{amount(value, digits)} weighted rps"
+    return f"{usd(value, digits)}/h" if unit == "usd_per_hour" else f"{amount(value)} weighted rps"
 
 
 def _show_service(service: Document, unit: str) -> None:
@@ -100,7 +101,8 @@ def _show_price(service: Document, unit: str) -> None:
         costs = f"one more costs {usd(more, 5)}/h" if more >= _LEAST_USD else "one more costs nothing: there is room"
         show_line(f"  price: a request per second is worth {usd(worth, 5)}/h; {costs}")
     else:
-        show_line(f"  price: one more request per second takes {amount(more, 3)} weighted rps from others")
+        takes = f"takes {amount(more, 3)} from others" if more >= _LEAST_WEIGHT else "takes nothing from others"
+        show_line(f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}")
     if replica > 0.0:
         show_line(f"  price: one replica fewer that must run saves {priced(replica, unit)} at most")
     if replica < 0.0:
@@ -155,11 +157,13 @@ def _show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
 def _show_gpu(gpu: Document, unit: str) -> None:
     price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
     loss = number(gpu, "loss") or 0.0
-    costs = f"costs {usd(price)}/h" if unit == "usd_per_hour" else "costs nothing that counts here"
-    scarce = f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
     earns = f", earns {priced(price + stock - loss, unit)}"
+    if unit == "usd_per_hour":
+        costs = f"costs {usd(price)}/h" + (f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else "")
+    else:
+        costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
-    show_line(Cell(text=title, style="bold"), f"  each {costs}{scarce}{earns}")
+    show_line(Cell(text=title, style="bold"), f"  each {costs}{earns}")
     if _shown_loss(loss, unit):
         show_line(Cell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
     full = [RULES[text(use, "rule")] for use in documents(gpu.get("uses")) if use.get("is_full")]
@@ -206,8 +210,8 @@ def _dearer(loss: float, unit: str) -> str:
 
 
 def _shown_loss(loss: float, unit: str) -> bool:
-    """Whether there is a figure to show at four decimals."""
-    return loss >= (5e-5 if unit == "usd_per_hour" else 5e-3)
+    """Whether the decimals show it."""
+    return loss >= (5e-5 if unit == "usd_per_hour" else 0.05)
 
 
 def _pattern(alternative: Document) -> str:
@@ -231,7 +235,7 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
 
 
 def _show_losses(losses: object) -> None:
-    if losses is None:
+    if not number(losses, "gpus"):
         return
     show_line(Cell(text="\nWhat a loss would do", style="bold"))
     for many in ("gpus", "nodes"):

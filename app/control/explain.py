@@ -183,7 +183,10 @@ def _summary(report: PlanReport, reason: str) -> str:
         return f"{report.status}: {reason}"
     said = f"{report.status} at ${report.cost_usd_per_hour:.4f} per hour, found by {report.method or 'the policy'}"
     if report.gap_percent is not None:
-        said += f", at most {report.gap_percent:.2f} % above the least possible cost"
+        beyond = (
+            "above the least possible cost" if report.served_weight is None else "below the most that can be served"
+        )
+        said += f", at most {report.gap_percent:.2f} % {beyond}"
     return f"{said}, in {1000 * report.seconds:.0f} ms"
 
 

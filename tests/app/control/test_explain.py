@@ -96,6 +96,12 @@ def test_the_summary_is_the_reason_or_else_the_figures() -> None:
     )
 
 
+def test_under_max_goodput_the_gap_is_that_of_what_is_served() -> None:
+    report = replace(REPORT, gap_percent=1.5, served_weight=100.0)
+    told = explain(PLAN, report, problem=None, demands=(), violations=(), reason="")
+    assert "at most 1.50 % below the most that can be served" in told.summary
+
+
 PRICES = Prices(
     unit="usd_per_hour",
     services=(ServicePrice(service="chat", per_rps=0.02, per_rps_more=0.01),),
