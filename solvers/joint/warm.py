@@ -31,8 +31,8 @@ from solvers.state import GpuType
 
 HEADROOM = 1.5
 """Rates may grow by this factor before tables are made anew."""
-MOST_STATES = 3
-"""Of one process: one control loop needs one, simulations side by side one each."""
+MOST_STATES = 2
+"""Of one process: the control loop needs one, and previews beside it leave theirs."""
 _CHEAPEST = 600
 MOST_COLUMNS = 60_000
 """About 40 MB. A state with more begins anew."""

@@ -13,8 +13,9 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 `hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
 second one tells; so on most ticks a plan takes little of its budget.
 
-Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A budget without a limit of
-seconds, as in simulations, neither uses nor leaves warm state: then plans follow from the arguments alone.
+Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A single plan, whose budget says
+nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave warm state: then plans
+follow from the arguments alone.
 """
 
 import math
@@ -83,9 +84,9 @@ class _Past:
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
-    past, is_timed = _past(memory), budget.seconds < math.inf
-    warm = take_warm(past.token, problem) if is_timed else None
-    warm = warm if warm is not None else Warm(problem, headroom=HEADROOM if is_timed else 1.0)
+    past, has_next = _past(memory), budget.seconds < math.inf and budget.stability != Stability()
+    warm = take_warm(past.token, problem) if has_next else None
+    warm = warm if warm is not None else Warm(problem, headroom=HEADROOM if has_next else 1.0)
     if problem.current is None or not problem.current.gpus:
         found, is_look = _fresh(problem, observed, budget, warm), True
     else:
@@ -93,7 +94,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
         found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
     looked_s = observed.at_s if is_look else past.looked_s
-    kept: Json = {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": keep_warm(warm) if is_timed else None}
+    kept: Json = {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": keep_warm(warm) if has_next else None}
     return found.draft.plan, _report(problem, found), kept
 
 
