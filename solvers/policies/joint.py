@@ -13,9 +13,9 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 `hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
 second one tells; so on most ticks a plan takes little of its budget.
 
-Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A single plan, whose budget says
-nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave warm state: then plans
-follow from the arguments alone.
+Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A single plan, whose budget
+says nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave warm state: then
+plans follow from the arguments alone.
 """
 
 import math

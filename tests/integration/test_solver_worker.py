@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.control.worker import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
-from solvers.outcome import Budget
+from solvers.outcome import Budget, Stability
 from solvers.policies.warm_up import tiny_problem
 from solvers.state import Json, Observed
 from tests.app.control import worker_bodies
@@ -183,8 +183,11 @@ def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
     async def scenario() -> None:
         worker = SolverWorker()
         try:
-            first = await worker.make_plan(request("joint"))
-            again = replace(request("joint", memory=first.memory), observed=Observed(at_s=5.0))
+            budget = Budget(seconds=AMPLE_S, stability=Stability(min_dwell_s=60.0))
+            first = await worker.make_plan(replace(request("joint"), budget=budget))
+            assert isinstance(first.memory, dict)
+            assert first.memory["warm"] is not None
+            again = replace(request("joint", memory=first.memory), observed=Observed(at_s=5.0), budget=budget)
             again = replace(again, problem=replace(again.problem, current=first.plan))
             warm = await worker.make_plan(again)
             assert worker.pid is not None
