@@ -74,9 +74,12 @@ def generate(
     start: Sequence[int] = (),
     has_cuts: bool = False,
     phases: Sequence[Phase] = PHASES,
+    cutoff: float = np.inf,
     is_over: Callable[[], bool] = never,
 ) -> Relaxation:
     """Solve the relaxation of a demand; new columns go into `columns`. `start`: columns to begin with.
+
+    A bound that reaches the cutoff is all that is wanted.
 
     With cuts the bound is greater, but holds only for plans that serve everything.
 
@@ -84,7 +87,7 @@ def generate(
     """
     generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
-    return generation.relax(phases=phases, is_over=is_over)
+    return generation.relax(phases=phases, cutoff=cutoff, is_over=is_over)
 
 
 class Generation:

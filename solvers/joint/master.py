@@ -29,6 +29,8 @@ INFINITE = highspy.kHighsInf
 _FIRST_CUTS = 2
 """Rounding cuts of each service to begin with; others follow where they are violated."""
 _NOTHING = 1e-6
+_DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
+"""New columns leave a basis primal feasible, new rows and limits leave it dual feasible."""
 _WHOLE_NODES = 50
 """Of the search for whole GPUs."""
 
@@ -109,6 +111,7 @@ class Master:
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
+        self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX if has_cuts else _PRIMAL_SIMPLEX)
         empty = np.zeros(0, np.int32), np.zeros(0)
         for low, high in self._row_limits():
             self._highs.addRow(low, high, 0, *empty)
@@ -142,6 +145,7 @@ class Master:
         """From now on these limits hold, and no others. GPUs that they ask for may stand idle, at their price."""
         if limits and not self._idle:
             self._add_idle()
+            self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
         for row in self._limits:
             if row not in limits:
                 self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)

@@ -35,7 +35,7 @@ import numpy as np
 from solvers.joint.bounds import whole_gpus
 from solvers.joint.master import Demand
 from solvers.joint.packing_parts import Packed, Packer, PartTables, Wanted
-from solvers.joint.packing_program import Cover, PackingProgram, cost_of
+from solvers.joint.packing_program import Cover, PackingProgram, cost_of, price_of
 from solvers.joint.patterns import Pattern
 from solvers.joint.tables import Numbers, Reals, Tables
 
@@ -55,6 +55,8 @@ _SPREAD = 0.5
 """How much chance moves the order of the fractions from the second dive on."""
 _RUINED = (4, 12)
 """GPUs that are taken out of the best plan at a time, least and most."""
+_NEAR = 0.1
+"""Of its price: what a pattern that the relaxation of the whole problem begins with may cost beyond its worth."""
 _FRUITLESS = 40
 """Dives in a row without a better plan, after which packing ends."""
 _DIVES = 0.2
@@ -68,8 +70,8 @@ class Packing:
 
     plan: Counter[Pattern]
     """GPUs that run each pattern."""
-    basis: tuple[Pattern, ...]
-    """Patterns of the optimal relaxation: where the relaxation of the whole problem may begin."""
+    start: tuple[Pattern, ...]
+    """Patterns that are worth nearly what they cost: where the relaxation of the whole problem may begin."""
 
 
 def is_promising(tables: Tables, demand: Demand) -> bool:
@@ -102,11 +104,12 @@ def pack(
     """
     search = _Search(tables, demand, np.random.default_rng(seed), pool, is_over)
     search.on_better = on_better
-    basis = search.relax()
+    search.relax()
+    start = search.near()
     search.dive([])
     while not is_over() and not search.is_done():
         search.dive(search.kept())
-    return Packing(plan=Counter(search.best), basis=basis)
+    return Packing(plan=Counter(search.best), start=start)
 
 
 class _Search:
@@ -136,15 +139,26 @@ class _Search:
         self._best_key = (np.inf, np.inf)
         self.on_better: Callable[[Counter[Pattern]], None] = lambda _: None
 
-    def relax(self) -> tuple[Pattern, ...]:
-        """Rounds for the whole until they stop to pay; returns the patterns of the last optimum."""
+    def relax(self) -> None:
+        """Rounds for the whole until they stop to pay."""
         price = float(self._tables.price.max())
         none = np.zeros(len(self._stock))
         first = Wanted(self._wanted, self._stock, price * self._sizes, none)
         self._add([], [self._packers[0].pack(first)])
         self._cover, self._bound = self._rounds([], self._wanted, self._stock, most=None)
-        used = np.flatnonzero(self._cover.counts > _TOLERANCE)
-        return tuple(self._program.patterns[at] for at in used)
+
+    def near(self) -> tuple[Pattern, ...]:
+        """The patterns that cost little beyond their worth in the relaxation."""
+        assert self._cover is not None, "relaxed first"
+        cover = self._cover
+        costs = [(pattern, price_of(self._tables, pattern)) for pattern in self._program.patterns]
+        worths = [cover.values[self._services(pattern)].sum() - self._rent(pattern, cover) for pattern, _ in costs]
+        return tuple(
+            pattern for (pattern, price), worth in zip(costs, worths, strict=True) if price - worth <= _NEAR * price
+        )
+
+    def _rent(self, pattern: Pattern, cover: Cover) -> float:
+        return float(cover.rents[self._tables.modes[pattern.mode].gpu_type])
 
     def is_done(self) -> bool:
         """Whether no packing is cheaper than the best, or too many dives in a row found none."""

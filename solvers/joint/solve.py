@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.bounds import whole_gpus
+from solvers.joint.bounds import least_to_reach, whole_gpus
 from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
@@ -168,8 +168,8 @@ class _Search:
         self, start: Sequence[int], seed: int, executor: Executor | None
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
-        packed, basis = self._pack(seed, executor)
-        relaxation = self._relax([*start, *basis])
+        packed, near = self._pack(seed, executor)
+        relaxation = self._relax([*start, *near], cutoff=self._cutoff(packed))
         self._bound = relaxation.bound
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
@@ -204,7 +204,7 @@ class _Search:
                 state_plan(self._tables, self._columns, self._demand, self._numbered(plan))
             ),
         )
-        return self._numbered(found.plan), list(self._numbered(Counter(found.basis)))
+        return self._numbered(found.plan), list(self._numbered(Counter(found.start)))
 
     def _numbered(self, plan: Counter[Pattern]) -> Counter[int]:
         """Column number → GPUs."""
@@ -263,7 +263,13 @@ class _Search:
         )
         return replace(solution, found_s=self._found_s), report
 
-    def _relax(self, start: Sequence[int], phases: Sequence[Phase] = PHASES) -> Relaxation:
+    def _cutoff(self, packed: Counter[int]) -> float:
+        """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
+        plan = state_plan(self._tables, self._columns, self._demand, packed)
+        is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
+        return np.inf if is_short else least_to_reach(self._tables, plan.cost_usd_per_hour)
+
+    def _relax(self, start: Sequence[int], phases: Sequence[Phase] = PHASES, *, cutoff: float = np.inf) -> Relaxation:
         """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
 
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
@@ -271,7 +277,11 @@ class _Search:
         over = self._deadline.part(_RELAXATION_SHARE)
         for raises_left in range(_RAISES, -1, -1):
             found = generate(
-                self._tables, self._demand, self._pricer, self._columns, start=start, phases=phases, is_over=over
+                *(self._tables, self._demand, self._pricer, self._columns),
+                start=start,
+                phases=phases,
+                cutoff=cutoff,
+                is_over=over,
             )
             is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():

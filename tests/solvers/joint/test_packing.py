@@ -167,7 +167,7 @@ def test_packings_keep_stock(seed: int) -> None:
 def test_every_replica_carries_all_of_its_service(seed: int) -> None:
     setting = set_up(parts_problem(seed, services=12))
     found = packed(setting)
-    assert all(carries_all(setting, pattern) for pattern in [*found.plan, *found.basis])
+    assert all(carries_all(setting, pattern) for pattern in [*found.plan, *found.start])
     replicas = np.zeros(12)
     for pattern, count in found.plan.items():
         replicas[make_column(setting.tables, pattern).service] += count
