@@ -105,7 +105,8 @@ def test_a_joint_plan_keeps_its_prices_and_is_explained_without_solving_again(ap
     told = api.get(f"plans/{_planned_jointly(api)}/explain")
     assert told["price_unit"] == "usd_per_hour"
     chat = next(entry for entry in told["services"] if entry["service"] == "chat")
-    assert chat["worth_per_rps"] > 0.0 and chat["bindings"]
+    # One replica must run: what it costs is the price of its requests, of its presence, or of both.
+    assert chat["worth_per_rps"] * chat["demand_rps"] + chat["price_per_replica"] > 0.0 and chat["bindings"]
     assert [entry["gpu_type"] for entry in told["gpu_types"]] == ["T4"]
     (gpu, *_) = told["gpus"]
     assert gpu["price"] > 0.0 and gpu["replicas"][0]["earns"] > 0.0 and gpu["alternatives"] == []
