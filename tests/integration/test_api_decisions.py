@@ -104,12 +104,12 @@ def _planned_jointly(api: Api) -> int:
 def test_a_joint_plan_keeps_its_prices_and_is_explained_without_solving_again(api: Api) -> None:
     told = api.get(f"plans/{_planned_jointly(api)}/explain")
     assert told["price_unit"] == "usd_per_hour"
-    chat = next(entry for entry in told["services"] if entry["service"] == "chat")
-    # One replica must run: what it costs is the price of its requests, of its presence, or of both.
-    assert chat["worth_per_rps"] * chat["demand_rps"] + chat["price_per_replica"] > 0.0 and chat["bindings"]
+    # Both fit one GPU, and both must run: its price may fall on either, on its requests or on its presence.
+    worth = [one["worth_per_rps"] * one["demand_rps"] + one["price_per_replica"] for one in told["services"]]
+    assert sum(worth) > 0.0 and all(one["bindings"] for one in told["services"])
     assert [entry["gpu_type"] for entry in told["gpu_types"]] == ["T4"]
     (gpu, *_) = told["gpus"]
-    assert gpu["price"] > 0.0 and gpu["replicas"][0]["earns"] > 0.0 and gpu["alternatives"] == []
+    assert gpu["price"] > 0.0 and sum(one["earns"] for one in gpu["replicas"]) > 0.0 and gpu["alternatives"] == []
     assert told["moves"]["replicas_started"] > 0
     assert told["lower_bound_usd_per_hour"] <= told["cost_usd_per_hour"]
 
