@@ -64,12 +64,9 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         if is_met(rest):
             return plan
         # What the duals value at nothing must be covered too.
-        weight = np.append(np.maximum(duals.rps, 1e-6 * rest.shortage_price), 0.0)
-        missing = np.append(np.where(rest.fewest > 0.0, rest.missing_price, 0.0), 0.0)
-        worth = (weight[pool.service] * pool.useful(rest) + missing[pool.service]).sum(axis=1)
-        score = np.where(pool.possible(rest), worth / np.maximum(pool.price, 1e-9), 0.0)
-        best = int(score.argmax()) if len(score) else -1
-        if best < 0 or score[best] <= 0.0:
+        rps = np.maximum(duals.rps, 1e-6 * rest.shortage_price)
+        best = pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
+        if best < 0:
             return plan
         plan[best] += 1
 

@@ -56,8 +56,14 @@ class Relaxation:
     bound_duals: Duals
     """The duals that proved it."""
     rounds: int
+    phase: int
+    """Position of the effort that pricing had come to."""
     is_exact: bool
     """Whether no pattern was left to add under the last phase's effort."""
+
+
+def ignore(relaxation: Relaxation) -> None:
+    """For callers who want the last relaxation only."""
 
 
 def never() -> bool:
@@ -76,10 +82,12 @@ def generate(
     phases: Sequence[Phase] = PHASES,
     cutoff: float = np.inf,
     is_over: Callable[[], bool] = never,
+    on_round: Callable[[Relaxation], None] = ignore,
 ) -> Relaxation:
     """Solve the relaxation of a demand; new columns go into `columns`. `start`: columns to begin with.
 
-    A bound that reaches the cutoff is all that is wanted.
+    A bound that reaches the cutoff is all that is wanted. After every round but the last `on_round` gets what there is,
+    and may make whole plans of it meanwhile.
 
     With cuts the bound is greater, but holds only for plans that serve everything.
 
@@ -87,7 +95,7 @@ def generate(
     """
     generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
-    return generation.relax(phases=phases, cutoff=cutoff, is_over=is_over)
+    return generation.relax(phases=phases, cutoff=cutoff, is_over=is_over, on_round=on_round)
 
 
 class Generation:
@@ -117,6 +125,7 @@ class Generation:
         cutoff: float = np.inf,
         slack: float = 0.0,
         is_over: Callable[[], bool] = never,
+        on_round: Callable[[Relaxation], None] = ignore,
     ) -> Relaxation:
         """Solve the relaxation under limits; ends early when time is over, when the bound reaches the cutoff, or when
         the optimum is known to be below it and the bound lacks at most `slack` of the way from itself to the cutoff.
@@ -138,15 +147,18 @@ class Generation:
             history.append(solution.objective)
             is_last = phase == len(phases) - 1
             is_near = solution.objective - bound <= slack * (cutoff - solution.objective)
+            found = Relaxation(
+                solution=solution,
+                columns=used,
+                bound=bound,
+                bound_duals=bound_duals,
+                rounds=rounds,
+                phase=phase,
+                is_exact=is_last and not new,
+            )
             if is_over() or bound >= cutoff or is_near or (is_last and not new):
-                return Relaxation(
-                    solution=solution,
-                    columns=used,
-                    bound=bound,
-                    bound_duals=bound_duals,
-                    rounds=rounds,
-                    is_exact=is_last and not new,
-                )
+                return found
+            on_round(found)
             if not new and self._master.strengthen(solution) > 0:
                 continue
             if not is_last and (not new or _gain(history) < phases[phase].least_gain):
@@ -173,6 +185,9 @@ def price(
     floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
     edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
     worth = [Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses]
+    for number in np.flatnonzero(np.isinf(thresholds)):
+        # Nothing is worth that much: pricing has nothing to look at.
+        worth[number] = Worth(demand.rate, np.zeros_like(duals.rps), np.minimum(bonuses[number], 0.0), np.zeros(0))
     return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort)
 
 

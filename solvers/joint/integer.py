@@ -16,19 +16,22 @@ from solvers.joint.pricing import Pricer
 from solvers.joint.prune import prune
 from solvers.joint.residual import Kit, carried, rest_of
 from solvers.joint.ruin import choose, recreate
+from solvers.joint.squeeze import squeeze
 from solvers.joint.tables import Reals, Tables
 
-_PACES = (
-    Pace(rounds=4, columns=200, few_gpus=5.0, spread=0.0),
-    Pace(rounds=8, columns=200, few_gpus=5.0, spread=0.0),
-)
-"""One dive for a plan soon, one for a good plan. At 1000 GPUs and 100 services 4 rounds end at 758 USD per hour and
-8 at 754 in twice the time; 2 end above 800."""
+_PACE = Pace(rounds=4, columns=200, few_gpus=5.0, spread=0.0)
+_THOROUGH = _PACE._replace(rounds=8)
+_SOME_GPUS = 300
+"""Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
+_FEW_GPUS = 40
+"""From so many on, plans are squeezed: of fewer, each is too great a part for another one to go."""
 _SIZES = (3, 10)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
 """Of its cost: a plan so much dearer than the best is a place to go on from. Without that the search stood still after
 the second step (100 GPUs, 30 services: 86.25 against 85.04 USD per hour in the same time)."""
+_STEPS = 40
+"""Of a walk, before squeezing has its turn again."""
 NOTHING = 1e-9
 """Of a rate: less than this is not short."""
 _DECIMALS = 6
@@ -84,27 +87,84 @@ def solve_integer(
 ) -> IntegerPlan:
     """The best plan found until `is_over`; each better one is reported at once. `first`: GPUs of a plan at hand."""
     kit = Kit(tables, pricer, columns, Pool(tables, columns))
-    search = Search(kit, demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
-    whole = floors(relaxation.solution.counts, relaxation.columns)
-    best = _Best(kit, demand, on_better)
-    if first:
-        best.offer(complete_greedily(kit, demand, search.duals, first))
-    best.offer(complete_greedily(kit, demand, search.duals, whole))
-    taken = carried(tables, columns, whole)
-    rest = rest_of(demand, tables, taken)
-    for pace in _PACES:
-        if not is_over():
-            found = dive(search, rest, pace, below=best.cost - taken.cost if first else np.inf)
-            if found is not None:
-                best.offer(whole + found)
-    _improve(search, best)
-    return best.stated
+    whole = WholePlans(kit, demand, seed=seed, on_better=on_better, first=first)
+    whole.sketch(relaxation)
+    whole.dive(relaxation, is_over)
+    whole.improve(relaxation, is_over)
+    return whole.best
 
 
-def _improve(search: Search, best: "_Best") -> None:
-    """Ruin and recreate until it is over. Plans a little dearer than the best one may be walked through."""
+class WholePlans:
+    """Whole plans for one demand, each step better than the last; a relaxation says what to begin from."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        demand: Demand,
+        *,
+        seed: int,
+        on_better: Callable[[IntegerPlan], None] = ignore,
+        first: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """`on_better` gets each better plan at once; `first`: GPUs of a plan at hand."""
+        self._first = first
+        self._kit, self._demand = kit, demand
+        self._rng = np.random.default_rng(seed)
+        self._best = _Best(kit, demand, on_better)
+        self.has_dived = False
+
+    @property
+    def best(self) -> IntegerPlan:
+        """The best plan so far."""
+        return self._best.stated
+
+    def sketch(self, relaxation: Relaxation) -> None:
+        """Whole parts, and one by one what earns most: a plan at once, if a dear one."""
+        whole = self._whole(relaxation)
+        for counts in (self._first, whole) if self._first else (whole,):
+            self._best.offer(complete_greedily(self._kit, self._demand, relaxation.solution.duals, counts))
+
+    def dive(self, relaxation: Relaxation, is_over: Callable[[], bool], pace: Pace = _PACE) -> None:
+        """Whole parts, and a dive for the rest."""
+        whole = self._whole(relaxation)
+        taken = carried(self._kit.tables, self._kit.columns, whole)
+        rest = rest_of(self._demand, self._kit.tables, taken)
+        below = self._best.cost - taken.cost if self._first else np.inf
+        found = dive(self._search(relaxation, is_over), rest, pace, below=below)
+        if found is not None:
+            self._best.offer(whole + found)
+        self.has_dived = True
+
+    def improve(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+        """Until it is over, squeeze what serves everything, and in between ruin and recreate."""
+        search, best, is_first = self._search(relaxation, is_over), self._best, True
+        for pace in (_PACE, _THOROUGH):
+            if sum(best.plan.values()) < _SOME_GPUS and not search.is_over():
+                self.dive(relaxation, is_over, pace)
+        while best.plan and not search.is_over():
+            can_squeeze = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
+            found = squeeze(search, best.plan, is_first=is_first) if can_squeeze else None
+            is_first = found is not None
+            if found is None:
+                _walk(search, best)
+            else:
+                best.offer(found)
+
+    def _whole(self, relaxation: Relaxation) -> Counter[int]:
+        self._kit.pool.sync()
+        return floors(relaxation.solution.counts, relaxation.columns)
+
+    def _search(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> Search:
+        self._kit.pool.sync()
+        return Search(self._kit, self._demand, relaxation.solution.duals, self._rng, is_over)
+
+
+def _walk(search: Search, best: "_Best") -> None:
+    """Some steps of ruin and recreate. Plans a little dearer than the best one may be walked through."""
     current = best.plan
-    while current and not search.is_over():
+    for _ in range(_STEPS):
+        if search.is_over():
+            return
         removed = choose(search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1)))
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
@@ -124,6 +184,11 @@ class _Best:
     def cost(self) -> float:
         """USD per hour, with what is short at its prices."""
         return shortage_cost(self._demand, self.stated) + self.stated.cost_usd_per_hour
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it leaves nothing short."""
+        return not self.stated.shortage_rps.any() and not self.stated.replicas_missing.any()
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""

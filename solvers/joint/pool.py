@@ -1,13 +1,17 @@
 """The columns at hand as arrays: which of them are worth a look for what is still wanted."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from solvers.joint.columns import Columns
+from solvers.joint.columns import Column, Columns
+from solvers.joint.kernels import scan
 from solvers.joint.master import Demand, Duals
 from solvers.joint.tables import Numbers, Reals, Tables
 
 _GROWTH = 1024
-_WHOLE_GPU = 1.0 - 1e-9
+_LEAST_LOSS = 1e-6
+"""USD per hour: of columns that lose nothing, fewer are better."""
 
 
 class Pool:
@@ -35,7 +39,7 @@ class Pool:
 
     @property
     def price(self) -> Reals:
-        """(C,) USD per hour."""
+        """(C,) USD per hour; what that means, subclasses say."""
         return self._price[: self._filled]
 
     @property
@@ -53,7 +57,7 @@ class Pool:
             places = len(column.service)
             self._service[number, :places] = column.service
             self._capacity[number, :places] = column.capacity
-            self._price[number] = column.price
+            self._price[number] = self._price_of(column)
             self._gpu_type[number] = self._tables.modes[column.pattern.mode].gpu_type
         self._filled = count
 
@@ -64,25 +68,41 @@ class Pool:
 
     def possible(self, demand: Demand) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """(C,) whether one GPU of the column keeps within stock and most replicas."""
-        room = np.append(demand.most, np.inf)[self.service].min(axis=1, initial=np.inf)
-        possible: np.ndarray[tuple[int], np.dtype[np.bool_]]
-        possible = (demand.stock[self.gpu_type] >= _WHOLE_GPU) & (room >= _WHOLE_GPU)
+        free = np.zeros(len(demand.rate))
+        prices = scan.Prices(free, free, free, demand.most, demand.stock, np.zeros(len(demand.stock)))
+        possible: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isfinite(scan.reduced_costs(self.stack(), prices))
         return possible
 
     def reduced_costs(self, demand: Demand, duals: Duals) -> Reals:
         """(C,) USD per hour that each column costs beyond its worth; infinite where it is not possible."""
-        worth = (np.append(duals.rps, 0.0)[self.service] * self.useful(demand)).sum(axis=1)
-        worth += np.append(duals.presence, 0.0)[self.service].sum(axis=1)
-        costs = self.price - duals.stock[self.gpu_type] - worth
-        return np.where(self.possible(demand), costs, np.inf)
+        prices = scan.Prices(demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock)
+        return scan.reduced_costs(self.stack(), prices)
+
+    def best_value(self, demand: Demand, rps: Reals, presence: Reals) -> int:
+        """The possible column that is worth most per USD at such (S,) prices; −1 where none is worth anything."""
+        free = np.zeros(len(demand.stock))
+        prices = scan.Prices(demand.rate, rps, presence, demand.most, demand.stock, free)
+        return scan.best_value(self.stack(), prices)
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
-        """Numbers of at most so many columns of least cost, and cost less than `below`."""
+        """Numbers of at most so many columns of least cost, and cost less than `below`, cheapest first."""
         numbers = np.flatnonzero(costs < below)
         if len(numbers) > most:
             numbers = numbers[costs[numbers] <= np.partition(costs[numbers], most - 1)[most - 1]]
-        best: list[int] = numbers[np.argsort(costs[numbers], kind="stable")[:most]].tolist()
-        return best
+        numbers = numbers[np.argsort(costs[numbers], kind="stable")][:most]
+        found: list[int] = numbers.tolist()
+        return found
+
+    def pricing_duals(self, duals: Duals) -> Duals:
+        """The duals under which pricing looks for columns that are worth more than these prices."""
+        return duals
+
+    def stack(self) -> scan.Stack:
+        """All columns."""
+        return scan.Stack(self.service, self.capacity, self.price, self.gpu_type)
+
+    def _price_of(self, column: Column) -> float:
+        return column.price
 
     def _grow(self, size: int) -> None:
         more = size - len(self._price)
@@ -91,3 +111,23 @@ class Pool:
         self._capacity = np.pad(self._capacity, ((0, more), (0, 0)))
         self._price = np.pad(self._price, (0, more))
         self._gpu_type = np.pad(self._gpu_type, (0, more))
+
+
+class LossPool(Pool):
+    """Columns at what they lose: their reduced costs under the duals of a whole relaxation, however much is wanted."""
+
+    def __init__(self, tables: Tables, columns: Columns, duals: Duals) -> None:
+        self._duals = duals
+        super().__init__(tables, columns)
+
+    def pricing_duals(self, duals: Duals) -> Duals:
+        """What is short pays beside what every rps is worth anyway."""
+        own = self._duals
+        rps, presence, stock = own.rps + duals.rps, own.presence + duals.presence, own.stock + duals.stock
+        return replace(duals, rps=rps, presence=presence, stock=stock)
+
+    def _price_of(self, column: Column) -> float:
+        duals, service = self._duals, column.service
+        worth = float(duals.rps[service] @ column.capacity + duals.presence[service].sum())
+        gpu_type = self._tables.modes[column.pattern.mode].gpu_type
+        return max(0.0, column.price - float(duals.stock[gpu_type]) - worth) + _LEAST_LOSS

@@ -16,7 +16,7 @@ from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals, Master, Solution
 from solvers.joint.pool import Pool
 from solvers.joint.pricing import Pricer
-from solvers.joint.tables import Reals, Tables
+from solvers.joint.tables import Numbers, Reals, Tables
 
 _NOTHING = 1e-9
 """Of a rate: less than this is not wanted any more."""
@@ -65,30 +65,45 @@ class Part:
 
 def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carried:
     """What so many GPUs of each column carry together."""
-    rps, replicas, gpus = np.zeros(len(tables.rate)), np.zeros(len(tables.rate)), np.zeros(len(tables.stock))
-    cost = 0.0
-    for number, count in sorted(counts.items()):
-        column = columns[number]
-        rps[column.service] += count * column.capacity
-        replicas[column.service] += count
-        gpus[tables.modes[column.pattern.mode].gpu_type] += count
-        cost += count * column.price
-    return Carried(rps=rps, replicas=replicas, gpus=gpus, cost=cost)
+    used = [(columns[number], count) for number, count in sorted(counts.items())]
+    services, types = len(tables.rate), len(tables.stock)
+    if not used:
+        return Carried(rps=np.zeros(services), replicas=np.zeros(services), gpus=np.zeros(types), cost=0.0)
+    gpus = np.array([count for _, count in used], dtype=np.float64)
+    service = np.concatenate([column.service for column, _ in used])
+    replicas = np.repeat(gpus, [len(column.service) for column, _ in used])
+    rps = replicas * np.concatenate([column.capacity for column, _ in used])
+    gpu_type = [tables.modes[column.pattern.mode].gpu_type for column, _ in used]
+    return Carried(
+        rps=_summed(service, rps, services),
+        replicas=_summed(service, replicas, services),
+        gpus=_summed(np.array(gpu_type, np.int32), gpus, types),
+        cost=float(gpus @ np.array([column.price for column, _ in used])),
+    )
 
 
-def rest_of(demand: Demand, tables: Tables, taken: Carried) -> Demand:
+def _summed(places: Numbers, values: Reals, size: int) -> Reals:
+    return np.bincount(places, values, size).astype(np.float64)
+
+
+def left_of(demand: Demand, taken: Carried) -> Demand:
     """What is still wanted, and what may still be used, once so much is taken."""
     rate = np.maximum(demand.rate - taken.rps, 0.0)
     rate[rate <= _NOTHING * demand.rate] = 0.0
-    raised = _raise(demand, tables, rate)
-    return Demand(
+    return replace(
+        demand,
         rate=rate,
         fewest=np.maximum(demand.fewest - taken.replicas, 0.0),
         most=np.maximum(demand.most - taken.replicas, 0.0),
         stock=np.maximum(demand.stock - taken.gpus, 0.0),
-        shortage_price=raised * demand.shortage_price,
-        missing_price=raised * demand.missing_price,
     )
+
+
+def rest_of(demand: Demand, tables: Tables, taken: Carried) -> Demand:
+    """The same with shortages so dear that none of it pays."""
+    left = left_of(demand, taken)
+    raised = _raise(demand, tables, left.rate)
+    return replace(left, shortage_price=raised * demand.shortage_price, missing_price=raised * demand.missing_price)
 
 
 def _raise(demand: Demand, tables: Tables, rate: Reals) -> float:
@@ -113,7 +128,7 @@ def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Par
     def use(numbers: Iterable[int]) -> bool:
         new = [number for number in dict.fromkeys(numbers) if number not in used]
         used.update(dict.fromkeys(new))
-        master.add(kit.columns[number] for number in new)
+        master.add(kit.columns[number]._replace(price=float(kit.pool.price[number])) for number in new)
         return bool(new)
 
     use(start)
@@ -124,7 +139,7 @@ def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Par
             if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_LEAST_GAIN)):
                 break
             solution = master.solve()
-        if not use(_priced(kit, rest, solution.duals)):
+        if not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):
             break
         solution = master.solve()
     return Part(solution=solution, columns=tuple(used))

@@ -46,24 +46,38 @@ def _value(rest: Demand, gone: Carried) -> float:
 
 def choose(search: Search, plan: Counter[int], size: int) -> Counter[int]:
     """GPUs to remove: one that earns little for its price, and others that share services with those chosen."""
-    kit, numbers = search.kit, np.array(sorted(plan.elements()), dtype=np.int32)
-    waste = _waste(search, numbers, carried(kit.tables, kit.columns, plan))
+    return related_gpus(search, plan, carried(search.kit.tables, search.kit.columns, plan), size)
+
+
+def related_gpus(
+    search: Search, plan: Counter[int], taken: Carried, size: int, *, first: int | None = None
+) -> Counter[int]:
+    """GPUs of the plan that waste much and share services with each other, and with the first one if it is given.
+
+    taken: what the plan carries.
+    """
+    kit, numbers = search.kit, np.array(sorted(plan), dtype=np.int32)
+    left = np.array([plan[number] for number in numbers.tolist()])
+    wasted = waste(search, numbers, taken)
     runs = np.zeros((len(numbers), len(search.demand.rate) + 1))
     runs[np.arange(len(numbers))[:, None], kit.pool.service[numbers]] = 1.0
     runs[:, -1] = 0.0
-    left, related = np.ones(len(numbers), dtype=bool), np.ones(len(numbers))
-    chosen: list[int] = []
-    for _ in range(min(size, len(numbers))):
-        weight = np.where(left, waste * related, 0.0)
+    shared = np.zeros(runs.shape[1])
+    if first is not None:
+        shared[first] = 1.0
+    chosen: Counter[int] = Counter()
+    for _ in range(min(size, int(left.sum()))):
+        related = _UNRELATED + runs @ shared if shared.any() else 1.0
+        weight = left * wasted * related
         at = int(search.rng.choice(len(numbers), p=weight / weight.sum()))
-        left[at] = False
-        chosen.append(int(numbers[at]))
-        related = _UNRELATED + runs @ runs[~left].sum(axis=0)
-    return Counter(chosen)
+        left[at] -= 1
+        chosen[int(numbers[at])] += 1
+        shared += runs[at]
+    return chosen
 
 
-def _waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
-    """(GPUs,) > 0: what each costs beyond what it earns, where of every service only what is wanted earns."""
+def waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
+    """(columns,) > 0: what a GPU of each costs beyond what it earns; of every service only what is wanted earns."""
     pool, duals = search.kit.pool, search.duals
     used = np.append(np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
     service = pool.service[numbers]

@@ -1,7 +1,7 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,14 +15,16 @@ from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
 from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
-from solvers.joint.generate import PHASES, Phase, Relaxation, generate
-from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost, solve_integer, state_plan
+from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
+from solvers.joint.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
 from solvers.joint.master import Demand
 from solvers.joint.packing import is_promising, pack
 from solvers.joint.patterns import Pattern
+from solvers.joint.pool import Pool
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
 from solvers.joint.prune import prune
+from solvers.joint.residual import Kit
 from solvers.joint.tables import Tables
 from solvers.joint.warm import Warm
 from solvers.outcome import Budget, Prices, SolveReport, SolveStatus
@@ -39,6 +41,8 @@ _RELAXATION_SHARE = 0.5
 """Of the budget; what is left is for whole plans."""
 _PACKING_SHARE = 0.5
 """Of the budget, where packing is tried."""
+_DIVE_SHARE = 0.9
+"""Of what is left then, for a plan while the relaxation is being solved."""
 _SMALL_SHARE = 0.4
 """Of what is left then, for the search for whole plans where branching follows."""
 _FEW_GPUS = 20.0
@@ -169,27 +173,39 @@ class _Search:
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
-        relaxation = self._relax([*start, *near], cutoff=self._cutoff(packed))
+        kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
+        whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
+        relaxation = self._relax(
+            [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found)
+        )
         self._bound = relaxation.bound
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
-        over = self._deadline.part(_SMALL_SHARE if is_small else 1.0)
-        plan = solve_integer(
-            self._tables,
-            self._demand,
-            self._pricer,
-            self._columns,
-            relaxation,
-            seed=seed,
-            is_over=lambda: self._is_proven or over(),
-            on_better=self._look,
-            first=packed,
-        )
+        plan = self._improve(whole, relaxation, self._deadline.part(_SMALL_SHARE if is_small else 1.0))
         method = _METHOD
         if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
         return replace(solution, prices=prices), report, relaxation
+
+    def _round(self, whole: WholePlans, relaxation: Relaxation) -> None:
+        """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
+        is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
+        if not whole.best.counts:
+            whole.sketch(relaxation)
+        elif relaxation.phase > 0 and not whole.has_dived and not is_short:
+            whole.dive(relaxation, self._deadline.part(_DIVE_SHARE))
+
+    def _improve(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
+        """The best plan that is found until it is over, or proven."""
+        if not whole.best.counts:
+            whole.sketch(relaxation)
+        if not whole.has_dived:
+            whole.dive(relaxation, is_over)
+        # A plan that was made before the bound was known may be proven by now.
+        self._check(whole.best)
+        whole.improve(relaxation, lambda: self._is_proven or is_over())
+        return whole.best
 
     def _pack(self, seed: int, executor: Executor | None) -> tuple[Counter[int], list[int]]:
         """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
@@ -213,7 +229,7 @@ class _Search:
 
     def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
-        relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
+        relaxation = replace(self._relax(start, PHASES[:1]), is_exact=False)
         self._bound = relaxation.bound
         unserved = {entry.service: entry for entry in plan.unserved}
         entries = [unserved.get(service.name) for service in self._problem.services]
@@ -269,7 +285,14 @@ class _Search:
         is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
         return np.inf if is_short else least_to_reach(self._tables, plan.cost_usd_per_hour)
 
-    def _relax(self, start: Sequence[int], phases: Sequence[Phase] = PHASES, *, cutoff: float = np.inf) -> Relaxation:
+    def _relax(
+        self,
+        start: Sequence[int],
+        phases: Sequence[Phase] = PHASES,
+        *,
+        cutoff: float = np.inf,
+        on_round: Callable[[Relaxation], None] = ignore,
+    ) -> Relaxation:
         """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
 
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
@@ -282,6 +305,7 @@ class _Search:
                 phases=phases,
                 cutoff=cutoff,
                 is_over=over,
+                on_round=on_round,
             )
             is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():
@@ -293,14 +317,24 @@ class _Search:
             self._raise_prices(_RAISE)
         return found
 
+    def _dearest(self) -> Demand:
+        """The demand with shortages at the price that they have in the end."""
+        if self._problem.objective == "max_goodput":
+            return self._demand
+        return replace(self._demand, shortage_price=_RAISE**_RAISES * self._demand.shortage_price)
+
     def _raise_prices(self, factor: float) -> None:
         if self._problem.objective == "min_cost":
             self._demand = replace(self._demand, shortage_price=factor * self._demand.shortage_price)
 
     def _look(self, plan: IntegerPlan) -> None:
-        """Note when a better plan was found; stop when it is as good as any can be."""
+        """Note when a better plan was found."""
         if self._cost(plan) < self._found_cost - _LEAST_SAVING_USD_PER_HOUR:
             self._found_cost, self._found_s = self._cost(plan), self._deadline.elapsed_s()
+        self._check(plan)
+
+    def _check(self, plan: IntegerPlan) -> None:
+        """Stop when a plan is as good as any can be."""
         cost_bound, served_bound = self._bounds(plan)
         weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
         if served_bound - weight <= OPTIMAL_GAP * weight:

@@ -1,0 +1,85 @@
+"""One pass over all columns at hand: what each costs beyond what it is worth for a demand under its duals.
+
+c_p − μ_g(p) − Σ_{s ∈ p} (π_s · min(a_sp, wanted_s) + ν_s + ξ_s)
+
+Infinite where stock or most replicas forbid p.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.compiled import compiled
+from solvers.joint.tables import Numbers, Reals
+
+_WHOLE_GPU = 1.0 - 1e-9
+
+
+class Stack(NamedTuple):
+    """C columns of at most N replicas."""
+
+    service: Numbers
+    """(C, N) S where there are no more replicas."""
+    capacity: Reals
+    """(C, N) rps."""
+    price: Reals
+    gpu_type: Numbers
+    """(C,)"""
+
+
+class Prices(NamedTuple):
+    """What S services want and pay, and what G types charge."""
+
+    rate: Reals
+    """(S,) rps that are wanted."""
+    rps: Reals
+    """(S,) USD per hour of one rps."""
+    presence: Reals
+    """(S,) USD per hour of one replica."""
+    most: Reals
+    """(S,) replicas that may be."""
+    stock: Reals
+    """(G,) GPUs."""
+    gpu: Reals
+    """(G,) ≤ 0, duals of the stock."""
+
+
+@compiled
+def reduced_costs(stack: Stack, prices: Prices) -> Reals:
+    """(C,) USD per hour."""
+    services, costs = prices.rate.shape[0], np.empty(stack.price.shape[0])
+    for column in range(costs.shape[0]):
+        gpu_type = stack.gpu_type[column]
+        cost = stack.price[column] - prices.gpu[gpu_type] if prices.stock[gpu_type] >= _WHOLE_GPU else np.inf
+        for at in range(stack.service.shape[1]):
+            service = stack.service[column, at]
+            if service == services:
+                break
+            if prices.most[service] < _WHOLE_GPU:
+                cost = np.inf
+            cost -= (
+                prices.rps[service] * min(stack.capacity[column, at], prices.rate[service]) + prices.presence[service]
+            )
+        costs[column] = cost
+    return costs
+
+
+@compiled
+def best_value(stack: Stack, prices: Prices) -> int:
+    """The possible column that is worth most per USD of its price, first of equals; −1 where none is worth anything."""
+    services, best, top = prices.rate.shape[0], -1, 0.0
+    for column in range(stack.price.shape[0]):
+        worth = 0.0
+        for at in range(stack.service.shape[1]):
+            service = stack.service[column, at]
+            if service == services:
+                break
+            if prices.most[service] < _WHOLE_GPU:
+                worth = -np.inf
+            worth += (
+                prices.rps[service] * min(stack.capacity[column, at], prices.rate[service]) + prices.presence[service]
+            )
+        worth /= max(stack.price[column], 1e-9)
+        if worth > top and prices.stock[stack.gpu_type[column]] >= _WHOLE_GPU:
+            best, top = column, worth
+    return best
