@@ -20,7 +20,7 @@ from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals
 from solvers.joint.moves import Left, MoveProgram, Moves, MoveSolution, price_moves
 from solvers.joint.prune import prune
-from solvers.joint.residual import carried, is_met, rest_of
+from solvers.joint.residual import Kit, carried, is_met, rest_of
 
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
@@ -42,7 +42,10 @@ _FEW_GPUS = 12.0
 _FEW_SERVICES = 20
 """Up to here, in the first relaxation, all whole plans of the best columns are looked through too."""
 _FEW_ROUNDS = 6
-"""Of pricing, then; otherwise one."""
+"""Of pricing, then; otherwise one,"""
+_RICH = 100
+_POOR_ROUNDS = 3
+"""but so many where the pool has no more than _RICH columns of each service: it lacks those that fit small rests."""
 _WHOLE_COLUMNS = 300
 _LEAST_GAIN = 1e-6
 """USD per hour."""
@@ -124,7 +127,7 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
         used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
         program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
     found = _with_pool(moves, program)
-    for _ in range(_FEW_ROUNDS if before is None and _is_small(found) else 1):
+    for _ in range(_rounds(kit, found, is_first=before is None)):
         priced = price_moves(moves, left.demand, found, _CHEAP)
         patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
         kit.columns.add(patterns)
@@ -133,6 +136,12 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
             break
         found = _with_pool(moves, program)
     return found
+
+
+def _rounds(kit: Kit, found: MoveSolution, *, is_first: bool) -> int:
+    if is_first and _is_small(found):
+        return _FEW_ROUNDS
+    return 1 if len(kit.columns) > _RICH * len(found.rps) else _POOR_ROUNDS
 
 
 def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:

@@ -229,7 +229,7 @@ class _Search:
 
     def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
-        relaxation = replace(self._relax(start, PHASES[:1]), is_exact=False)
+        relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
         self._bound = relaxation.bound
         unserved = {entry.service: entry for entry in plan.unserved}
         entries = [unserved.get(service.name) for service in self._problem.services]

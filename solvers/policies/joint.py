@@ -43,7 +43,7 @@ LEAST_MOVES = 8
 _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6
-_CHANGE_SHARE = 0.5
+_CHANGE_SHARE = 0.8
 """Of the budget's seconds, until what runs is changed, where a search may follow."""
 _USABLE = 0.9
 """Of the budget's seconds; the rest is for the check and the report."""
@@ -107,7 +107,7 @@ def _replanned(
     needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    if not may_look:
+    if not may_look or _after(budget, _CHANGE_SHARE)():
         return _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)), False
     found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
     if not _is_worthwhile(found, budget.stability):
