@@ -106,7 +106,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             clock=plane.clock,
             ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
             commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
-            solver=SolverWorker(),
+            solver=SolverWorker(threads=plane.settings.solver_threads),
             metrics=metrics,
         )
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
@@ -152,7 +152,7 @@ async def running_controller(
             keep = Retention(observations_days=plane.settings.retention_days, rates_days=plane.settings.rates_days)
             await maintain(engine, plane.clock.now(), keep)
 
-    solver, store = SolverWorker(), PostgresStore(engine)
+    solver, store = SolverWorker(threads=plane.settings.solver_threads), PostgresStore(engine)
     controller = Controller(
         Loop(store=store, solver=solver, clock=plane.clock),
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),

@@ -210,7 +210,7 @@ class ProfileSpec(Strict):
 class PolicySpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
 
-    policy: str = Field(default="hetsev", max_length=63)
+    policy: str = Field(default="joint", max_length=63)
     mode: Literal["off", "advise", "approve", "auto"] = "auto"
     paused: bool = False
     period_s: float = Field(default=5.0, ge=0.5, le=3600, allow_inf_nan=False)

@@ -32,6 +32,12 @@ class Settings(BaseSettings):
     sync_queue_limit: int = Field(
         default=5000, ge=1, description="Observations that may wait for their commit before agents are told to wait"
     )
+    solver_threads: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Threads that a policy may plan with; API and controller have one worker each",
+    )
     retention_days: int = Field(
         default=30,
         ge=8,

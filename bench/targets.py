@@ -31,7 +31,7 @@ def _row(column: str, **where: Figure) -> Pick:
 
 
 def _worst_attainment(rows: Sequence[Figures]) -> Figure:
-    ours = [row["in_slo_percent"] for row in rows if row["policy"] == "hetsev"]
+    ours = [row["in_slo_percent"] for row in rows if row["policy"] != "k8s_hpa"]
     return min(value for value in ours if isinstance(value, float))
 
 
@@ -40,7 +40,6 @@ def _most(column: str) -> Pick:
     return lambda rows: max((value for row in rows if isinstance(value := row[column], int | float)), default=None)
 
 
-RATIO = "k8s_hpa / hetsev"
 TARGETS = (
     Target(
         what="tick, 8 GPUs × 4 services, p50", results="tick", pick=_row("total_ms_p50", gpus=8), limit=30, unit="ms"
@@ -85,17 +84,17 @@ TARGETS = (
         unit="MiB",
     ),
     Target(
-        what="cost ratio, used memory against whole GPUs",
+        what="cost ratio, used memory against whole GPUs, hetsev",
         results="demo",
-        pick=_row("used_memory_usd", policy=RATIO),
+        pick=_row("used_memory_usd", policy="k8s_hpa / hetsev"),
         limit=2.0,
         is_at_least=True,
         unit="×",
     ),
     Target(
-        what="cost ratio, whole GPUs",
+        what="cost ratio, whole GPUs, joint",
         results="demo",
-        pick=_row("whole_gpu_usd", policy=RATIO),
+        pick=_row("whole_gpu_usd", policy="k8s_hpa / joint"),
         limit=1.5,
         is_at_least=True,
         unit="×",

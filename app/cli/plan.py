@@ -26,7 +26,7 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides: hetsev, hetsev_greedy, joint or k8s_hpa")] = "hetsev",
+    policy: Annotated[str, typer.Option(help="Who decides: hetsev, hetsev_greedy, joint or k8s_hpa")] = "joint",
     time_limit: Annotated[
         float, typer.Option(min=0.01, max=86_400, metavar="SECONDS", help="How long the policy may think")
     ] = 10.0,

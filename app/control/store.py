@@ -29,7 +29,7 @@ class PolicySettings:
     """What the operator wants of the loop; a versioned row, recorded in each plan."""
 
     version: int = 1
-    policy: str = "hetsev"
+    policy: str = "joint"
     mode: Mode = Mode.AUTO
     paused: bool = False
     period_s: float = 5.0

@@ -25,8 +25,9 @@ from solvers.plan import Plan
 from solvers.problem import Problem
 from solvers.state import Json, Observed
 
-START_LIMIT_S = 60.0
-"""A fresh worker imports the solvers (about 3 s); on a loaded machine this takes many times longer."""
+START_LIMIT_S = 180.0
+"""A fresh worker imports the solvers in seconds; where kernels are not compiled yet, or the machine is busy, it takes
+many times longer."""
 
 GRACE_S = 1.0
 """A policy may overrun its own budget by this much before the worker is killed."""
@@ -142,12 +143,17 @@ class SolverWorker:
         prepare: Callable[[], None] = load_policies,
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = GRACE_S,
+        threads: int = 1,
     ) -> None:
-        """`prepare` runs once in each child, `run` for each request; both are functions of a module."""
+        """`prepare` runs once in each child, `run` for each request; both are functions of a module.
+
+        `threads`: what each plan may use, whatever its budget says; plans do not depend on it.
+        """
         self._run = run
         self._prepare = prepare
         self._start_limit_s = start_limit_s
         self._grace_s = grace_s
+        self._threads = threads
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._points = SentPoints()
@@ -165,17 +171,21 @@ class SolverWorker:
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(replace(request, budget=_portable(request.budget)))
+        answer = await self._ask(replace(request, budget=self._portable(request.budget)))
         if isinstance(answer, PlanAnswer):
             return answer
         raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
 
     async def inquire(self, inquiry: Inquiry) -> Findings:
         """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(replace(inquiry, budget=_portable(inquiry.budget)))
+        answer = await self._ask(replace(inquiry, budget=self._portable(inquiry.budget)))
         if isinstance(answer, Findings):
             return answer
         raise SolverUnavailable(f"the inquiry failed: {answer}")
+
+    def _portable(self, budget: Budget) -> Budget:
+        """The budget without its clock, which cannot cross a process border; the worker puts its own in."""
+        return replace(budget, threads=self._threads, elapsed=Budget().elapsed)
 
     async def _ask(self, message: PlanRequest | Inquiry) -> object:
         async with self._turn:
@@ -234,11 +244,6 @@ class SolverWorker:
         if self._pipe is not None:
             self._pipe.close()
         self._process = self._pipe = None
-
-
-def _portable(budget: Budget) -> Budget:
-    """The budget without its clock, which cannot cross a process border; the worker puts its own in."""
-    return replace(budget, elapsed=Budget().elapsed)
 
 
 def _exchange(pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints) -> object:

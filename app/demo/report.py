@@ -81,7 +81,7 @@ def render(summary: Summary, answers: Sequence[Report], *, psql: str = "") -> Re
     return Group(
         Text(""),
         Text(
-            f"{summary.trace_s / 60:.0f} minutes of load in {summary.wall_s:.0f} s: `hetsev` beside `k8s_hpa` "
+            f"{summary.trace_s / 60:.0f} minutes of load in {summary.wall_s:.0f} s: `joint` beside `k8s_hpa` "
             "on the same requests",
             style="bold",
         ),
@@ -136,7 +136,7 @@ def _attained(attainment: float, wanted: float) -> Text:
 def _accounts(summary: Summary) -> Text:
     whole = _ratio(summary.baseline_usd, summary.cost_usd)
     memory = _ratio(summary.baseline_usd, summary.memory_usd)
-    text = Text("\ncost of k8s_hpa / hetsev\n", style="bold")
+    text = Text("\ncost of k8s_hpa / joint\n", style="bold")
     text.append(
         f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n", ""
     )

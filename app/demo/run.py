@@ -44,7 +44,7 @@ FRAME_S = 0.5
 """Wall seconds between two pictures."""
 LINE_SHARE = 0.1
 """Without a terminal, one line each time that this share of the trace has passed."""
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 DATABASE_STOPS = "(the database stops with the demo; `plimsoll up --demo --keep` leaves it running)"
 
 
@@ -86,7 +86,7 @@ class Stage:
     """Everything that takes time to load, before the trace begins: data, compiled kernels, the baseline's policy."""
 
     def __init__(self, seed: int) -> None:
-        self.plan = demo_cluster("hetsev", seed)
+        self.plan = demo_cluster("joint", seed)
         self._baseline_plan = demo_cluster("k8s_hpa", seed)
         self._world = load_truth()
         asyncio.run(self._rehearse())
@@ -160,7 +160,7 @@ class _Demo:
         at = plane.clock.now()
         await install_catalogue(self.engine, at, networks=sorted({service.network for service in SERVICES}))
         async with transaction(self.engine) as connection:
-            await policies.save(connection, demo_settings("hetsev", self.options.seed), at=at, actor="demo")
+            await policies.save(connection, demo_settings("joint", self.options.seed), at=at, actor="demo")
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
         write_token(self.options.settings.data_dir / "demo-token", made.secret)
         return made.secret

@@ -37,7 +37,7 @@ def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(tmp_pat
     plan, report = plan_from_json((tmp_path / "plan.json").read_text())
     assert violations(question, plan) + report_violations(question, plan, report) == ()
     lines = result.out.splitlines()
-    assert lines[0].startswith("Policy hetsev: ")
+    assert lines[0].startswith("Policy joint: ")
     assert f"Cost ${report.cost_usd_per_hour:,.4f} per hour" in result.out
     assert [line.split()[0] for line in lines if line.startswith(("small", "big", "camera", "photo", "chat"))] == [
         *("small", "big"),
