@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.bounds import least_to_reach, whole_gpus
+from solvers.joint.bounds import least_to_reach
 from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
@@ -23,6 +23,7 @@ from solvers.joint.patterns import Pattern
 from solvers.joint.pool import Pool
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
+from solvers.joint.proofs import Proofs, short_cost
 from solvers.joint.prune import prune
 from solvers.joint.residual import Kit
 from solvers.joint.tables import Tables
@@ -43,8 +44,11 @@ _PACKING_SHARE = 0.5
 """Of the budget, where packing is tried."""
 _DIVE_SHARE = 0.9
 """Of what is left then, for a plan while the relaxation is being solved."""
-_SMALL_SHARE = 0.4
-"""Of what is left then, for the search for whole plans where branching follows."""
+_STAGES = ((0.0, 0.02), (0.1, 0.2), (0.3, 1.0))
+"""Where branching pays: of what is left then, for whole plans and then for branching, in turns. The smallest fleets are
+proven at once; the others need a good plan before branching helps."""
+_SERVING_SHARE = 0.5
+"""Of what is left then, for the least shortage, where cost follows."""
 _FEW_GPUS = 20.0
 _FEW_SERVICES = 20
 """More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
@@ -164,7 +168,7 @@ class _Search:
     ) -> None:
         self._problem, self._tables, self._demand = problem, tables, demand
         self._pricer, self._columns, self._deadline = pricer, columns, deadline
-        self._bound = -np.inf
+        self._proofs = Proofs(tables, demand)
         self._is_proven = False
         self._found_s, self._found_cost = 0.0, np.inf
 
@@ -178,15 +182,28 @@ class _Search:
         relaxation = self._relax(
             [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found)
         )
-        self._bound = relaxation.bound
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
-        plan = self._improve(whole, relaxation, self._deadline.part(_SMALL_SHARE if is_small else 1.0))
-        method = _METHOD
-        if is_small and not self._is_proven:
-            plan, method = self._branch(relaxation, plan), f"{_METHOD}, branch and price"
+        if is_small:
+            plan, method = self._alternate(kit, whole, relaxation, seed)
+        else:
+            plan, method = self._improve(whole, relaxation, self._deadline.part(1.0)), _METHOD
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
         return replace(solution, prices=prices), report, relaxation
+
+    def _alternate(self, kit: Kit, whole: WholePlans, relaxation: Relaxation, seed: int) -> tuple[IntegerPlan, str]:
+        """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
+        method = _METHOD
+        for for_plans, for_branching in _STAGES:
+            plan = self._improve(whole, relaxation, self._deadline.part(for_plans))
+            if self._is_proven:
+                break
+            plan = self._branch(relaxation, plan, for_branching)
+            method = f"{_METHOD}, branch and price"
+            if self._is_proven or self._deadline.part(1.0)():
+                break
+            whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
+        return plan, method
 
     def _round(self, whole: WholePlans, relaxation: Relaxation) -> None:
         """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
@@ -230,7 +247,6 @@ class _Search:
     def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
         relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
-        self._bound = relaxation.bound
         unserved = {entry.service: entry for entry in plan.unserved}
         entries = [unserved.get(service.name) for service in self._problem.services]
         stated = IntegerPlan(
@@ -244,26 +260,39 @@ class _Search:
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         return replace(solution, prices=prices), report, relaxation
 
-    def _branch(self, relaxation: Relaxation, plan: IntegerPlan) -> IntegerPlan:
-        """The plan that branching leaves, and a better bound (under `min_cost` only where the plan serves all)."""
+    def _branch(self, relaxation: Relaxation, plan: IntegerPlan, share: float) -> IntegerPlan:
+        """The plan that branching leaves. Where something is short under `min_cost`, the least is sought first, at
+        prices beside which cost is nothing; then the least cost of what leaves no more short.
+        """
+        demand = self._demand
+        if self._problem.objective == "min_cost" and plan.shortage_rps.any():
+            dear = replace(demand, shortage_price=_RAISE * demand.shortage_price)
+            plan = self._branch_at(dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share))
+            free = float(demand.shortage_price @ plan.shortage_rps) * (1.0 + NOTHING)
+            demand = replace(demand, free_shortage=free)
+            relaxation = replace(relaxation, bound=relaxation.bound - free)
+        return self._branch_at(demand, relaxation, plan, self._deadline.part(share))
+
+    def _branch_at(
+        self, demand: Demand, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+    ) -> IntegerPlan:
+        """The plan that branching at a demand's prices leaves; what that proves is noted."""
+        cost, whole = plan.cost_usd_per_hour, plan.cost_usd_per_hour + short_cost(demand, plan)
+        is_served_first = (
+            self._problem.objective == "max_goodput" or demand.shortage_price is not self._demand.shortage_price
+        )
         found = branch(
-            self._tables,
-            self._demand,
-            self._pricer,
-            self._columns,
-            relaxation,
-            incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=self._cost(plan)),
-            is_over=self._deadline.part(1.0),
-            gap=0.5 * OPTIMAL_GAP,
+            *(self._tables, demand, self._pricer, self._columns, relaxation),
+            incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=whole),
+            is_over=is_over,
+            # Of what counts: missing replicas cost many times the GPUs.
+            gap=0.5 * OPTIMAL_GAP * (1.0 if is_served_first or whole <= 0.0 else cost / whole),
         )
         assert found.incumbent is not None, "it was given one"
+        is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
+        self._proofs.add(demand, found.bound, is_of_full=is_full)
         kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
         better = state_plan(self._tables, self._columns, self._demand, kept)
-        if self._problem.objective == "max_goodput":
-            # Rounded up to whole GPUs, which a plan with shortages need not cost.
-            self._bound = max(self._bound, found.bound - float(self._tables.price.max()))
-        elif not better.shortage_rps.any() and not better.replicas_missing.any():
-            self._bound = max(self._bound, found.bound)
         self._look(better)
         return better if self._cost(better) < self._cost(plan) - _LEAST_SAVING_USD_PER_HOUR else plan
 
@@ -307,11 +336,12 @@ class _Search:
                 is_over=over,
                 on_round=on_round,
             )
+            self._proofs.add(self._demand, found.bound)
             is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
                 self._raise_prices(_RAISE**raises_left)
-            if not is_short or over() or self._problem.objective == "max_goodput":
+            if not is_short or over() or not raises_left or self._problem.objective == "max_goodput":
                 break
             start = found.columns
             self._raise_prices(_RAISE)
@@ -345,23 +375,8 @@ class _Search:
 
     def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
         """What no plan that serves as much costs less than, and what none serves more than."""
-        demand = self._demand
-        missing = float(demand.missing_price @ plan.replicas_missing)
-        everything = float(self._tables.priority @ demand.rate)
-        if self._problem.objective == "min_cost":
-            shortage = float(demand.shortage_price @ plan.shortage_rps)
-            return whole_gpus(self._tables, self._bound - shortage - missing), everything
-        fleet = sum(
-            self._tables.stock[gpu_type]
-            * max(
-                mode.price + mode.watt_price * mode.power_w for mode in self._tables.modes if mode.gpu_type == gpu_type
-            )
-            for gpu_type in {mode.gpu_type for mode in self._tables.modes}
-        )
-        wanted = demand.shortage_price > 0.0
-        price = float((demand.shortage_price / self._tables.priority)[wanted].max(initial=0.0))
-        short = (self._bound - fleet - missing) / price if price > 0.0 else 0.0
-        return 0.0, everything - max(0.0, short)
+        is_goodput = self._problem.objective == "max_goodput"
+        return 0.0 if is_goodput else self._proofs.cost_bound(plan), self._proofs.served_bound()
 
 
 def _stated(
