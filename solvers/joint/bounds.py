@@ -16,6 +16,9 @@ Cuts (`cuts`) are rows like the others; with them a bound holds only for plans t
 
 Both hold for plans that serve everything. With shortages priced as in the master they hold for cost + price of what is
 not served, so a plan that leaves u unserved compares with bound − Σ price_s · u_s.
+
+Where the first F of Σ price_s · u_s cost nothing, that row is relaxed at τ in [0, 1], which allows π_s ≤ τ · price_s
+and adds −τ · F: a bound on the cost alone of all plans that leave no more than F short.
 """
 
 import numpy as np
@@ -33,7 +36,8 @@ def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, lim
 
     Infinite when no plan is within the limits.
     """
-    value = float(duals.rps @ demand.rate) + duals.replicas_value + duals.cuts_value + _limits_value(duals, limits)
+    rows_value = duals.replicas_value + duals.cuts_value + duals.free_value
+    value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
     prices = np.array([mode.price for mode in tables.modes])
     endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)

@@ -10,7 +10,7 @@ The bound of the whole is the least of the open nodes, of those that could not b
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -86,7 +86,8 @@ def branch(
     """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost.
 
     When the first incumbent serves everything, only plans that do are looked for, and the bound says nothing of others:
-    that allows rounding cuts.
+    that allows rounding cuts. With these, or with a free shortage, plans that leave more short do not matter, so that
+    plans cost whole GPUs where all cost the same.
     """
     has_cuts = incumbent is not None and _serves_all(tables, demand, columns, incumbent)
     tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=has_cuts)
@@ -108,14 +109,7 @@ def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Dema
     if incumbent is None:
         return demand
     stock = np.minimum(demand.stock, np.floor(incumbent.cost_usd_per_hour / tables.price))
-    return Demand(
-        rate=demand.rate,
-        fewest=demand.fewest,
-        most=demand.most,
-        stock=stock,
-        shortage_price=demand.shortage_price,
-        missing_price=demand.missing_price,
-    )
+    return replace(demand, stock=stock)
 
 
 class _Tree:
@@ -125,6 +119,7 @@ class _Tree:
         self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
     ) -> None:
         self._tables, self._columns, self._gap, self._has_cuts = tables, columns, gap, has_cuts
+        self._is_by_gpus = has_cuts or demand.free_shortage > 0.0
         most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
         limit_price = _LIMIT_PRICE_OVER_COST * (most + tables.price.max())
         self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
@@ -171,7 +166,7 @@ class _Tree:
         bound, split = parent_bound, None
         if not is_over():
             found, split = self._relax(limits, is_over)
-            bound = max(bound, whole_gpus(self._tables, found.bound))
+            bound = max(bound, whole_gpus(self._tables, found.bound) if self._is_by_gpus else found.bound)
         if bound >= self._cutoff():
             return
         if split is None or len(self.open) >= _MOST_OPEN:
@@ -182,7 +177,7 @@ class _Tree:
     def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
-            cutoff = least_to_reach(self._tables, self._cutoff())
+            cutoff = least_to_reach(self._tables, self._cutoff()) if self._is_by_gpus else self._cutoff()
             found = self._generation.relax(
                 limits=limits, phases=self._phases, cutoff=cutoff, slack=slack, is_over=is_over
             )

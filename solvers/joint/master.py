@@ -8,6 +8,7 @@ Rows, in this order, with their duals:
     stock   g    Σ_{p of type g} x_p ≤ N_g                           μ_g ≤ 0
     cuts    s,k  Σ_p F_k(a_sp / wanted_s) x_p + w_sk ≥ 1             σ_sk ≥ 0   (only where everything is to be served)
     limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
+    free         Σ_s P_s u_s − e ≤ shortage that costs nothing       τ ≤ 0     (only where there is such; e costs 1)
 
 Cuts and limits come in any order. u, v and w are shortages, so that the program always has a solution; their prices say
 how much they hurt. A limit may fall short of its low side too, at a price that no plan worth having pays: its columns
@@ -52,6 +53,8 @@ class Duals:
     are no cuts."""
     cuts_value: float = 0.0
     """Σ σ: what the cuts add to the dual objective."""
+    free_value: float = 0.0
+    """τ · free shortage, ≤ 0: what that adds."""
     limits: Mapping[Row, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
 
@@ -92,6 +95,8 @@ class Demand:
     """(S,) USD per hour of one rps that nobody serves."""
     missing_price: Reals
     """(S,) USD per hour of a replica that is missing."""
+    free_shortage: float = 0.0
+    """USD per hour of shortages, at their prices, that cost nothing: what may be short when only the cost counts."""
 
 
 class Master:
@@ -118,6 +123,7 @@ class Master:
         for service in range(self._services):
             for row, price in ((service, demand.shortage_price), (self._services + service, demand.missing_price)):
                 self._highs.addCol(price[service], 0.0, INFINITE, 1, np.array([row], np.int32), np.ones(1))
+        self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
         for service in self._cuts:
             for multiple in range(1, _FIRST_CUTS + 1):
                 self._add_cut(service, cuts.steps(cuts.rounding(multiple)))
@@ -246,6 +252,15 @@ class Master:
         price = self.demand.shortage_price[service] * self.demand.rate[service]
         self._highs.addCol(price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
 
+    def _add_free(self) -> int:
+        """Let only what is short beyond the free shortage cost; the row."""
+        demand, row = self.demand, int(self._highs.getNumRow())
+        places = 2 * np.arange(self._services, dtype=np.int32)
+        self._highs.addRow(-INFINITE, demand.free_shortage, len(places), places, demand.shortage_price)
+        self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
+        self._highs.addCol(1.0, 0.0, INFINITE, 1, np.array([row], np.int32), -np.ones(1))
+        return row
+
     def _add_idle(self) -> None:
         """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
         for mode in self.tables.modes:
@@ -277,13 +292,17 @@ class Master:
         most = np.minimum(prices[2 * services : 3 * services], 0.0)
         limited = np.isfinite(demand.most)
         stairs, cuts_value = self._cut_duals(prices)
+        # Without the rounding by which a request would be worth more than its shortage costs.
+        free = 0.0 if self._free_row is None else float(np.clip(prices[self._free_row], -1.0, 0.0))
+        dearest = demand.shortage_price if self._free_row is None else -free * demand.shortage_price
         return Duals(
-            rps=np.maximum(prices[:services], 0.0),
+            rps=np.clip(prices[:services], 0.0, dearest),
             presence=least + most,
             stock=np.minimum(prices[3 * services : 3 * services + len(demand.stock)], 0.0),
             replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
             stairs=stairs,
             cuts_value=cuts_value,
+            free_value=free * demand.free_shortage,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
         )
 

@@ -13,7 +13,7 @@ from solvers.problem import Problem
 _SHORTAGE_OVER_SINGLE = 8.0
 """A shortage costs so many times what serving it by GPUs of its own would, for the service that is dearest to serve."""
 _MISSING_OVER_GPU = 10.0
-"""A replica that is missing costs so many of the dearest GPU."""
+"""A replica that is missing costs so many of the dearest GPU: it comes before cost, and what is served before both."""
 _FREE = 1e-6
 """Of its price: what a GPU costs where all are paid for anyway. It decides between plans that serve the same."""
 
@@ -54,14 +54,13 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> Demand:
     rate = np.where(np.isfinite(cheapest), tables.rate, 0.0)
     most = [np.inf if service.max_replicas is None else float(service.max_replicas) for service in problem.services]
     fewest = np.where(can_run, [float(service.min_replicas) for service in problem.services], 0.0)
-    gpu_price = _gpu_price(problem, tables)
     return Demand(
         rate=rate,
         fewest=np.minimum(fewest, most),
         most=np.array(most),
         stock=tables.stock,
         shortage_price=_weight_price(problem, tables, rate, cheapest) * tables.priority,
-        missing_price=np.full(len(rate), _MISSING_OVER_GPU * gpu_price),
+        missing_price=np.full(len(rate), _MISSING_OVER_GPU * _gpu_price(tables)),
     )
 
 
@@ -71,11 +70,10 @@ def _weight_price(problem: Problem, tables: Tables, rate: Reals, cheapest: Reals
     if not wanted.any():
         return 0.0
     if problem.objective == "max_goodput":
-        return _gpu_price(problem, tables) / float((tables.priority * rate)[wanted].max())
+        return _gpu_price(tables) / _FREE / float((tables.priority * rate)[wanted].max())
     return _SHORTAGE_OVER_SINGLE * float((cheapest / tables.priority)[wanted].max())
 
 
-def _gpu_price(problem: Problem, tables: Tables) -> float:
-    """USD per hour of the dearest GPU at full power, at the problem's own prices."""
-    dearest = max((mode.price + mode.watt_price * mode.power_w for mode in tables.modes), default=0.0)
-    return dearest if problem.objective == "min_cost" else dearest / _FREE
+def _gpu_price(tables: Tables) -> float:
+    """USD per hour of the dearest GPU at full power."""
+    return max((mode.price + mode.watt_price * mode.power_w for mode in tables.modes), default=0.0)

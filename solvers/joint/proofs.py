@@ -1,0 +1,85 @@
+"""What is proven of plans: bounds on cost, each with the prices of shortages that it was proven at.
+
+One proof says of every plan q
+
+    cost_q + max(0, Σ_s P_s u_qs − F) + Σ_s M_s v_qs ≥ B
+
+where u and v are the requests and replicas that q leaves short, P and M their prices, and F what may be short for
+nothing. Of a plan p follows that every q that serves no less weight (P_s is the same per unit of weight for all
+services) and misses no more replicas (M_s is the same for all) costs at least
+
+    B − max(0, Σ_s P_s u_ps − F) − Σ_s M_s v_ps
+
+Low prices P bound the cost well, since they let shortages be traded for cost at their worth; so does F = Σ_s P_s u_ps.
+High prices bound the weight: no q costs more than all GPUs and misses more than all replicas, hence
+
+    Σ_s P_s u_qs ≥ F + B − Σ_g N_g · dearest_g − Σ_s M_s m_s
+
+The first of the two counts only plans that miss no more replicas: with the others a replica that nothing but
+`min_replicas` asks for would never be part of an optimum. The second counts all.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.bounds import whole_gpus
+from solvers.joint.integer import IntegerPlan, shortage_cost
+from solvers.joint.master import Demand
+from solvers.joint.tables import Tables
+
+
+class _Proof(NamedTuple):
+    demand: Demand
+    bound: float
+    is_of_full: bool
+    """Whether it holds only for plans that leave nothing short."""
+
+
+class Proofs:
+    """All that is proven so far of one problem."""
+
+    def __init__(self, tables: Tables, demand: Demand) -> None:
+        self._tables, self._proofs = tables, list[_Proof]()
+        self._everything = float(tables.priority @ demand.rate)
+        self._dearest = _dearest_fleet(tables)
+
+    def add(self, demand: Demand, bound: float, *, is_of_full: bool = False) -> None:
+        """One more, at the prices of a demand."""
+        self._proofs.append(_Proof(demand, bound, is_of_full))
+
+    def cost_bound(self, plan: IntegerPlan) -> float:
+        """USD per hour that no plan costs less than that serves as much and misses no more replicas."""
+        is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
+        proven = (
+            bound - short_cost(demand, plan) for demand, bound, is_of_full in self._proofs if is_full or not is_of_full
+        )
+        return whole_gpus(self._tables, max(proven, default=-np.inf))
+
+    def served_bound(self) -> float:
+        """Σ priority · rps that no plan serves more than."""
+        return self._everything - max((self._least_short(proof) for proof in self._proofs), default=0.0)
+
+    def _least_short(self, proof: _Proof) -> float:
+        """Σ priority · rps that every plan leaves short."""
+        demand, wanted = proof.demand, proof.demand.shortage_price > 0.0
+        if proof.is_of_full or not wanted.any():
+            return 0.0
+        price = float((demand.shortage_price / self._tables.priority)[wanted].max())
+        missing = float(demand.missing_price @ demand.fewest)
+        return max(0.0, proof.bound - self._dearest - missing + demand.free_shortage) / price
+
+
+def short_cost(demand: Demand, plan: IntegerPlan) -> float:
+    """USD per hour of what a plan leaves short, less what is free."""
+    missing = float(demand.missing_price @ plan.replicas_missing)
+    return missing + max(0.0, shortage_cost(demand, plan) - missing - demand.free_shortage)
+
+
+def _dearest_fleet(tables: Tables) -> float:
+    """USD per hour of all GPUs at full power; infinite where a type has no end."""
+    dearest = dict[int, float]()
+    for mode in tables.modes:
+        price = mode.price + mode.watt_price * mode.power_w
+        dearest[mode.gpu_type] = max(price, dearest.get(mode.gpu_type, 0.0))
+    return float(sum(tables.stock[gpu_type] * price for gpu_type, price in dearest.items() if tables.stock[gpu_type]))
