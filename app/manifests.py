@@ -220,7 +220,7 @@ class PolicySpec(Strict):
     migration_cost_usd_per_hour: Amount = 0.0
     headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
     stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
-    solve_seconds: float = Field(default=2.0, gt=0, le=600, allow_inf_nan=False)
+    solve_seconds: float = Field(default=0.8, gt=0, le=600, allow_inf_nan=False)
     solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)

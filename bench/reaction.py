@@ -109,7 +109,7 @@ async def _control_plane(
     engine: AsyncEngine, url: str, clock: WallClock
 ) -> AsyncIterator[tuple[IngestQueue, CommandBoard]]:
     """Group commit, long poll and a leading controller, as `plimsoll serve` runs them."""
-    store, solver = PostgresStore(engine), SolverWorker()
+    store, solver = PostgresStore(engine), SolverWorker(threads=2)
     await solver.start()
     ingest = IngestQueue(store, clock, limit=1000)
     board = CommandBoard(store, Listener(url, COMMAND_CHANNEL))

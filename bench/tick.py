@@ -35,7 +35,7 @@ async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> Fig
     settings = PolicySettings(window_s=WINDOW_S, max_replicas_per_gpu=6)
     means = {service.name: draw.uniform(0.5, 1.5) * mean_rps for service in fleet.nouns()}
     async with open_fleet(url, fleet, settings, clock.now()) as engine:
-        store, solver = PostgresStore(engine), SolverWorker()
+        store, solver = PostgresStore(engine), SolverWorker(threads=2)
         await solver.start()
         try:
             loop = Loop(store=store, solver=solver, clock=clock)

@@ -41,7 +41,7 @@ class PolicySettings:
     """The forecast rate is multiplied by it before planning."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
-    solve_seconds: float = 2.0
+    solve_seconds: float = 0.8
     solve_work: float = 1.0
     seed: int = 0
     window_s: float = 1.0

@@ -44,7 +44,11 @@ _PACKING_SHARE = 0.5
 """Of the budget, where packing is tried."""
 _DIVE_SHARE = 0.9
 """Of what is left then, for a plan while the relaxation is being solved."""
-_STAGES = ((0.0, 0.02), (0.1, 0.2), (0.3, 1.0))
+_DUE_SHARE = 0.25
+"""Of what is left when the relaxation begins: by then a good plan is begun, however good the relaxation is."""
+_CAREFUL_SHARE = 0.5
+"""Of what is left when a dive begins; then it makes haste."""
+_STAGES = ((0.0, 0.05), (0.1, 0.2), (0.3, 1.0))
 """Where branching pays: of what is left then, for whole plans and then for branching, in turns. The smallest fleets are
 proven at once; the others need a good plan before branching helps."""
 _SERVING_SHARE = 0.5
@@ -84,6 +88,7 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
     with threads(budget.threads) as executor:
         kit = warm.kit(problem, executor)
         deadline = Deadline(budget, kit.tables)
+        kit = kit._replace(pricer=kit.pricer.on(executor, is_late=deadline.is_late))
         if not demand.rate.any() and not demand.fewest.any():
             return _stated(
                 problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
@@ -179,8 +184,9 @@ class _Search:
         packed, near = self._pack(seed, executor)
         kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
         whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
+        is_due = self._deadline.past(_DUE_SHARE)
         relaxation = self._relax(
-            [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found)
+            [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
         )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
@@ -205,20 +211,23 @@ class _Search:
             whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
         return plan, method
 
-    def _round(self, whole: WholePlans, relaxation: Relaxation) -> None:
+    def _round(self, whole: WholePlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
         """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
         is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
         if not whole.best.counts:
             whole.sketch(relaxation)
-        elif relaxation.phase > 0 and not whole.has_dived and not is_short:
-            whole.dive(relaxation, self._deadline.part(_DIVE_SHARE))
+        elif (relaxation.phase > 0 or is_due()) and not whole.has_dived and not is_short:
+            self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
+
+    def _dive(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+        whole.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
 
     def _improve(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
         """The best plan that is found until it is over, or proven."""
         if not whole.best.counts:
             whole.sketch(relaxation)
         if not whole.has_dived:
-            whole.dive(relaxation, is_over)
+            self._dive(whole, relaxation, is_over)
         # A plan that was made before the bound was known may be proven by now.
         self._check(whole.best)
         whole.improve(relaxation, lambda: self._is_proven or is_over())
