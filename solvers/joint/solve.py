@@ -70,7 +70,7 @@ class JointSolution:
     cost_bound: float | None
     """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
     served_weight_bound: float
-    """No plan's Σ priority · served rps is more, among those that miss no more replicas."""
+    """No plan's Σ priority · served rps is more."""
     found_s: float = 0.0
     """Seconds into the budget at which the plan was found; 0 where no time passes."""
     prices: Prices | None = None
@@ -309,7 +309,8 @@ class _Search:
         return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
 
     def _stated(self, plan: IntegerPlan, method: str, *, is_exact: bool) -> tuple[JointSolution, SolveReport]:
-        decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=not is_exact)
+        is_cut = not is_exact and not self._is_proven
+        decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=is_cut)
         cost_bound, served_bound = self._bounds(plan)
         messages = () if self._is_proven else ("the budget ended the search",)
         solution, report = _stated(
