@@ -34,7 +34,7 @@ def decode(
     share = np.minimum(SAFE, np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0))
     gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
     gpus.sort(key=lambda gpu: (gpu.gpu_type, gpu.clock_mhz, [_replica_key(replica) for replica in gpu.replicas]))
-    reasons = _Reasons(problem, used, is_cut=is_cut)
+    reasons = _Reasons(problem, tables, used, is_cut=is_cut)
     unserved = (
         _unserved(service, rate_rps - served_rps, int(count), reasons)
         for service, rate_rps, served_rps, count in zip(problem.services, rate, capacity * share, replicas, strict=True)
@@ -96,7 +96,7 @@ def _unserved(service: ServiceDemand, missing_rps: float, replicas: int, reasons
     return Unserved(
         service=service.name,
         rate_rps=float(missing_rps) if is_short else 0.0,
-        reason=reasons.of(service, replicas),
+        reason=reasons.of(service, replicas, is_short=is_short),
         replicas_missing=missing,
     )
 
@@ -104,34 +104,78 @@ def _unserved(service: ServiceDemand, missing_rps: float, replicas: int, reasons
 class _Reasons:
     """Why a service is not served in full: the first rule that stops more of it."""
 
-    def __init__(self, problem: Problem, used: list[tuple[Column, int]], *, is_cut: bool) -> None:
-        self._problem = problem
-        self._is_cut = is_cut
-        self._used = used
+    def __init__(self, problem: Problem, tables: Tables, used: list[tuple[Column, int]], *, is_cut: bool) -> None:
+        self._problem, self._tables, self._used, self._is_cut = problem, tables, used, is_cut
+        self._taken = np.zeros(len(problem.gpu_types))
+        for column, count in used:
+            self._taken[tables.modes[column.pattern.mode].gpu_type] += count
 
-    def of(self, service: ServiceDemand, replicas: int) -> UnservedReason:
-        """The reason for a service that has so many replicas."""
+    def of(self, service: ServiceDemand, replicas: int, *, is_short: bool) -> UnservedReason:
+        """The reason for a service that has so many replicas; one that is not short of requests lacks replicas."""
         if service.max_replicas is not None and replicas >= service.max_replicas:
             return "replicas"
-        alone = [reason for gpu_type in self._types(service) for reason in self._alone(service, gpu_type)]
-        if None not in alone:
-            return next((rule for rule in ("memory", "power") if rule in alone), "slo")
-        return "budget" if self._is_cut else "stock"
+        alone = {
+            number: self._alone(service, gpu_type, is_short=is_short)
+            for number, gpu_type in enumerate(self._problem.gpu_types)
+            if service.allows(gpu_type.name)
+        }
+        able = [number for number, rules in alone.items() if None in rules]
+        if not able:
+            broken = set[UnservedReason | None]().union(*alone.values())
+            return next((rule for rule in ("memory", "power") if rule in broken), "slo")
+        if self._is_cut or (self._taken[able] < self._tables.stock[able]).any():
+            return "budget"
+        return self._beside(self._problem.services.index(service), able)
 
-    def _types(self, service: ServiceDemand) -> list[GpuType]:
-        return [gpu_type for gpu_type in self._problem.gpu_types if service.allows(gpu_type.name)]
-
-    def _alone(self, service: ServiceDemand, gpu_type: GpuType) -> set[UnservedReason | None]:
+    def _alone(self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool) -> set[UnservedReason | None]:
         """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""
         points = self._problem.points_of(service.network, gpu_type.name)
-        return {_reason_alone(self._problem, service, gpu_type, row) for row in (points.rows if points else ())}
+        rows = points.rows if points else ()
+        return {_reason_alone(self._problem, service, gpu_type, row, is_short=is_short) for row in rows}
+
+    def _beside(self, service: int, able: list[int]) -> UnservedReason:
+        """The rule that keeps the service off every GPU of these types, though SMs are free on all; else the stock."""
+        rules = set[UnservedReason]()
+        for column, _count in self._used:
+            if self._tables.modes[column.pattern.mode].gpu_type in able:
+                rules.add(self._rule_beside(service, column))
+            if len(rules) > 1 or "stock" in rules:
+                return "stock"
+        return rules.pop() if rules else "stock"
+
+    def _rule_beside(self, service: int, column: Column) -> UnservedReason:
+        """Why none of the service's rows fits beside what runs on a GPU; the stock where no SM is free."""
+        mode, there = self._tables.modes[column.pattern.mode], list(column.pattern.items)
+        own = np.flatnonzero(mode.service == service)
+        if not len(own) or service in column.service or not self._has_free_sms(column):
+            return "stock"
+        if len(there) >= mode.most_replicas:
+            return "replicas"
+        own = own[mode.width[own] + mode.width[there].sum() <= mode.steps]
+        if not len(own):
+            return "sm"
+        own = own[mode.memory[own] + mode.memory[there].sum() <= mode.memory_mib]
+        if not len(own):
+            return "memory"
+        return "power" if (mode.power[own] + mode.power[there].sum() > mode.power_w).all() else "stock"
+
+    def _has_free_sms(self, column: Column) -> bool:
+        mode = self._tables.modes[column.pattern.mode]
+        rows = (
+            _row(self._problem, mode, service, int(mode.row[item]))
+            for item, service in zip(column.pattern.items, column.service.tolist(), strict=True)
+        )
+        step = self._problem.gpu_types[mode.gpu_type].sm_percent_step
+        return 100.0 - sum(row.sm_percent for row in rows) >= step * (1.0 - ROUNDING)
 
 
 def _reason_alone(
-    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint, *, is_short: bool
 ) -> UnservedReason | None:
+    """A replica that carries nothing need not meet its SLO."""
     law = problem.capacity_law
-    if row.solo_ms <= 0.0 or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms) <= 0.0:
+    is_late = row.solo_ms <= 0.0 or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms) <= 0.0
+    if is_short and is_late:
         return "slo"
     if row.memory_mib > gpu_type.memory_mib:
         return "memory"

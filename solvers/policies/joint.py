@@ -232,12 +232,20 @@ def _report(problem: Problem, found: _Found) -> PlanReport:
         lower_bound_usd_per_hour=bound,
         gap_percent=None if gap is None else 100.0 * gap,
         method=f"{step.technique} {step.method}",
-        messages=(draft.source, *step.messages),
+        messages=(draft.source, *step.messages, *_words_on_bound(problem, draft.plan)),
         served_weight=weight if is_goodput else None,
         served_weight_upper_bound=weight_bound if is_goodput else None,
         steps=(step,),
         prices=solution.prices,
     )
+
+
+def _words_on_bound(problem: Problem, plan: Plan) -> Iterator[str]:
+    """Of which plans the bound on cost speaks, where it matters (see `solvers.joint.proofs`)."""
+    forced = 0 if plan.unserved else 1
+    has_more = any(one.min_replicas > forced * (one.arrival_rate_rps > 0.0) for one in problem.services)
+    if problem.objective == "min_cost" and has_more:
+        yield "the bound on cost counts plans that miss no more replicas of min_replicas"
 
 
 def _cost_gap(cost: float, bound: float | None) -> float | None:

@@ -12,8 +12,8 @@ from solvers.joint.decode import decode, patterns_of
 from solvers.joint.pricing import Pattern
 from solvers.joint.tables import Tables, make_tables
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.problem import Problem
-from tests.solvers.policies.instances import a_problem, a_service
+from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type
 from tests.solvers.small_plans import example
 
 CHAT = a_service("chat", rate_rps=90.0)
@@ -61,10 +61,77 @@ def test_missing_replicas_are_counted_even_where_all_requests_are_served() -> No
 
 @pytest.mark.parametrize(("is_cut", "reason"), [(True, "budget"), (False, "stock")])
 def test_the_reason_says_whether_more_thought_might_have_served_more(is_cut: bool, reason: str) -> None:
-    problem = a_problem(CHAT)
+    problem = a_problem(replace(CHAT, arrival_rate_rps=250.0), types=(a_type(count=2),))
     tables, columns = singles(problem)
-    (entry,) = decode(problem, tables, columns, {}, policy="joint", is_cut=is_cut).unserved
+    (entry,) = decode(problem, tables, columns, {0: 2}, policy="joint", is_cut=is_cut).unserved
     assert entry.reason == reason
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_while_a_gpu_is_left_that_it_could_use_nothing_but_time_keeps_a_service_short(count: int | None) -> None:
+    (entry,) = decoded(a_problem(CHAT, types=(a_type(count=count),)), {}).unserved
+    assert entry.reason == "budget"
+
+
+def test_a_gpu_that_is_left_of_a_type_that_is_not_allowed_is_of_no_use() -> None:
+    service = replace(CHAT, allowed_gpu_types=("full",))
+    types = (a_type("full", count=0), a_type("other", count=3))
+    (entry,) = decoded(a_problem(service, types=types), {}).unserved
+    assert entry.reason == "stock"
+
+
+@pytest.mark.parametrize(
+    ("service", "rows", "reason"),
+    [
+        (CHAT, (a_row(100.0, 5.0),), "stock"),
+        (CHAT, (a_row(75.0, 6.0),), "sm"),
+        (CHAT, (a_row(50.0, 10.0, memory_mib=9_000.0),), "memory"),
+        (CHAT, (a_row(50.0, 10.0, power_w=110.0),), "power"),
+        (replace(CHAT, min_replicas=2), (a_row(50.0, 10.0),), "stock"),
+    ],
+)
+def test_what_keeps_a_service_off_the_last_gpu_is_the_reason(
+    service: ServiceDemand, rows: tuple[OperatingPoint, ...], reason: str
+) -> None:
+    # `vital` stands on the only GPU (16 GB, 200 W) in the first of the rows.
+    vital = a_service("vital", rate_rps=1.0)
+    problem = a_problem(vital, service, types=(a_type(count=1),), rows=rows)
+    tables, columns = singles(problem)
+    (number,) = (at for at, column in enumerate(columns) if column.service.tolist() == [0])
+    (entry,) = decode(problem, tables, columns, {number: 1}, policy="joint").unserved
+    assert (entry.service, entry.reason) == ("chat", reason)
+
+
+def test_as_many_replicas_on_a_gpu_as_may_be_are_the_reason() -> None:
+    problem = a_problem(a_service("vital", rate_rps=1.0), CHAT, types=(a_type(count=1),), max_replicas_per_gpu=1)
+    problem = replace(problem, points=tuple(replace(one, rows=(a_row(50.0, 10.0),)) for one in problem.points))
+    assert [entry.reason for entry in decoded(problem, {0: 1}).unserved] == ["replicas"]
+
+
+def test_different_reasons_on_different_gpus_are_want_of_gpus() -> None:
+    services = (
+        a_service("wide", network="wide", rate_rps=1.0),
+        a_service("large", network="large", rate_rps=1.0),
+        CHAT,
+    )
+    rows = {"wide": a_row(75.0, 5.0), "large": a_row(50.0, 5.0, memory_mib=15_000.0), "net": a_row(50.0, 10.0)}
+    points = tuple(
+        OperatingPoints(network=name, gpu_type="gpu", sensitivity=0.0, rows=(row,)) for name, row in rows.items()
+    )
+    problem = replace(a_problem(*services, types=(a_type(count=2),)), points=points)
+    tables, columns = singles(problem)
+    counts = {at: 1 for at, column in enumerate(columns) if column.service[0] < 2}
+    (entry,) = decode(problem, tables, columns, counts, policy="joint").unserved
+    assert (entry.service, entry.reason) == ("chat", "stock")
+
+
+def test_a_replica_that_need_carry_nothing_is_not_kept_off_by_its_slo() -> None:
+    service = a_service("chat", slo_ms=9.9, min_replicas=2)
+    problem = a_problem(service, types=(a_type(count=1),), rows=(a_row(100.0, 5.0),))
+    tables, columns = singles(problem)
+    columns.add([Pattern(0, (0,))])
+    (entry,) = decode(problem, tables, columns, {columns.number(Pattern(0, (0,))): 1}, policy="joint").unserved
+    assert (entry.replicas_missing, entry.reason) == (1, "stock")
 
 
 def test_columns_without_gpus_do_not_appear() -> None:
