@@ -13,7 +13,7 @@ services) and misses no more replicas (M_s is the same for all) costs at least
 Low prices P bound the cost well, since they let shortages be traded for cost at their worth; so does F = Σ_s P_s u_ps.
 High prices bound the weight: no q costs more than all GPUs and misses more than all replicas, hence
 
-    Σ_s P_s u_qs ≥ F + B − Σ_g N_g · dearest_g − Σ_s M_s m_s
+    Σ_s P_s u_qs ≥ F + B − Σ_g N_g · dearest_g − Σ_s M_s m_s        where that is more than F
 
 The first of the two counts only plans that miss no more replicas: with the others a replica that nothing but
 `min_replicas` asks for would never be part of an optimum. The second counts all.
@@ -67,7 +67,8 @@ class Proofs:
             return 0.0
         price = float((demand.shortage_price / self._tables.priority)[wanted].max())
         missing = float(demand.missing_price @ demand.fewest)
-        return max(0.0, proof.bound - self._dearest - missing + demand.free_shortage) / price
+        beyond_free = proof.bound - self._dearest - missing
+        return (demand.free_shortage + beyond_free) / price if beyond_free > 0.0 else 0.0
 
 
 def short_cost(demand: Demand, plan: IntegerPlan) -> float:
