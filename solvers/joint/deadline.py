@@ -29,6 +29,16 @@ class Deadline:
         """Seconds since the plan was begun; 0 where no time passes."""
         return self._budget.elapsed()
 
+    def is_late(self) -> bool:
+        """Whether the seconds are used up; never where no time passes."""
+        return self._budget.elapsed() > self._seconds
+
+    def past(self, share: float) -> Callable[[], bool]:
+        """Whether that share of the seconds that are left now is used up; never where no time passes."""
+        begun_s = self._budget.elapsed()
+        end_s = begun_s + share * max(0.0, self._seconds - begun_s)
+        return lambda: self._budget.elapsed() > end_s
+
     def part(self, share: float) -> Callable[[], bool]:
         """Whether that share of what is left now is used up; each call is one round where no time passes."""
         begun_s, begun = self._budget.elapsed(), self._asked

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from solvers.joint.generate import never
 from solvers.joint.master import Demand, Duals
 from solvers.joint.narrow import NarrowPricer
 from solvers.joint.residual import Kit, Part, carried, is_met, relax_rest, rest_of
@@ -15,13 +16,11 @@ from solvers.joint.tables import Reals
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _NEARLY_WHOLE = 0.9
-_STEP = 0.2
-"""Of the GPUs that are left, at most so many are rounded up at a time."""
+_HASTY_ROUNDS, _HASTY_STEP = 1, 0.3
+"""Of pricing in each step, and what is rounded up, when time is short."""
 _LEAST_USE = 0.95
 """Of its worth: a column that the others just rounded up leave less to do waits for the next step."""
 _PROGRAM_COLUMNS = 400
-
-
 _NARROW = 0.6
 """Of the services: when no more than so many are still wanted, pricing looks at them alone."""
 
@@ -30,13 +29,17 @@ class Pace(NamedTuple):
     """How thorough a dive is."""
 
     rounds: int
-    """Of pricing in each step."""
+    """Of pricing in each step, at most."""
+    least_gain: float
+    """Of what is left to pay: rounds go on while each saves as much."""
     columns: int
     """To begin each step with."""
     few_gpus: float
     """Left over: from here on all plans of the columns at hand are looked through too."""
     spread: float
     """0: the largest fractions are fixed; more: chance has a say."""
+    step: float = 0.2
+    """Of the GPUs that are left, at most so many are rounded up at a time."""
 
 
 class Search(NamedTuple):
@@ -71,22 +74,42 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         plan[best] += 1
 
 
-def dive(search: Search, demand: Demand, pace: Pace, *, below: float) -> Counter[int] | None:
+def dive(
+    search: Search,
+    demand: Demand,
+    pace: Pace,
+    *,
+    below: float,
+    start: Sequence[int] = (),
+    is_late: Callable[[], bool] = never,
+) -> Counter[int] | None:
     """A plan for the demand, all of it or a rest, that costs less than `below`; None where the dive met none.
+
+    `start`: columns to begin with, beside the cheapest ones at hand. `is_late`: from when on haste is better than being
+    cut short.
 
     Where any plan will do (`below` infinite) and time is over, what is left is completed greedily.
     """
     kit, duals = search.kit, search.duals
     plan: Counter[int] = Counter()
     best: Counter[int] | None = None
-    start: Sequence[int] = ()
-    rest, spent, priced = demand, 0.0, len(demand.rate)
+    rest, spent, priced, is_hasty = demand, 0.0, len(demand.rate), False
     while not search.is_over():
         wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(np.int32)
         if len(wanted) <= _NARROW * priced:
-            kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted)), len(wanted)
+            kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted, like=kit.pricer)), len(wanted)
+        is_hasty = is_hasty or is_late()
+        if is_hasty:
+            pace = pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
         cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), pace.columns)
-        part = relax_rest(kit, rest, [*start, *cheap], pace.rounds)
+        part = relax_rest(
+            kit,
+            rest,
+            [*start, *cheap],
+            pace.rounds,
+            least_gain=pace.least_gain,
+            is_over=search.is_over if is_hasty else is_late,
+        )
         duals = part.solution.duals
         if spent + part.solution.objective >= below:
             return best
@@ -94,7 +117,7 @@ def dive(search: Search, demand: Demand, pace: Pace, *, below: float) -> Counter
             last = finish(kit, rest, part, below - spent)
             if last is not None:
                 best, below = plan + last.counts, spent + last.cost
-        fixed = _fixed(kit, rest, part, pace.spread, search.rng)
+        fixed = _fixed(kit, rest, part, pace, search.rng)
         if not fixed:
             # No GPU is left that would serve more than it costs.
             return plan
@@ -120,16 +143,16 @@ def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None
     return solve_small_program(kit.pool, rest, duals, numbers, below=below)
 
 
-def _fixed(kit: Kit, rest: Demand, part: Part, spread: float, rng: np.random.Generator) -> Counter[int]:
+def _fixed(kit: Kit, rest: Demand, part: Part, pace: Pace, rng: np.random.Generator) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
     plan = floors(counts, part.columns)
     fractions = counts - np.floor(counts + _WHOLE)
-    most = max(1, int(_STEP * fractions.sum()))
+    most = max(1, int(pace.step * fractions.sum()))
     if plan:
         fractions[fractions < _NEARLY_WHOLE] = 0.0
-    if spread > 0.0:
-        fractions *= 1.0 - spread * rng.random(len(fractions))
+    if pace.spread > 0.0:
+        fractions *= 1.0 - pace.spread * rng.random(len(fractions))
     for at in np.argsort(-fractions, kind="stable")[:most]:
         if fractions[at] <= _WHOLE:
             break

@@ -138,7 +138,10 @@ class Generation:
             priced = self._price(solution.duals, phases[phase].effort, limits)
             rounds += 1
             worths = np.array([entry.bound for entry in priced])
-            proven = lower_bound(self._master.tables, self._master.demand, solution.duals, worths, limits)
+            # Pricing that was cut short proves nothing.
+            is_whole = bool(np.isfinite(worths).all())
+            master = self._master
+            proven = lower_bound(master.tables, master.demand, solution.duals, worths, limits) if is_whole else -np.inf
             if proven > bound or bound_duals is None:
                 bound, bound_duals = proven, solution.duals
             patterns = [pattern for entry in priced for pattern in entry.patterns]
@@ -154,7 +157,7 @@ class Generation:
                 bound_duals=bound_duals,
                 rounds=rounds,
                 phase=phase,
-                is_exact=is_last and not new,
+                is_exact=is_last and not new and is_whole,
             )
             if is_over() or bound >= cutoff or is_near or (is_last and not new):
                 return found

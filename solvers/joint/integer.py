@@ -9,7 +9,7 @@ import numpy as np
 
 from solvers.joint.columns import Columns
 from solvers.joint.dive import Pace, Search, complete_greedily, dive, floors
-from solvers.joint.generate import Relaxation
+from solvers.joint.generate import Relaxation, never
 from solvers.joint.master import Demand
 from solvers.joint.pool import Pool
 from solvers.joint.pricing import Pricer
@@ -19,10 +19,12 @@ from solvers.joint.ruin import choose, recreate
 from solvers.joint.squeeze import squeeze
 from solvers.joint.tables import Reals, Tables
 
-_PACE = Pace(rounds=4, columns=200, few_gpus=5.0, spread=0.0)
-_THOROUGH = _PACE._replace(rounds=8)
+_PACE = Pace(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
+_THOROUGH = _PACE._replace(rounds=16, least_gain=0.0)
 _SOME_GPUS = 300
 """Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
+_BETTER = 3e-3
+"""And the one that costs so much less than that of the last dive, however many GPUs there are."""
 _FEW_GPUS = 40
 """From so many on, plans are squeezed: of fewer, each is too great a part for another one to go."""
 _SIZES = (3, 10)
@@ -111,7 +113,7 @@ class WholePlans:
         self._kit, self._demand = kit, demand
         self._rng = np.random.default_rng(seed)
         self._best = _Best(kit, demand, on_better)
-        self.has_dived = False
+        self.has_dived, self._dived_from = False, np.inf
 
     @property
     def best(self) -> IntegerPlan:
@@ -124,22 +126,34 @@ class WholePlans:
         for counts in (self._first, whole) if self._first else (whole,):
             self._best.offer(complete_greedily(self._kit, self._demand, relaxation.solution.duals, counts))
 
-    def dive(self, relaxation: Relaxation, is_over: Callable[[], bool], pace: Pace = _PACE) -> None:
-        """Whole parts, and a dive for the rest."""
+    def dive(
+        self,
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
+        pace: Pace = _PACE,
+        *,
+        is_late: Callable[[], bool] = never,
+    ) -> None:
+        """Whole parts, and a dive for the rest; in haste when it is late."""
+        # A GPU of each column stays open: the less a service lacks of whole GPUs, the harder that is to fit.
         whole = self._whole(relaxation)
+        whole -= Counter(list(whole))
+        counts = relaxation.solution.counts
+        used = [number for number, count in zip(relaxation.columns, counts, strict=True) if count > 0.0]
         taken = carried(self._kit.tables, self._kit.columns, whole)
         rest = rest_of(self._demand, self._kit.tables, taken)
-        below = self._best.cost - taken.cost if self._first else np.inf
-        found = dive(self._search(relaxation, is_over), rest, pace, below=below)
+        below = self._best.cost - taken.cost if self._first or self.has_dived else np.inf
+        found = dive(self._search(relaxation, is_over), rest, pace, below=below, start=used, is_late=is_late)
         if found is not None:
             self._best.offer(whole + found)
-        self.has_dived = True
+        self.has_dived, self._dived_from = True, relaxation.solution.objective
 
     def improve(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
         """Until it is over, squeeze what serves everything, and in between ruin and recreate."""
         search, best, is_first = self._search(relaxation, is_over), self._best, True
         for pace in (_PACE, _THOROUGH):
-            if sum(best.plan.values()) < _SOME_GPUS and not search.is_over():
+            is_better = relaxation.solution.objective < (1.0 - _BETTER) * self._dived_from
+            if (is_better or sum(best.plan.values()) < _SOME_GPUS) and not search.is_over():
                 self.dive(relaxation, is_over, pace)
         while best.plan and not search.is_over():
             can_squeeze = best.is_full and sum(best.plan.values()) >= _FEW_GPUS

@@ -12,11 +12,11 @@ from solvers.joint.tables import Mode, Numbers, Tables, Worth
 class NarrowPricer(Pricer):
     """A Pricer whose tables hold the candidates of some services; patterns bear the numbers of the whole tables.
 
-    Its cells are narrower too, since they range over the pressure that just these services can have. It prices on
-    one thread: there is too little to share.
+    Its cells are narrower too, since they range over the pressure that just these services can have.
     """
 
-    def __init__(self, tables: Tables, services: Numbers) -> None:
+    def __init__(self, tables: Tables, services: Numbers, *, like: Pricer | None = None) -> None:
+        """`like`: on its threads, and late when it is late."""
         self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
         modes = tuple(_taken(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
         slicing = tuple(
@@ -24,6 +24,8 @@ class NarrowPricer(Pricer):
             for one, kept in zip(tables.slicing, self._kept, strict=False)
         )
         super().__init__(tables._replace(modes=modes, slicing=slicing))
+        if like is not None:
+            self._pool, self._is_late = like._pool, like._is_late
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
         """As Pricer.price, with worths of the whole tables."""

@@ -5,18 +5,22 @@ candidate can carry at the optimistic end of a root cell depends on no price, so
 are cut into slices know no pressure and are priced by `slices_pricing`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 
 import numpy as np
 
+from solvers.joint.kernels.knapsack import most_pressure
 from solvers.joint.kernels.laws import root_capacities
-from solvers.joint.kernels.nouns import Effort, Found, Scratch, Task
+from solvers.joint.kernels.nouns import Cells, Effort, Found, Scratch, Task
 from solvers.joint.kernels.price import price_mode
 from solvers.joint.patterns import Pattern, Priced
 from solvers.joint.slices_pricing import SliceCells
 from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
+
+_LONG = 1000
+"""Candidates, times nodes of the search, from which on a mode takes long."""
 
 __all__ = ("MOST_HALVINGS", "ROOT_CELLS", "Pattern", "Priced", "Pricer", "make_scratch")
 
@@ -26,19 +30,26 @@ MOST_HALVINGS = 7
 """Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Pricer:
     """The cells of all modes, with multipliers that stay warm from one round to the next."""
 
     def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
         self._tables = tables
-        self._pool = pool
+        self._pool, self._is_late = pool, _never
         # Made when they are needed first: not every problem comes to be priced.
         self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
 
-    def on(self, pool: Executor | None) -> "Pricer":
-        """The same cells, priced on the threads of an executor."""
+    def on(self, pool: Executor | None, *, is_late: Callable[[], bool] = _never) -> "Pricer":
+        """The same cells, priced on the threads of an executor.
+
+        As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
+        """
         other = copy(self)
-        other._pool = pool
+        other._pool, other._is_late = pool, is_late
         return other
 
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
@@ -56,6 +67,8 @@ class Pricer:
         return list(run(self._price, range(len(tasks)), tasks))
 
     def _price(self, number: int, task: Task) -> Priced:
+        if self._is_late():
+            return Priced(bound=np.inf, patterns=())
         cells = self._cells[number]
         if cells is None:
             slicing = self._tables.slicing[number] if self._tables.slicing else None
@@ -64,7 +77,7 @@ class Pricer:
             else:
                 cells = SliceCells(task.mode, task.law, slicing)
             self._cells[number] = cells
-        return cells.price(number, task)
+        return cells.price(number, task) if isinstance(cells, SliceCells) else cells.price(number, task, self._is_late)
 
 
 class _ModeCells:
@@ -76,12 +89,19 @@ class _ModeCells:
         self._multipliers = np.zeros((*self._capacities.shape[:2], 3))
         self._scratch = make_scratch(mode, services)
 
-    def price(self, number: int, task: Task) -> Priced:
-        """A bound for all cells, and the best patterns found in each."""
+    def price(self, number: int, task: Task, is_late: Callable[[], bool]) -> Priced:
+        """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
         most = task.mode.most_replicas
         found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
-        bound = price_mode(task, self._edges, self._capacities, self._multipliers, self._scratch, found)
+        bound, cells = 0.0, Cells(self._edges, self._capacities, self._multipliers)
+        # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
+        stride = slots if len(task.mode.service) * max(1, task.effort.nodes) < _LONG else ROOT_CELLS
+        for first in range(0, slots, stride):
+            if is_late():
+                bound = np.inf
+                break
+            bound = max(bound, price_mode(task, cells, self._scratch, found, first, first + stride))
         best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
         patterns = dict.fromkeys(
             Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
@@ -121,14 +141,9 @@ def _edges(mode: Mode) -> Reals:
 def pressure_range(mode: Mode) -> tuple[Reals, Reals]:
     """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
     services = np.unique(mode.service)
-    lightest = np.sort([mode.pressure[mode.service == service].min() for service in services])
+    lightest = np.full(len(services), np.inf)
+    np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
+    lightest.sort()
     least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.most_replicas + 1]
     least = np.pad(least, (0, mode.most_replicas + 1 - len(least)), constant_values=np.inf)
-    heaviest = np.full((mode.most_replicas + 1, mode.steps + 1), -np.inf)
-    heaviest[0] = 0.0
-    for service in services:
-        before, own = heaviest.copy(), mode.service == service
-        for width in np.unique(mode.width[own]):
-            pressure = mode.pressure[own & (mode.width == width)].max()
-            heaviest[1:, width:] = np.maximum(heaviest[1:, width:], before[:-1, : mode.steps + 1 - width] + pressure)
-    return least, heaviest[:, -1]
+    return least, most_pressure(mode)

@@ -4,14 +4,14 @@ Columns made for the whole demand fit its last tenth badly. So whatever is fixed
 wanted, and new columns are priced for that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from solvers.joint.columns import Columns
-from solvers.joint.generate import price
+from solvers.joint.generate import never, price
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals, Master, Solution
 from solvers.joint.pool import Pool
@@ -120,8 +120,19 @@ def is_met(demand: Demand) -> bool:
     return not demand.rate.any() and not demand.fewest.any()
 
 
-def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Part:
-    """Column generation for a residual demand: from the pool while it has any to give, then by pricing, in rounds."""
+def relax_rest(
+    kit: Kit,
+    rest: Demand,
+    start: Iterable[int],
+    rounds: int,
+    *,
+    least_gain: float = 0.0,
+    is_over: Callable[[], bool] = never,
+) -> Part:
+    """Column generation for a residual demand: from the pool while it has any to give, then by pricing, in rounds.
+
+    A round that lowers the objective by less than `least_gain` of it is the last one.
+    """
     master = Master(kit.tables, rest)
     used: dict[int, None] = {}
 
@@ -134,14 +145,17 @@ def relax_rest(kit: Kit, rest: Demand, start: Iterable[int], rounds: int) -> Par
     use(start)
     solution = master.solve()
     for _ in range(rounds):
+        before = solution.objective
         for _ in range(_POOL_ROUNDS):
             costs = kit.pool.reduced_costs(rest, solution.duals)
             if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_LEAST_GAIN)):
                 break
             solution = master.solve()
-        if not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):
+        if is_over() or not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):
             break
         solution = master.solve()
+        if before - solution.objective < least_gain * solution.objective:
+            break
     return Part(solution=solution, columns=tuple(used))
 
 

@@ -9,7 +9,7 @@ from solvers.joint.master import Demand
 from solvers.joint.residual import Carried, carried, relax_rest, rest_of
 from solvers.joint.tables import Numbers, Reals
 
-_PACE = Pace(rounds=4, columns=60, few_gpus=4.0, spread=0.5)
+_PACE = Pace(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
 _DIVES = 0.3
 """Of the neighbourhoods: there new columns are priced at every step. In the others only at the root, which takes a
 quarter of the time; either alone ends at dearer plans (100 GPUs, 30 services)."""

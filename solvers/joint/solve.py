@@ -46,7 +46,7 @@ _DIVE_SHARE = 0.9
 """Of what is left then, for a plan while the relaxation is being solved."""
 _DUE_SHARE = 0.25
 """Of what is left when the relaxation begins: by then a good plan is begun, however good the relaxation is."""
-_CAREFUL_SHARE = 0.5
+_CAREFUL_SHARE = 0.35
 """Of what is left when a dive begins; then it makes haste."""
 _STAGES = ((0.0, 0.05), (0.1, 0.2), (0.3, 1.0))
 """Where branching pays: of what is left then, for whole plans and then for branching, in turns. The smallest fleets are

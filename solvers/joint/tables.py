@@ -207,8 +207,9 @@ def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
     dominated = find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
         np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
-        carried[:, :, 1:].reshape(len(mode.service), -1),
-        carried[:, :, :-1].reshape(len(mode.service), -1),
+        # Of whatever shape, contiguous arrays are of one type to compiled kernels.
+        np.ascontiguousarray(carried[:, :, 1:]).reshape(len(mode.service), -1),
+        np.ascontiguousarray(carried[:, :, :-1]).reshape(len(mode.service), -1),
     )
     kept = ~dominated | _is_running(problem, mode)
     return mode._replace(**{name: getattr(mode, name)[kept] for name in _COLUMNS})

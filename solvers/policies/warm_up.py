@@ -2,6 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
+
+from solvers.joint.dive import Search, complete_greedily
+from solvers.joint.generate import generate, never
+from solvers.joint.squeeze import squeeze
+from solvers.joint.warm import Warm
 from solvers.outcome import Budget
 from solvers.policies import policies, policy
 from solvers.predict.capacity_law import make_capacity_law
@@ -13,11 +19,22 @@ BUDGET = Budget(seconds=60.0, work=0.1)
 
 
 def warm_up() -> None:
-    """Run every policy on tiny problems, twice each: from nothing, and from its own plan."""
+    """Run every policy on tiny problems, twice each: from nothing, and from its own plan; and what needs many GPUs."""
     for name in policies():
         for problem in (tiny_problem(), uneven_problem()):
             plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
             policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, BUDGET)
+    _squeeze(uneven_problem())
+
+
+def _squeeze(problem: Problem) -> None:
+    """What plans of many GPUs go through, on one of few."""
+    warm = Warm(problem)
+    kit, demand = warm.kit(problem, None), warm.demand(problem)
+    relaxation = generate(kit.tables, demand, kit.pricer, kit.columns)
+    kit.pool.sync()
+    duals = relaxation.solution.duals
+    squeeze(Search(kit, demand, duals, np.random.default_rng(0), never), complete_greedily(kit, demand, duals, {}))
 
 
 def tiny_problem() -> Problem:

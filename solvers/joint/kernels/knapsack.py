@@ -7,9 +7,11 @@ that uses another service at that width leaves, of those n, at least one unused 
 taking that one instead is no worse. So at most n · U candidates enter, however many services there are.
 """
 
+import numpy as np
+
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.nouns import Scratch, Task
-from solvers.joint.tables import Numbers
+from solvers.joint.tables import Mode, Numbers, Reals
 
 NONE = -1.0e300
 """The worth of no set at all."""
@@ -106,3 +108,28 @@ def read_solution(task: Task, scratch: Scratch, short: Numbers, replicas: int) -
                     break
         group += 1
     return count
+
+
+@compiled
+def most_pressure(mode: Mode) -> Reals:
+    """(N + 1,) the greatest summed pressure of so many replicas of different services within the SM steps.
+
+    The same program with pressures as values; −inf where so many do not fit.
+    """
+    reached = np.full((mode.most_replicas + 1, mode.steps + 1), -np.inf)
+    reached[0] = 0.0
+    at, size = 0, mode.service.shape[0]
+    while at < size:
+        service, before = mode.service[at], reached.copy()
+        while at < size and mode.service[at] == service:
+            width, pressure = mode.width[at], mode.pressure[at]
+            at += 1
+            while at < size and mode.service[at] == service and mode.width[at] == width:
+                pressure = max(pressure, mode.pressure[at])
+                at += 1
+            for replicas in range(1, reached.shape[0]):
+                for room in range(reached.shape[1] - width):
+                    total = before[replicas - 1, room] + pressure
+                    if total > reached[replicas, room + width]:
+                        reached[replicas, room + width] = total
+    return reached[:, -1].copy()

@@ -41,6 +41,17 @@ class Cell(NamedTuple):
     """The patterns' summed pressure lies in [low, high]."""
 
 
+class Cells(NamedTuple):
+    """The root cells of one mode: K intervals of pressure for each number of replicas, end to end one slot each."""
+
+    edges: Reals
+    """(N + 1, K + 1) of pressure by number of replicas."""
+    capacities: Reals
+    """(N + 1, K, C) rps of each candidate at the optimistic end."""
+    multipliers: Reals
+    """(N + 1, K, 3) to start from, improved in place."""
+
+
 class Scratch(NamedTuple):
     """Working memory of one thread; nothing in it outlives a call."""
 

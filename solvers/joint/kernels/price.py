@@ -4,32 +4,29 @@ import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
-from solvers.joint.kernels.nouns import Cell, Found, Scratch, Task
+from solvers.joint.kernels.nouns import Cell, Cells, Found, Scratch, Task
 from solvers.joint.kernels.relaxation import limits_price, relax, value_candidates
 from solvers.joint.kernels.search import search
 from solvers.joint.tables import Numbers, Reals
 
 
 @compiled
-def price_mode(
-    task: Task, edges: Reals, capacities: Reals, multipliers: Reals, scratch: Scratch, found: Found
-) -> float:
-    """An upper bound on the worth of every pattern of the mode; good patterns go into `found`, one per root cell.
+def price_mode(task: Task, cells: Cells, scratch: Scratch, found: Found, first: int, last: int) -> float:
+    """An upper bound on the worth of every pattern in the slots [first, last); good ones go into `found`, one per slot.
 
-    edges: (N + 1, K + 1) of the root cells' pressure by number of replicas; capacities: (N + 1, K, C) rps of each
-    candidate at the optimistic end of the root cells; multipliers: (N + 1, K, 3) to start from, improved in place.
     No bound is below the threshold with its tolerance: what is fathomed is not known more exactly.
     """
-    bound = task.threshold * (1.0 + task.effort.tolerance)
-    cells, wanted = capacities.shape[1], _wanted(task)
-    for replicas in range(1, edges.shape[0]):
-        for number in range(cells):
-            low, high = edges[replicas, number], edges[replicas, number + 1]
-            if high < low or (number > 0 and (replicas == 1 or high == low)):
-                continue
-            size = _value_root(task, capacities[replicas, number], wanted, scratch)
-            slot, cell = replicas * cells + number, Cell(replicas, low, high)
-            bound = max(bound, _price_cell(task, cell, size, multipliers[replicas, number], scratch, found, slot))
+    bound, wanted = task.threshold * (1.0 + task.effort.tolerance), _wanted(task)
+    intervals = cells.capacities.shape[1]
+    for slot in range(max(first, intervals), min(last, intervals * cells.capacities.shape[0])):
+        replicas, number = slot // intervals, slot % intervals
+        low, high = cells.edges[replicas, number], cells.edges[replicas, number + 1]
+        if high < low or (number > 0 and (replicas == 1 or high == low)):
+            continue
+        size = _value_root(task, cells.capacities[replicas, number], wanted, scratch)
+        cell = Cell(replicas, low, high)
+        multipliers = cells.multipliers[replicas, number]
+        bound = max(bound, _price_cell(task, cell, size, multipliers, scratch, found, slot))
     return bound
 
 
