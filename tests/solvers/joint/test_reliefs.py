@@ -17,7 +17,7 @@ from tests.solvers.joint.problems import tiny_problem
 from tests.solvers.joint.whole_program import optimum, set_up
 from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type
 
-SEEDS = range(40)
+SEEDS = range(60)
 
 
 def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
