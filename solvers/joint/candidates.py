@@ -5,7 +5,7 @@ whatever its batch, clock and neighbours are (contract, `migration_cost_usd_per_
 each, so that arrays of them can be compared.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -129,9 +129,13 @@ class ColumnKinds:
         filled = len(self._kinds)
         if filled < len(columns):
             new = np.full((len(columns) - filled, self._kinds.shape[1]), NO_KIND)
-            for place in range(len(new)):
-                mode, items = columns[filled + place].pattern
-                new[place, : len(items)] = self._of_modes[mode][list(items)]
+            by_shape: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for number in range(filled, len(columns)):
+                mode, items = columns[number].pattern
+                by_shape[mode, len(items)].append(number)
+            for (mode, size), numbers in by_shape.items():
+                alike = np.array([columns[number].pattern.items for number in numbers], np.int64)
+                new[np.array(numbers) - filled, :size] = self._of_modes[mode][alike]
             self._kinds = np.concatenate((self._kinds, new))
         return self._kinds
 

@@ -27,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.candidates import NO_KIND, Candidates, ColumnKinds, Running, positions
+from solvers.joint.kernels.moves import move_costs
 from solvers.joint.kernels.nouns import Effort
+from solvers.joint.kernels.scan import Prices
 from solvers.joint.master import INFINITE, Demand
 from solvers.joint.patterns import Priced
 from solvers.joint.residual import Kit, carried
@@ -143,7 +145,6 @@ class MoveProgram:
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
-        self._useful, self._possible = np.zeros((0, 0)), np.zeros(0, np.bool_)
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
@@ -164,9 +165,11 @@ class MoveProgram:
 
     def solve(self) -> MoveSolution:
         """The optimum. Raises RuntimeError when HiGHS finds none: a correct program always has one."""
-        self._highs.run()
-        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(f"HiGHS ended the moves with {self._highs.getModelStatus().name}")
+        if not self._is_optimal():
+            # A basis that many new columns left behind may be singular: begin without one.
+            self._highs.clearSolver()
+            if not self._is_optimal():
+                raise RuntimeError(f"HiGHS ended the moves with {self._highs.getModelStatus().name}")
         solution = self._highs.getSolution()
         values, duals = np.array(solution.col_value), np.array(solution.row_dual)
         services, numbers = self._services, np.array(self._numbers, np.int64)
@@ -181,6 +184,11 @@ class MoveProgram:
             stock=np.minimum(duals[3 * services : self._kinds_at], 0.0),
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
+
+    def _is_optimal(self) -> bool:
+        status = self._highs.run()
+        found = self._highs.getModelStatus()
+        return bool(status != highspy.HighsStatus.kError and found == highspy.HighsModelStatus.kOptimal)
 
     def solve_whole(self) -> Counter[int]:
         """Whole GPUs by column, the best found with little work; empty where none was."""
@@ -198,21 +206,9 @@ class MoveProgram:
 
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
-        moves, pool = self._moves, self._moves.kit.pool
-        self._sync()
-        presence = np.append(found.presence, 0.0)
-        worth = np.einsum("cn,cn->c", np.append(found.rps, 0.0)[pool.service], self._useful)
-        if presence.any():
-            worth += presence[pool.service].sum(axis=1)
-        worth += np.append(found.kinds, 0.0)[moves.kinds].sum(axis=1)  # The last is for NO_KIND, which is -1.
-        costs = pool.price + moves.start_prices - found.stock[pool.gpu_type] - worth
-        return np.where(self._possible, costs, np.inf)
-
-    def _sync(self) -> None:
-        """Take in the columns that were made since."""
-        pool = self._moves.kit.pool
-        if len(self._possible) < len(pool.price):
-            self._useful, self._possible = pool.useful(self._left.demand), pool.possible(self._left.demand)
+        moves, demand = self._moves, self._left.demand
+        prices = Prices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
+        return move_costs(moves.kit.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
 
     def _add_rows(self) -> None:
         demand, free = self._left.demand, np.full(self._services, -INFINITE)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.joint.dive import complete_greedily
+from solvers.joint.fluid import is_too_fine
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Demand, Duals
 from solvers.joint.moves import Left, MoveProgram, Moves, MoveSolution, price_moves
@@ -42,7 +43,7 @@ _FEW_GPUS = 12.0
 _FEW_SERVICES = 20
 """Up to here, in the first relaxation, all whole plans of the best columns are looked through too."""
 _FEW_ROUNDS = 6
-"""Of pricing, then; otherwise one,"""
+"""Of pricing, then; otherwise one, none where shares are so fine that pricing gets nowhere,"""
 _RICH = 100
 _POOR_ROUNDS = 3
 """but so many where the pool has no more than _RICH columns of each service: it lacks those that fit small rests."""
@@ -139,6 +140,8 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
 
 
 def _rounds(kit: Kit, found: MoveSolution, *, is_first: bool) -> int:
+    if is_too_fine(kit.tables):
+        return 0
     if is_first and _is_small(found):
         return _FEW_ROUNDS
     return 1 if len(kit.columns) > _RICH * len(found.rps) else _POOR_ROUNDS

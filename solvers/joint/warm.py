@@ -97,6 +97,11 @@ class Warm:
             return []
         return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), _CHEAPEST)
 
+    def settle(self) -> None:
+        """Take in the columns that were made since, so that the next plan need not."""
+        self.pool.sync()
+        self.column_kinds.of(self.columns)
+
     def running(self, problem: Problem) -> dict[int, int]:
         """Column number → running GPUs; without those that run anything that is no candidate (any more)."""
         patterns = self.candidates.patterns_of(problem.current) if problem.current is not None else {}
@@ -154,6 +159,7 @@ def take_warm(token: str | None, problem: Problem) -> Warm | None:
 
 def keep_warm(warm: Warm) -> str:
     """Keep a state for the next plan; its token. The states that were not used for longest go."""
+    warm.settle()
     token = f"{os.getpid()}-{next(_KEPT.numbers)}"
     _KEPT.states[token] = warm
     while len(_KEPT.states) > MOST_STATES:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight, started
 from solvers.joint.change import Changed, change
+from solvers.joint.fluid import is_too_fine
 from solvers.joint.solve import OPTIMAL_GAP, JointSolution, estimate, solve, threads, unproven
 from solvers.joint.warm import HEADROOM, Warm, keep_warm, take_warm
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, Stability
@@ -109,7 +110,10 @@ def _replanned(
         return _fresh(problem, observed, budget, warm), True
     if not may_look or _after(budget, _CHANGE_SHARE)():
         return _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)), False
-    found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
+    if is_too_fine(warm.tables(problem)):
+        found = _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm))
+    else:
+        found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
     if not _is_worthwhile(found, budget.stability):
         return found, True
     fresh = _fresh(problem, observed, replace(budget, seconds=_LOOK_SHARE * budget.seconds), warm)
