@@ -11,8 +11,8 @@ from solvers.joint.tables import Numbers, Reals
 
 _PACE = Pace(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
 _DIVES = 0.3
-"""Of the neighbourhoods: there new columns are priced at every step. In the others only at the root, which takes a
-quarter of the time; either alone ends at dearer plans (100 GPUs, 30 services)."""
+"""Of the neighbourhoods: there new columns are priced at every step; in the others, which take far less time, only at
+the root. Either alone finds less."""
 _LEAST_WASTE = 0.02
 """Of its price: what every GPU counts as wasting, so that each may be chosen."""
 _UNRELATED = 0.1

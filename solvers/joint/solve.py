@@ -23,7 +23,7 @@ from solvers.joint.patterns import Pattern
 from solvers.joint.pool import Pool
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
-from solvers.joint.proofs import Proofs, short_cost
+from solvers.joint.proofs import Proofs, free_for, short_cost
 from solvers.joint.prune import prune
 from solvers.joint.residual import Kit
 from solvers.joint.tables import Tables
@@ -51,6 +51,8 @@ _CAREFUL_SHARE = 0.35
 _STAGES = ((0.0, 0.05), (0.1, 0.2), (0.3, 1.0))
 """Where branching pays: of what is left then, for whole plans and then for branching, in turns. The smallest fleets are
 proven at once; the others need a good plan before branching helps."""
+_SAVING_SHARE = 0.2
+"""Of what is left then, for a bound on cost, where some demand cannot be served and branching does not follow."""
 _SERVING_SHARE = 0.5
 """Of what is left then, for the least shortage, where cost follows."""
 _FEW_GPUS = 20.0
@@ -193,7 +195,11 @@ class _Search:
         if is_small:
             plan, method = self._alternate(kit, whole, relaxation, seed)
         else:
-            plan, method = self._improve(whole, relaxation, self._deadline.part(1.0)), _METHOD
+            is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
+            over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
+            plan, method = self._improve(whole, relaxation, over), _METHOD
+            if is_short and self._problem.objective == "min_cost":
+                self._bound_cost(relaxation, plan)
         solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
         return replace(solution, prices=prices), report, relaxation
 
@@ -226,7 +232,7 @@ class _Search:
         """The best plan that is found until it is over, or proven."""
         if not whole.best.counts:
             whole.sketch(relaxation)
-        if not whole.has_dived:
+        if not whole.has_dived and not is_over():
             self._dive(whole, relaxation, is_over)
         # A plan that was made before the bound was known may be proven by now.
         self._check(whole.best)
@@ -269,6 +275,16 @@ class _Search:
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         return replace(solution, prices=prices), report, relaxation
 
+    def _bound_cost(self, relaxation: Relaxation, plan: IntegerPlan) -> None:
+        """Prove what plans cost that leave no more short."""
+        demand = free_for(self._demand, plan)
+        found = generate(
+            *(self._tables, demand, self._pricer, self._columns),
+            start=relaxation.columns,
+            is_over=self._deadline.part(1.0),
+        )
+        self._proofs.add(demand, found.bound)
+
     def _branch(self, relaxation: Relaxation, plan: IntegerPlan, share: float) -> IntegerPlan:
         """The plan that branching leaves. Where something is short under `min_cost`, the least is sought first, at
         prices beside which cost is nothing; then the least cost of what leaves no more short.
@@ -277,9 +293,8 @@ class _Search:
         if self._problem.objective == "min_cost" and plan.shortage_rps.any():
             dear = replace(demand, shortage_price=_RAISE * demand.shortage_price)
             plan = self._branch_at(dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share))
-            free = float(demand.shortage_price @ plan.shortage_rps) * (1.0 + NOTHING)
-            demand = replace(demand, free_shortage=free)
-            relaxation = replace(relaxation, bound=relaxation.bound - free)
+            demand = free_for(demand, plan)
+            relaxation = replace(relaxation, bound=relaxation.bound - demand.free_shortage)
         return self._branch_at(demand, relaxation, plan, self._deadline.part(share))
 
     def _branch_at(
