@@ -19,12 +19,13 @@ The first of the two counts only plans that miss no more replicas: with the othe
 `min_replicas` asks for would never be part of an optimum. The second counts all.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from solvers.joint.bounds import whole_gpus
-from solvers.joint.integer import IntegerPlan, shortage_cost
+from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost
 from solvers.joint.master import Demand
 from solvers.joint.tables import Tables
 
@@ -69,6 +70,11 @@ class Proofs:
         missing = float(demand.missing_price @ demand.fewest)
         beyond_free = proof.bound - self._dearest - missing
         return (demand.free_shortage + beyond_free) / price if beyond_free > 0.0 else 0.0
+
+
+def free_for(demand: Demand, plan: IntegerPlan) -> Demand:
+    """The demand at which what a plan leaves short costs nothing, so that only the cost of its GPUs counts."""
+    return replace(demand, free_shortage=float(demand.shortage_price @ plan.shortage_rps) * (1.0 + NOTHING))
 
 
 def short_cost(demand: Demand, plan: IntegerPlan) -> float:
