@@ -278,6 +278,9 @@ class _Search:
     def _bound_cost(self, relaxation: Relaxation, plan: IntegerPlan) -> None:
         """Prove what plans cost that leave no more short."""
         demand = free_for(self._demand, plan)
+        if plan.replicas_missing.any():
+            # Parts of replicas that a relaxation misses less of would count for more than all cost.
+            demand = replace(demand, missing_price=np.zeros_like(demand.missing_price))
         found = generate(
             *(self._tables, demand, self._pricer, self._columns),
             start=relaxation.columns,

@@ -16,7 +16,7 @@ from solvers.policies.joint import make_plan
 from solvers.problem import Objective, Problem
 from solvers.state import GpuType, Observed
 from tests.solvers.joint.problems import tiny_problem
-from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem
+from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
 
 BUDGET = Budget(work=0.5)
 SLACK = 1.0 + 2.0 * OPTIMAL_GAP
@@ -205,3 +205,12 @@ def test_a_plan_that_time_cut_short_keeps_every_rule_and_claims_no_more_than_it_
         plan, report, _ = make_plan(problem, Observed(at_s=0.0), None, budget)
         assert violations(problem, plan) == ()
         assert report_violations(problem, plan, report) == ()
+
+
+def test_many_services_that_cannot_all_be_served_have_a_bound_on_cost() -> None:
+    problem = with_rates(random_problem(1, services=24, gpus=2), 20.0)
+    solution, report = solve(problem, Budget(work=2.0))
+    assert solution.plan.unserved
+    assert solution.cost_bound is not None
+    assert report.objective is not None
+    assert 0.8 * report.objective <= solution.cost_bound <= report.objective
