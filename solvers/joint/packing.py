@@ -15,8 +15,8 @@ A pattern is worth Σ_{s ∈ p} v_s and must beat C_p + r_g. What makes a part d
 of `kernels.packing` are listed once, with few candidates each.
 
 Each round packs everything greedily under the duals, best pattern first, services that are packed worth nothing from
-then on. That gives a whole plan, and columns of which each service has one: the relaxation needs a tenth of the rounds
-that the best pattern of every cell alone would take. A second packing, at duals half way to those of the best bound,
+then on. That gives a whole plan, and columns of which each service has one: the relaxation needs far fewer rounds
+than with the best pattern of every cell alone. A second packing, at duals half way to those of the best bound,
 keeps the columns of consecutive rounds from swinging (dual smoothing: Wentges 1997). When rounds stop to pay, dives
 follow: fix some of the largest fractions, solve for the rest with fresh columns, and so on; or keep most GPUs of the
 best plan and dive for what the others carried. As soon as the relaxation of the rest, rounded up to whole GPUs where

@@ -10,7 +10,7 @@ from solvers.joint.patterns import Pattern
 from solvers.joint.tables import Numbers, Reals, Tables
 
 _PRIMAL_SIMPLEX = 4
-"""New columns leave a basis primal feasible, not dual: eight times as fast as the dual simplex with 400 services."""
+"""New columns leave a basis primal feasible, not dual: that is where the simplex goes on from."""
 _MISSING_OVER_GPU = 10.0
 """A part that no pattern holds costs so many of the dearest GPU."""
 
