@@ -21,8 +21,8 @@ from solvers.plan import Plan
 from solvers.problem import Problem
 
 _NAME = "joint"
-_START_OVER_REPLICA = 1.0
-"""A start counts as at least so many hours of what a running replica costs on average: fewer GPUs are left to round, so
+_START_OVER_REPLICA = 1.5
+"""A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
 _COMPANY = 0.1
 """Of the price of a start: what a replica costs on a GPU that does not go on as it is."""

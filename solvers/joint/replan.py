@@ -27,7 +27,7 @@ _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _KEEP_UP = 0.2
 """A fraction of a GPU that is worth keeping: it runs already, and pruning removes what turns out superfluous."""
-_LEAST_KEPT_USE = 0.5
+_LEAST_KEPT_USE = 0.8
 """Of its worth: a GPU that others leave less to do is not kept for now."""
 _STEP = 0.35
 """Of the GPUs that are left, at most so many new ones are rounded up at a time."""
