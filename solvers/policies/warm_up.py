@@ -16,15 +16,24 @@ from solvers.state import GpuType, Observed
 
 BUDGET = Budget(seconds=60.0, work=0.1)
 """Little work does: what takes long is to load and to compile."""
+_MORE = 1.4
+"""Times as much is asked of running plans, so that they must be changed."""
 
 
 def warm_up() -> None:
-    """Run every policy on tiny problems, twice each: from nothing, and from its own plan; and what needs many GPUs."""
+    """Run every policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
     for name in policies():
         for problem in (tiny_problem(), uneven_problem()):
             plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
-            policy(name).make_plan(replace(problem, current=plan), Observed(at_s=15.0), memory, BUDGET)
+            for number, factor in enumerate((1.0, _MORE), start=1):
+                now = replace(_times(problem, factor), current=plan)
+                _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
     _squeeze(uneven_problem())
+
+
+def _times(problem: Problem, factor: float) -> Problem:
+    services = (replace(one, arrival_rate_rps=factor * one.arrival_rate_rps) for one in problem.services)
+    return replace(problem, services=tuple(services))
 
 
 def _squeeze(problem: Problem) -> None:
