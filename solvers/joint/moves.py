@@ -38,6 +38,8 @@ from solvers.joint.tables import Reals, Worth
 _LEAST_THRESHOLD = 1e-9
 """Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
 
+_PRIMAL_SIMPLEX = 4
+"""New columns leave a basis primal feasible."""
 _WHOLE_NODES = 100
 """Of the search for whole GPUs."""
 
@@ -148,6 +150,7 @@ class MoveProgram:
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
+        self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         self._add_rows()
         self._add_shortages()
         self._first = int(self._highs.getNumCol())
