@@ -52,6 +52,11 @@ class Pricer:
         other._pool, other._is_late = pool, is_late
         return other
 
+    @property
+    def executor(self) -> Executor | None:
+        """Where modes are priced side by side; None for the thread that asks."""
+        return self._pool
+
     def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
 

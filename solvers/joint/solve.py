@@ -14,6 +14,7 @@ from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
+from solvers.joint.fleets import plan_on_fleets
 from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
 from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
 from solvers.joint.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
@@ -48,11 +49,13 @@ _DUE_SHARE = 0.25
 """Of what is left when the relaxation begins: by then a good plan is begun, however good the relaxation is."""
 _CAREFUL_SHARE = 0.35
 """Of what is left when a dive begins; then it makes haste."""
-_STAGES = ((0.0, 0.05), (0.1, 0.2), (0.3, 1.0))
-"""Where branching pays: of what is left then, for whole plans and then for branching, in turns. The smallest fleets are
-proven at once; the others need a good plan before branching helps."""
 _SAVING_SHARE = 0.2
 """Of what is left then, for a bound on cost, where some demand cannot be served and branching does not follow."""
+_STAGES = ((0.0, 0.0, 0.05), (0.05, 0.75, 0.2), (0.3, 0.0, 1.0))
+"""Where branching pays: of what is left then, for whole plans, for plans fleet by fleet, and for branching, in turns.
+The smallest fleets are proven at once; the others need a good plan before branching helps."""
+_CLOSES_SOON = 0.5
+"""Of the gap that the relaxation leaves: where branching closes so much of it at once, no fleets need be listed."""
 _SERVING_SHARE = 0.5
 """Of what is left then, for the least shortage, where cost follows."""
 _FEW_GPUS = 20.0
@@ -206,16 +209,39 @@ class _Search:
     def _alternate(self, kit: Kit, whole: WholePlans, relaxation: Relaxation, seed: int) -> tuple[IntegerPlan, str]:
         """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = _METHOD
-        for for_plans, for_branching in _STAGES:
+        for for_plans, for_fleets, for_branching in _STAGES:
             plan = self._improve(whole, relaxation, self._deadline.part(for_plans))
             if self._is_proven:
                 break
+            if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
+                plan = self._improve_on_fleets(kit, relaxation, plan, seed, self._deadline.part(for_fleets))
             plan = self._branch(relaxation, plan, for_branching)
             method = f"{_METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
             whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
         return plan, method
+
+    def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
+        """Whether branching has closed much of the gap, or it is not one of cost."""
+        if self._problem.objective != "min_cost" or plan.shortage_rps.any() or plan.replicas_missing.any():
+            return True
+        closed = self._bounds(plan)[0] - relaxation.bound
+        return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
+
+    def _improve_on_fleets(
+        self, kit: Kit, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
+    ) -> IntegerPlan:
+        """The plan, or a cheaper one that serves everything."""
+        found = plan_on_fleets(
+            *(kit, self._demand, relaxation), below=plan.cost_usd_per_hour, seed=seed, is_over=is_over
+        )
+        if found is None:
+            return plan
+        kept = prune(self._tables, self._columns, self._demand, found)
+        better = state_plan(self._tables, self._columns, self._demand, kept)
+        self._look(better)
+        return better
 
     def _round(self, whole: WholePlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
         """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""

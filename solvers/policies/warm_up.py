@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from solvers.joint.annealing import Annealer, advance
 from solvers.joint.dive import Search, complete_greedily
 from solvers.joint.generate import generate, never
 from solvers.joint.squeeze import squeeze
@@ -29,6 +30,7 @@ def warm_up() -> None:
                 now = replace(_times(problem, factor), current=plan)
                 _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
     _squeeze(uneven_problem())
+    _anneal(uneven_problem())
 
 
 def _times(problem: Problem, factor: float) -> Problem:
@@ -44,6 +46,13 @@ def _squeeze(problem: Problem) -> None:
     kit.pool.sync()
     duals = relaxation.solution.duals
     squeeze(Search(kit, demand, duals, np.random.default_rng(0), never), complete_greedily(kit, demand, duals, {}))
+
+
+def _anneal(problem: Problem) -> None:
+    """What plans of a dozen GPUs go through, on one of few."""
+    warm = Warm(problem)
+    kit, demand = warm.kit(problem, None), warm.demand(problem)
+    advance([Annealer(kit.tables, demand).chain((1, 1), moves=1, seed=0)], None, never)
 
 
 def tiny_problem() -> Problem:

@@ -1,5 +1,7 @@
 """The contract's laws in compiled form: what a candidate can carry next to neighbours, and what a pattern is worth."""
 
+from typing import Protocol
+
 import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
@@ -11,6 +13,22 @@ INVALID = -1.0e300
 """The worth of a pattern in which some replica that does not count as present only misses its SLO."""
 
 
+class Promises(Protocol):
+    """Candidates as the capacity law sees them: of one mode, or of several."""
+
+    @property
+    def batch(self) -> Reals:
+        """(C,)"""
+
+    @property
+    def law(self) -> Numbers:
+        """(C,) row of the capacity law."""
+
+    @property
+    def slo_ms(self) -> Reals:
+        """(C,)"""
+
+
 @compiled
 def execution_ms(mode: Mode, candidate: int, replicas: int, pressure: float) -> float:
     """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
@@ -19,7 +37,7 @@ def execution_ms(mode: Mode, candidate: int, replicas: int, pressure: float) -> 
 
 
 @compiled
-def capacity_rps(mode: Mode, law: Law, candidate: int, duration_ms: float) -> float:
+def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -> float:
     """The rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
     ratios, ratio = law.ratios, mode.slo_ms[candidate] / duration_ms
     peak = 1000.0 * mode.batch[candidate] / duration_ms
