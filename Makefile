@@ -26,6 +26,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@echo "installing Plimsoll into $(VENV) ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[server,ml,dev]'
+	@echo "compiling kernels (a minute, once) ..."
+	@$(BIN)/python -c 'from solvers.policies.warm_up import warm_up; warm_up()'
 	@touch $@
 
 demo: install

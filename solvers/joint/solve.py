@@ -1,85 +1,23 @@
 """Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-
-from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.bounds import least_to_reach
-from solvers.joint.branch import Incumbent, branch
+from solvers.cost import served_weight
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
-from solvers.joint.fleets import plan_on_fleets
 from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
-from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
-from solvers.joint.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
 from solvers.joint.master import Demand
-from solvers.joint.packing import is_promising, pack
-from solvers.joint.patterns import Pattern
-from solvers.joint.pool import Pool
-from solvers.joint.prices import prices_of
-from solvers.joint.pricing import Pricer
-from solvers.joint.proofs import Proofs, free_for, short_cost
-from solvers.joint.prune import prune
-from solvers.joint.residual import Kit
+from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
+from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.joint.tables import Tables
 from solvers.joint.warm import Warm
-from solvers.outcome import Budget, Prices, SolveReport, SolveStatus
+from solvers.outcome import Budget, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem
-
-TECHNIQUE = "joint"
-OPTIMAL_GAP = 1e-4
-"""Relative gap from which a plan counts as optimal."""
-_METHOD = "column generation"
-_CHANGED = "re-planning"
-
-_RELAXATION_SHARE = 0.5
-"""Of the budget; what is left is for whole plans."""
-_PACKING_SHARE = 0.5
-"""Of the budget, where packing is tried."""
-_DIVE_SHARE = 0.9
-"""Of what is left then, for a plan while the relaxation is being solved."""
-_DUE_SHARE = 0.25
-"""Of what is left when the relaxation begins: by then a good plan is begun, however good the relaxation is."""
-_CAREFUL_SHARE = 0.35
-"""Of what is left when a dive begins; then it makes haste."""
-_SAVING_SHARE = 0.2
-"""Of what is left then, for a bound on cost, where some demand cannot be served and branching does not follow."""
-_STAGES = ((0.0, 0.0, 0.05), (0.05, 0.75, 0.2), (0.3, 0.0, 1.0))
-"""Where branching pays: of what is left then, for whole plans, for plans fleet by fleet, and for branching, in turns.
-The smallest fleets are proven at once; the others need a good plan before branching helps."""
-_CLOSES_SOON = 0.5
-"""Of the gap that the relaxation leaves: where branching closes so much of it at once, no fleets need be listed."""
-_SERVING_SHARE = 0.5
-"""Of what is left then, for the least shortage, where cost follows."""
-_FEW_GPUS = 20.0
-_FEW_SERVICES = 20
-"""More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
-_RAISE = 20.0
-_RAISES = 3
-"""Shortage prices rise by that factor, so many times: to serve comes before to save."""
-_LEAST_SAVING_USD_PER_HOUR = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointSolution:
-    """The plan and what is proven about all others."""
-
-    plan: Plan
-    cost_bound: float | None
-    """USD per hour without migration: no plan that serves as much, and misses no more replicas, costs less."""
-    served_weight_bound: float
-    """No plan's Σ priority · served rps is more."""
-    found_s: float = 0.0
-    """Seconds into the budget at which the plan was found; 0 where no time passes."""
-    prices: Prices | None = None
-    """Of the relaxation; None where there is nothing to serve."""
 
 
 def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tuple[JointSolution, SolveReport]:
@@ -95,13 +33,13 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
         deadline = Deadline(budget, kit.tables)
         kit = kit._replace(pricer=kit.pricer.on(executor, is_late=deadline.is_late))
         if not demand.rate.any() and not demand.fewest.any():
-            return _stated(
+            return state_solution(
                 problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
             )
         fluid = _solve_fluid(problem, kit.tables, demand, kit.columns, deadline)
         if fluid is not None and (fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(kit.tables)):
             return fluid
-        search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
+        search = JointSearch(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
         start = [*running, *warm.cheapest(demand)]
         solution, report, relaxation = search.run(start, budget.seed, executor)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
@@ -114,12 +52,12 @@ def _solve_fluid(
     """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
     if problem.objective != "min_cost" or not is_fluid(tables, demand):
         return None
-    found = solve_fluid(tables, demand, columns, is_over=deadline.part(_RELAXATION_SHARE))
+    found = solve_fluid(tables, demand, columns, is_over=deadline.part(RELAXATION_SHARE))
     if found is None:
         return None
     plan = decode(problem, tables, columns, found.counts, policy=TECHNIQUE)
     everything = float(tables.priority @ demand.rate)
-    solution, report = _stated(problem, plan, found.bound, served_bound=everything, method="whole GPUs, filled")
+    solution, report = state_solution(problem, plan, found.bound, served_bound=everything, method="whole GPUs, filled")
     return replace(solution, found_s=deadline.elapsed_s()), report
 
 
@@ -129,7 +67,7 @@ def _cheaper(
     """The second, unless the first, which serves everything, does so for less."""
     costs = [report.objective for _, report in (first, second)]
     assert costs[0] is not None and costs[1] is not None, "both are stated"
-    is_cheaper = costs[0] < costs[1] - _LEAST_SAVING_USD_PER_HOUR
+    is_cheaper = costs[0] < costs[1] - LEAST_SAVING_USD_PER_HOUR
     return first if second[0].plan.unserved or is_cheaper else second
 
 
@@ -138,9 +76,9 @@ def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[
     demand = warm.demand(problem)
     with threads(budget.threads) as executor:
         kit = warm.kit(problem, executor)
-        search = _Search(problem, kit.tables, demand, kit.pricer, kit.columns, Deadline(budget, kit.tables))
+        search = JointSearch(problem, kit.tables, demand, kit.pricer, kit.columns, Deadline(budget, kit.tables))
         if not demand.rate.any() and not demand.fewest.any():
-            return _stated(problem, plan, 0.0, served_bound=0.0)
+            return state_solution(problem, plan, 0.0, served_bound=0.0)
         solution, report, relaxation = search.judge(plan, warm.cheapest(demand))
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
     return solution, report
@@ -153,7 +91,7 @@ def unproven(problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: Warm)
     is_goodput = problem.objective == "max_goodput"
     report = SolveReport(
         technique=TECHNIQUE,
-        method=_CHANGED,
+        method=CHANGED,
         status=SolveStatus.FEASIBLE,
         objective=served_weight(problem, plan) if is_goodput else cost_usd_per_hour,
     )
@@ -168,299 +106,3 @@ def threads(count: int) -> Iterator[Executor | None]:
         return
     with ThreadPoolExecutor(count) as pool:
         yield pool
-
-
-class _Search:
-    """One solve: the relaxation, whole plans until one is proven or time is up, and branching where plans are small."""
-
-    def __init__(
-        self, problem: Problem, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, deadline: Deadline
-    ) -> None:
-        self._problem, self._tables, self._demand = problem, tables, demand
-        self._pricer, self._columns, self._deadline = pricer, columns, deadline
-        self._proofs = Proofs(tables, demand)
-        self._is_proven = False
-        self._found_s, self._found_cost = 0.0, np.inf
-
-    def run(
-        self, start: Sequence[int], seed: int, executor: Executor | None
-    ) -> tuple[JointSolution, SolveReport, Relaxation]:
-        """The best plan found, with what is proven of it; `start`: columns to begin with."""
-        packed, near = self._pack(seed, executor)
-        kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
-        whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
-        is_due = self._deadline.past(_DUE_SHARE)
-        relaxation = self._relax(
-            [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
-        )
-        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
-        if is_small:
-            plan, method = self._alternate(kit, whole, relaxation, seed)
-        else:
-            is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
-            over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
-            plan, method = self._improve(whole, relaxation, over), _METHOD
-            if is_short and self._problem.objective == "min_cost":
-                self._bound_cost(relaxation, plan)
-        solution, report = self._stated(plan, method, is_exact=relaxation.is_exact)
-        return replace(solution, prices=prices), report, relaxation
-
-    def _alternate(self, kit: Kit, whole: WholePlans, relaxation: Relaxation, seed: int) -> tuple[IntegerPlan, str]:
-        """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
-        method = _METHOD
-        for for_plans, for_fleets, for_branching in _STAGES:
-            plan = self._improve(whole, relaxation, self._deadline.part(for_plans))
-            if self._is_proven:
-                break
-            if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
-                plan = self._improve_on_fleets(kit, relaxation, plan, seed, self._deadline.part(for_fleets))
-            plan = self._branch(relaxation, plan, for_branching)
-            method = f"{_METHOD}, branch and price"
-            if self._is_proven or self._deadline.part(1.0)():
-                break
-            whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
-        return plan, method
-
-    def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
-        """Whether branching has closed much of the gap, or it is not one of cost."""
-        if self._problem.objective != "min_cost" or plan.shortage_rps.any() or plan.replicas_missing.any():
-            return True
-        closed = self._bounds(plan)[0] - relaxation.bound
-        return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
-
-    def _improve_on_fleets(
-        self, kit: Kit, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
-    ) -> IntegerPlan:
-        """The plan, or a cheaper one that serves everything."""
-        found = plan_on_fleets(
-            *(kit, self._demand, relaxation), below=plan.cost_usd_per_hour, seed=seed, is_over=is_over
-        )
-        if found is None:
-            return plan
-        kept = prune(self._tables, self._columns, self._demand, found)
-        better = state_plan(self._tables, self._columns, self._demand, kept)
-        self._look(better)
-        return better
-
-    def _round(self, whole: WholePlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
-        """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
-        is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
-        if not whole.best.counts:
-            whole.sketch(relaxation)
-        elif (relaxation.phase > 0 or is_due()) and not whole.has_dived and not is_short:
-            self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
-
-    def _dive(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
-        whole.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
-
-    def _improve(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
-        """The best plan that is found until it is over, or proven."""
-        if not whole.best.counts:
-            whole.sketch(relaxation)
-        if not whole.has_dived and not is_over():
-            self._dive(whole, relaxation, is_over)
-        # A plan that was made before the bound was known may be proven by now.
-        self._check(whole.best)
-        whole.improve(relaxation, lambda: self._is_proven or is_over())
-        return whole.best
-
-    def _pack(self, seed: int, executor: Executor | None) -> tuple[Counter[int], list[int]]:
-        """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
-        if self._problem.objective != "min_cost" or not is_promising(self._tables, self._demand):
-            return Counter(), []
-        found = pack(
-            *(self._tables, self._demand),
-            seed=seed,
-            is_over=self._deadline.part(_PACKING_SHARE),
-            pool=executor,
-            on_better=lambda plan: self._look(
-                state_plan(self._tables, self._columns, self._demand, self._numbered(plan))
-            ),
-        )
-        return self._numbered(found.plan), list(self._numbered(Counter(found.start)))
-
-    def _numbered(self, plan: Counter[Pattern]) -> Counter[int]:
-        """Column number → GPUs."""
-        self._columns.add(plan)
-        return Counter({self._columns.number(pattern): count for pattern, count in plan.items()})
-
-    def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
-        """What is soon proven of a plan; `start`: columns to begin with."""
-        relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
-        unserved = {entry.service: entry for entry in plan.unserved}
-        entries = [unserved.get(service.name) for service in self._problem.services]
-        stated = IntegerPlan(
-            counts={},
-            cost_usd_per_hour=cost_usd_per_hour(self._problem, plan),
-            shortage_rps=np.array([entry.rate_rps if entry else 0.0 for entry in entries]),
-            replicas_missing=np.array([float(entry.replicas_missing) if entry else 0.0 for entry in entries]),
-        )
-        cost_bound, served_bound = self._bounds(stated)
-        solution, report = _stated(self._problem, plan, cost_bound, served_bound=served_bound, method=_CHANGED)
-        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        return replace(solution, prices=prices), report, relaxation
-
-    def _bound_cost(self, relaxation: Relaxation, plan: IntegerPlan) -> None:
-        """Prove what plans cost that leave no more short."""
-        demand = free_for(self._demand, plan)
-        if plan.replicas_missing.any():
-            # Parts of replicas that a relaxation misses less of would count for more than all cost.
-            demand = replace(demand, missing_price=np.zeros_like(demand.missing_price))
-        found = generate(
-            *(self._tables, demand, self._pricer, self._columns),
-            start=relaxation.columns,
-            is_over=self._deadline.part(1.0),
-        )
-        self._proofs.add(demand, found.bound)
-
-    def _branch(self, relaxation: Relaxation, plan: IntegerPlan, share: float) -> IntegerPlan:
-        """The plan that branching leaves. Where something is short under `min_cost`, the least is sought first, at
-        prices beside which cost is nothing; then the least cost of what leaves no more short.
-        """
-        demand = self._demand
-        if self._problem.objective == "min_cost" and plan.shortage_rps.any():
-            dear = replace(demand, shortage_price=_RAISE * demand.shortage_price)
-            plan = self._branch_at(dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share))
-            demand = free_for(demand, plan)
-            relaxation = replace(relaxation, bound=relaxation.bound - demand.free_shortage)
-        return self._branch_at(demand, relaxation, plan, self._deadline.part(share))
-
-    def _branch_at(
-        self, demand: Demand, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
-    ) -> IntegerPlan:
-        """The plan that branching at a demand's prices leaves; what that proves is noted."""
-        cost, whole = plan.cost_usd_per_hour, plan.cost_usd_per_hour + short_cost(demand, plan)
-        is_served_first = (
-            self._problem.objective == "max_goodput" or demand.shortage_price is not self._demand.shortage_price
-        )
-        found = branch(
-            *(self._tables, demand, self._pricer, self._columns, relaxation),
-            incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=whole),
-            is_over=is_over,
-            # Of what counts: missing replicas cost many times the GPUs.
-            gap=0.5 * OPTIMAL_GAP * (1.0 if is_served_first or whole <= 0.0 else cost / whole),
-        )
-        assert found.incumbent is not None, "it was given one"
-        is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
-        self._proofs.add(demand, found.bound, is_of_full=is_full)
-        kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
-        better = state_plan(self._tables, self._columns, self._demand, kept)
-        self._look(better)
-        return better if self._cost(better) < self._cost(plan) - _LEAST_SAVING_USD_PER_HOUR else plan
-
-    def _cost(self, plan: IntegerPlan) -> float:
-        return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
-
-    def _stated(self, plan: IntegerPlan, method: str, *, is_exact: bool) -> tuple[JointSolution, SolveReport]:
-        is_cut = not is_exact and not self._is_proven
-        decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=is_cut)
-        cost_bound, served_bound = self._bounds(plan)
-        messages = () if self._is_proven else ("the budget ended the search",)
-        solution, report = _stated(
-            self._problem, decoded, cost_bound, served_bound=served_bound, method=method, messages=messages
-        )
-        return replace(solution, found_s=self._found_s), report
-
-    def _cutoff(self, packed: Counter[int]) -> float:
-        """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
-        plan = state_plan(self._tables, self._columns, self._demand, packed)
-        is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
-        return np.inf if is_short else least_to_reach(self._tables, plan.cost_usd_per_hour)
-
-    def _relax(
-        self,
-        start: Sequence[int],
-        phases: Sequence[Phase] = PHASES,
-        *,
-        cutoff: float = np.inf,
-        on_round: Callable[[Relaxation], None] = ignore,
-    ) -> Relaxation:
-        """The relaxation, with shortages so dear that only those remain that cannot be avoided, or nearly.
-
-        They begin cheap, since what is short before the good patterns are found makes for wild duals.
-        """
-        over = self._deadline.part(_RELAXATION_SHARE)
-        for raises_left in range(_RAISES, -1, -1):
-            found = generate(
-                *(self._tables, self._demand, self._pricer, self._columns),
-                start=start,
-                phases=phases,
-                cutoff=cutoff,
-                is_over=over,
-                on_round=on_round,
-            )
-            self._proofs.add(self._demand, found.bound)
-            is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
-            if not is_short or over():
-                # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
-                self._raise_prices(_RAISE**raises_left)
-            if not is_short or over() or not raises_left or self._problem.objective == "max_goodput":
-                break
-            start = found.columns
-            self._raise_prices(_RAISE)
-        return found
-
-    def _dearest(self) -> Demand:
-        """The demand with shortages at the price that they have in the end."""
-        if self._problem.objective == "max_goodput":
-            return self._demand
-        return replace(self._demand, shortage_price=_RAISE**_RAISES * self._demand.shortage_price)
-
-    def _raise_prices(self, factor: float) -> None:
-        if self._problem.objective == "min_cost":
-            self._demand = replace(self._demand, shortage_price=factor * self._demand.shortage_price)
-
-    def _look(self, plan: IntegerPlan) -> None:
-        """Note when a better plan was found."""
-        if self._cost(plan) < self._found_cost - _LEAST_SAVING_USD_PER_HOUR:
-            self._found_cost, self._found_s = self._cost(plan), self._deadline.elapsed_s()
-        self._check(plan)
-
-    def _check(self, plan: IntegerPlan) -> None:
-        """Stop when a plan is as good as any can be."""
-        cost_bound, served_bound = self._bounds(plan)
-        weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
-        if served_bound - weight <= OPTIMAL_GAP * weight:
-            self._is_proven = (
-                self._problem.objective == "max_goodput"
-                or plan.cost_usd_per_hour - cost_bound <= OPTIMAL_GAP * cost_bound
-            )
-
-    def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
-        """What no plan that serves as much costs less than, and what none serves more than."""
-        is_goodput = self._problem.objective == "max_goodput"
-        return 0.0 if is_goodput else self._proofs.cost_bound(plan), self._proofs.served_bound()
-
-
-def _stated(
-    problem: Problem,
-    plan: Plan,
-    cost_bound: float,
-    *,
-    served_bound: float,
-    method: str = "nothing to serve",
-    messages: tuple[str, ...] = (),
-) -> tuple[JointSolution, SolveReport]:
-    """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
-    cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
-    served_bound = max(float(served_bound), weight)
-    is_goodput = problem.objective == "max_goodput"
-    cost_bound = min(max(0.0, float(cost_bound)), cost)
-    is_optimal = served_bound - weight <= OPTIMAL_GAP * weight and (
-        is_goodput or cost - cost_bound <= OPTIMAL_GAP * cost_bound
-    )
-    report = SolveReport(
-        technique=TECHNIQUE,
-        method=method,
-        status=SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
-        objective=weight if is_goodput else cost,
-        bound=served_bound if is_goodput else cost_bound,
-        messages=messages,
-    )
-    solution = JointSolution(
-        plan=plan,
-        cost_bound=None if is_goodput else cost_bound,
-        served_weight_bound=served_bound,
-    )
-    return solution, report

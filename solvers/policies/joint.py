@@ -27,7 +27,8 @@ from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight, started
 from solvers.joint.change import Changed, change
 from solvers.joint.fluid import is_too_fine
-from solvers.joint.solve import OPTIMAL_GAP, JointSolution, estimate, solve, threads, unproven
+from solvers.joint.solution import OPTIMAL_GAP, JointSolution
+from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.warm import HEADROOM, Warm, keep_warm, take_warm
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.plan import Plan

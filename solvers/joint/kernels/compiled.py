@@ -39,7 +39,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., object], stamp: str) -> None:
         super().__init__(function)
-        self._cache_file = IndexDataCacheFile(self.cache_path, self._impl.filename_base, stamp)
+        # By name too: an index of other kernels may not even be readable, since it holds their classes.
+        self._cache_file = IndexDataCacheFile(self.cache_path, f"{self._impl.filename_base}-{stamp[:16]}", stamp)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

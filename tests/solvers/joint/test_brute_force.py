@@ -11,7 +11,8 @@ import pytest
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.solve import OPTIMAL_GAP, JointSolution, solve
+from solvers.joint.solution import OPTIMAL_GAP, JointSolution
+from solvers.joint.solve import solve
 from solvers.outcome import Budget, SolveStatus
 from solvers.problem import Objective, Problem
 from tests.solvers.joint.oracle import Best, best_plan

@@ -10,7 +10,8 @@ import pytest
 
 from solvers.check import report_violations, violations
 from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.solve import OPTIMAL_GAP, solve
+from solvers.joint.solution import OPTIMAL_GAP
+from solvers.joint.solve import solve
 from solvers.outcome import Budget
 from solvers.policies.joint import make_plan
 from solvers.problem import Objective, Problem

@@ -7,7 +7,8 @@ import pytest
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.joint.solve import OPTIMAL_GAP, JointSolution, solve
+from solvers.joint.solution import OPTIMAL_GAP, JointSolution
+from solvers.joint.solve import solve
 from solvers.outcome import Budget, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem
