@@ -14,9 +14,9 @@ from solvers.cost import cost_usd_per_hour
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.generate import generate
 from solvers.joint.pricing import Pricer
+from solvers.joint.problem import cheapest_rps, make_demand, priced_problem
 from solvers.joint.solve import solve
 from solvers.joint.tables import make_tables
-from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import Budget
 from solvers.problem import Problem
 from solvers.problem_json import problem_from_json

@@ -7,7 +7,7 @@ from pydantic import Field
 from app.api.plan_schemas import ChangeView, StepView, UnservedView, ViolationView
 from app.api.schemas import View
 from app.control.store import PlanState
-from solvers.joint.explanation import Basis, ChangeKind, ReliefKind, Rule
+from solvers.joint.explaining.explanation import Basis, ChangeKind, ReliefKind, Rule
 from solvers.outcome import PriceUnit
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from app.control.findings import Findings, quick_findings
 from app.control.losses import Losses, explain_losses
 from solvers.cost import migration_cost_usd_per_hour
-from solvers.joint.company import Company
-from solvers.joint.explain import sorted_kinds
-from solvers.joint.explanation import Binding, GpuExplanation, Relief
+from solvers.joint.explaining.company import Company
+from solvers.joint.explaining.explain import sorted_kinds
+from solvers.joint.explaining.explanation import Binding, GpuExplanation, Relief
 from solvers.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
 from solvers.problem import Problem

@@ -5,9 +5,9 @@ Quick ones follow from stored prices at once. `app.control.inquire` finds more b
 
 from dataclasses import dataclass
 
-from solvers.joint.explain import explain_gpus
-from solvers.joint.explanation import GpuExplanation, Relief
-from solvers.joint.reliefs import priced_reliefs
+from solvers.joint.explaining.explain import explain_gpus
+from solvers.joint.explaining.explanation import GpuExplanation, Relief
+from solvers.joint.explaining.reliefs import priced_reliefs
 from solvers.outcome import Budget, Prices
 from solvers.plan import Plan
 from solvers.problem import Problem

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 
 from app.control.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
-from solvers.joint.alternatives import Neighbourhood
-from solvers.joint.explain import explain_gpus
-from solvers.joint.explanation import Alternative
+from solvers.joint.explaining.alternatives import Neighbourhood
+from solvers.joint.explaining.explain import explain_gpus
+from solvers.joint.explaining.explanation import Alternative
+from solvers.joint.explaining.relieve import solved_reliefs
 from solvers.joint.prices import relax
-from solvers.joint.relieve import solved_reliefs
 from solvers.outcome import Budget
 from solvers.plan import GpuPlan, Plan
 from solvers.policies.warm_up import tiny_problem

@@ -24,7 +24,8 @@ and adds −τ · F: a bound on the cost alone of all plans that leave no more t
 import numpy as np
 
 from solvers.joint.limits import NO_LIMITS, Limits, least_cost, make_boxes
-from solvers.joint.master import Demand, Duals
+from solvers.joint.master import Duals
+from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
 
 _WHOLE_TOLERANCE = 1e-6

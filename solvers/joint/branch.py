@@ -20,10 +20,11 @@ from solvers.joint.columns import Columns
 from solvers.joint.generate import Generation, Phase, Relaxation, never
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import NO_LIMITS, Limits
-from solvers.joint.master import Demand, Master, Solution
+from solvers.joint.master import Master, Solution
 from solvers.joint.pricing import Pricer
-from solvers.joint.residual import carried
+from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
+from solvers.joint.whole.residual import carried
 
 _PHASES = (
     Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=2e-3),

@@ -24,6 +24,7 @@ import numpy as np
 from solvers.joint import cuts
 from solvers.joint.columns import Column
 from solvers.joint.limits import Limits, Row
+from solvers.joint.problem import Demand
 from solvers.joint.tables import Numbers, Reals, Tables
 
 INFINITE = highspy.kHighsInf
@@ -77,26 +78,6 @@ class Solution:
     limits_missing: float
     """GPUs by which limits fall short of their low sides."""
     duals: Duals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demand:
-    """What a master problem asks for: the whole problem, or what a part of a plan leaves over."""
-
-    rate: Reals
-    """(S,) rps."""
-    fewest: Reals
-    """(S,) replicas."""
-    most: Reals
-    """(S,) replicas; infinite where there is no limit."""
-    stock: Reals
-    """(G,) GPUs; infinite where as many as wanted."""
-    shortage_price: Reals
-    """(S,) USD per hour of one rps that nobody serves."""
-    missing_price: Reals
-    """(S,) USD per hour of a replica that is missing."""
-    free_shortage: float = 0.0
-    """USD per hour of shortages, at their prices, that cost nothing: what may be short when only the cost counts."""
 
 
 class Master:

@@ -20,10 +20,9 @@ import numpy as np
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.decode import decode, patterns_of
 from solvers.joint.generate import Relaxation, generate, never
-from solvers.joint.master import Demand
 from solvers.joint.pricing import Pricer
+from solvers.joint.problem import Demand, cheapest_rps, make_demand, priced_problem
 from solvers.joint.tables import Reals, Tables, make_tables
-from solvers.joint.wanted import cheapest_rps, make_demand, priced_problem
 from solvers.outcome import GpuTypePrice, Prices, PriceUnit, ServicePrice
 from solvers.plan import Plan
 from solvers.problem import Problem

@@ -16,7 +16,7 @@ from solvers.joint.kernels.laws import root_capacities
 from solvers.joint.kernels.nouns import Cells, Effort, Found, Scratch, Task
 from solvers.joint.kernels.price import price_mode
 from solvers.joint.patterns import Pattern, Priced
-from solvers.joint.slices_pricing import SliceCells
+from solvers.joint.slices.pricing import SliceCells
 from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
 
 _LONG = 1000

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.bounds import whole_gpus
-from solvers.joint.integer import NOTHING, IntegerPlan, shortage_cost
-from solvers.joint.master import Demand
+from solvers.joint.problem import Demand
 from solvers.joint.tables import Tables
+from solvers.joint.whole.integer import NOTHING, IntegerPlan, shortage_cost
 
 
 class _Proof(NamedTuple):

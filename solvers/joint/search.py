@@ -13,20 +13,20 @@ from solvers.joint.branch import Incumbent, branch
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
-from solvers.joint.fleets import plan_on_fleets
 from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
-from solvers.joint.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
-from solvers.joint.master import Demand
-from solvers.joint.packing import is_promising, pack
 from solvers.joint.patterns import Pattern
-from solvers.joint.pool import Pool
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
+from solvers.joint.problem import Demand
 from solvers.joint.proofs import Proofs, free_for, short_cost
-from solvers.joint.prune import prune
-from solvers.joint.residual import Kit
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution, state_solution
 from solvers.joint.tables import Tables
+from solvers.joint.whole.fleets import plan_on_fleets
+from solvers.joint.whole.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
+from solvers.joint.whole.packing import is_promising, pack
+from solvers.joint.whole.pool import Pool
+from solvers.joint.whole.prune import prune
+from solvers.joint.whole.residual import Kit
 from solvers.outcome import SolveReport
 from solvers.plan import Plan
 from solvers.problem import Problem

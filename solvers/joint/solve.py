@@ -9,12 +9,12 @@ from solvers.cost import served_weight
 from solvers.joint.columns import Columns
 from solvers.joint.deadline import Deadline
 from solvers.joint.decode import decode
-from solvers.joint.fluid import is_fluid, is_too_fine, solve_fluid
-from solvers.joint.master import Demand
+from solvers.joint.problem import Demand
+from solvers.joint.replanning.warm import Warm
 from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.joint.tables import Tables
-from solvers.joint.warm import Warm
+from solvers.joint.whole.fluid import is_fluid, is_too_fine, solve_fluid
 from solvers.outcome import Budget, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.dominance import find_dominated
-from solvers.joint.slices import Slicing
+from solvers.joint.slices.layouts import Slicing
 from solvers.predict.colocation import launch_factor
 from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.rows import CLOCK_TOLERANCE_MHZ

@@ -13,9 +13,9 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 `hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
 second one tells; so on most ticks a plan takes little of its budget.
 
-Memory holds when the last look was, and the token of warm state (`solvers.joint.warm`). A single plan, whose budget
-says nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave warm state: then
-plans follow from the arguments alone.
+Memory holds when the last look was, and the token of warm state (`solvers.joint.replanning.warm`). A single plan,
+whose budget says nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave
+warm state: then plans follow from the arguments alone.
 """
 
 import math
@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight, started
-from solvers.joint.change import Changed, change
-from solvers.joint.fluid import is_too_fine
+from solvers.joint.replanning.change import Changed, change
+from solvers.joint.replanning.warm import HEADROOM, Warm, keep_warm, take_warm
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
-from solvers.joint.warm import HEADROOM, Warm, keep_warm, take_warm
+from solvers.joint.whole.fluid import is_too_fine
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.plan import Plan
 from solvers.policies import hetsev_greedy

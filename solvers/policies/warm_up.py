@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.joint.annealing import Annealer, advance
-from solvers.joint.dive import Search, complete_greedily
 from solvers.joint.generate import generate, never
-from solvers.joint.squeeze import squeeze
-from solvers.joint.warm import Warm
+from solvers.joint.replanning.warm import Warm
+from solvers.joint.whole.annealing import Annealer, advance
+from solvers.joint.whole.dive import Search, complete_greedily
+from solvers.joint.whole.squeeze import squeeze
 from solvers.outcome import Budget
 from solvers.policies import policies, policy
 from solvers.predict.capacity_law import make_capacity_law

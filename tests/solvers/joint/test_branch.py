@@ -3,7 +3,7 @@ import pytest
 
 from solvers.joint.branch import BranchResult, Incumbent, branch
 from solvers.joint.generate import generate
-from solvers.joint.residual import carried
+from solvers.joint.whole.residual import carried
 from tests.solvers.joint.problems import tiny_problem
 from tests.solvers.joint.whole_program import Setting, optimum, set_up
 

@@ -7,11 +7,11 @@ import pytest
 
 from solvers.joint.deadline import Deadline
 from solvers.joint.generate import Relaxation, generate, price
-from solvers.joint.integer import WholePlans
 from solvers.joint.kernels.nouns import Effort
-from solvers.joint.pool import Pool
-from solvers.joint.residual import Kit
 from solvers.joint.solve import solve
+from solvers.joint.whole.integer import WholePlans
+from solvers.joint.whole.pool import Pool
+from solvers.joint.whole.residual import Kit
 from solvers.outcome import Budget
 from tests.solvers.joint.whole_program import set_up
 from tests.solvers.policies.instances import random_problem

@@ -6,8 +6,9 @@ import pytest
 
 from solvers.joint.columns import Columns
 from solvers.joint.limits import Row
-from solvers.joint.master import Demand, Master, Solution
+from solvers.joint.master import Master, Solution
 from solvers.joint.pricing import Pattern
+from solvers.joint.problem import Demand
 from solvers.joint.tables import Tables, make_tables
 from tests.solvers.policies.instances import a_problem, a_service
 

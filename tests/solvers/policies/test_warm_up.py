@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import solvers.joint.kernels
-from solvers.joint.alternatives import Neighbourhood
+from solvers.joint.explaining.alternatives import Neighbourhood
 from solvers.joint.prices import relax as relax_prices
 from solvers.outcome import Budget, Stability
 from solvers.plan import Plan

@@ -1,0 +1,1 @@
+"""GPUs that are cut into MIG slices, beside those that are shared, in one master problem."""

@@ -1,0 +1,1 @@
+"""Whole GPUs from the relaxation: rounding, packing, squeezing, ruin and recreate, small fleets."""
