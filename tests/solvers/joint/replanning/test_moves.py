@@ -21,7 +21,7 @@ from solvers.joint.whole.fluid import is_too_fine
 from solvers.joint.whole.residual import Kit
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.problem import Problem
-from tests.solvers.joint.test_fluid import a_fluid_problem
+from tests.solvers.joint.whole.test_fluid import a_fluid_problem
 
 STACK = Stack(
     service=np.array([[0, 1], [1, 2]], np.int32),  # 2 services: the second column has one replica.
