@@ -70,7 +70,7 @@ def test_a_plan_is_shown_with_gpus_steps_and_demands(seen: Api) -> None:
     assert plan["generation"] == 2 and plan["parent"] == 1
     assert {replica["service"] for gpu in plan["gpus"] for replica in gpu["replicas"]} == {"chat", "search"}
     assert [entry["service"] for entry in plan["demands"]] == ["chat", "search"]
-    assert plan["steps"][0]["technique"] == "autoscale"
+    assert plan["steps"][0]["technique"] == "joint"
     assert plan["document"]["report"]["cost_usd_per_hour"] == plan["cost_usd_per_hour"]
 
 
@@ -211,15 +211,15 @@ def test_policy_versions_are_kept(api: Api) -> None:
 def test_a_what_if_answers_cost_and_changes_and_writes_nothing(api: Api) -> None:
     api.tick()
     before = api.get("plans")
-    more = api.call("POST", "plans/preview", {"demand_factor": {"chat": 4.0}}, token="operator").json()
+    more = api.call("POST", "plans/preview", {"demand_factor": {"chat": 20.0}}, token="operator").json()
     assert more["cost_before_usd_per_hour"] == pytest.approx(0.35)
     assert more["cost_delta_usd_per_hour"] == pytest.approx(more["cost_usd_per_hour"] - 0.35)
     rates = {entry["service"]: entry["arrival_rate_rps"] for entry in more["demands"]}
     planned = {item["service"]: item["arrival_rate_rps"] for item in api.get("demand")["items"]}
-    assert rates["chat"] == pytest.approx(4.0 * planned["chat"])
+    assert rates["chat"] == pytest.approx(20.0 * planned["chat"])
     assert more["changes"] and not more["violations"]
     assert api.get("plans") == before
-    assert api.get("events?kind=PlanPreviewed")["items"][0]["before"] == {"demand_factor": {"chat": 4.0}}
+    assert api.get("events?kind=PlanPreviewed")["items"][0]["before"] == {"demand_factor": {"chat": 20.0}}
 
 
 def test_a_what_if_takes_services_that_do_not_exist(api: Api) -> None:

@@ -101,7 +101,7 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
     make_busy_fleet(database)
     reached = tmp_path / "reached"
     if step == "during the solve":
-        with_store(database, lambda store, _: store.save_memory("hetsev", str(reached)))
+        with_store(database, lambda store, _: store.save_memory("joint", str(reached)))
     with controller(database, "first", step, reached) as first:
         until(reached.exists)
         first.kill()
@@ -117,7 +117,7 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
         until(lambda: bool(with_store(database, lead)), within_s=TAKEOVER_S)
     assert assert_consistent(database) == 0
     if step == "during the solve":
-        with_store(database, lambda store, _: store.save_memory("hetsev", None))
+        with_store(database, lambda store, _: store.save_memory("joint", None))
     outcome = tick_on(database)
     assert (outcome.state, outcome.generation) == ("target", 1)
     assert assert_consistent(database) == 1
@@ -146,7 +146,7 @@ def test_a_solver_worker_killed_while_it_solves_costs_one_tick(database: str, tm
     reached = tmp_path / "reached"
 
     async def work(store: PostgresStore, _engine: AsyncEngine) -> tuple[list[TickOutcome], list[int | None]]:
-        await store.save_memory("hetsev", str(reached))
+        await store.save_memory("joint", str(reached))
         solver = SolverWorker(run=fault_bodies.hang_once, prepare=nothing, grace_s=60.0)
         loop = Loop(store=store, solver=solver, clock=WallClock())
         try:
@@ -173,7 +173,7 @@ def test_a_solver_worker_killed_while_it_solves_costs_one_tick(database: str, tm
 def test_a_solver_worker_does_not_outlive_a_killed_controller(database: str, tmp_path: Path) -> None:
     make_busy_fleet(database)
     reached = tmp_path / "reached"
-    with_store(database, lambda store, _: store.save_memory("hetsev", str(reached)))
+    with_store(database, lambda store, _: store.save_memory("joint", str(reached)))
     with controller(database, "first", "during the solve", reached) as first:
         until(reached.exists)
         children = f"/proc/{first.pid}/task/{first.pid}/children"

@@ -188,3 +188,13 @@ def test_a_budget_without_any_time_still_has_a_plan() -> None:
     solution, report = run(problem, Budget(seconds=0.0, elapsed=lambda: 1.0))
     assert solution.plan.gpus
     assert "the budget ended the search" in report.messages
+
+
+def test_without_any_gpu_nothing_is_planned_and_the_stock_is_named() -> None:
+    problem = tiny_problem(3)
+    none_left = replace(problem, gpu_types=tuple(replace(one, count=0) for one in problem.gpu_types))
+    solution, report = solve(none_left, Budget())
+    assert report.status is SolveStatus.OPTIMAL
+    assert not solution.plan.gpus
+    assert {entry.reason for entry in solution.plan.unserved} <= {"stock", "slo"}
+    assert solution.plan.unserved
