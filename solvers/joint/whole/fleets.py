@@ -15,7 +15,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +47,13 @@ _CHAINS = 2
 """Annealed at a time, on two threads where there are two."""
 _GLANCE, _MOVES = 6_000, 16_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in the first try of one."""
+_PRICES = (1.0, 4.0, 16.0)
+"""Of shortages, in mild prices, one after the other."""
 _MOST_DOUBLINGS = 3
 _MOST_TRIES = 6
+_OF_MET = 0.25
+"""Of the way from a fleet's relaxation to what was met on it: the more tries, the nearer they come to the relaxation,
+whether or not a plan that serves everything is to be found."""
 _VAIN = 0.06
 """Of the cost that a fleet promises: what every try adds to it."""
 _SIZES = (2, 5)
@@ -79,10 +84,13 @@ class _Attempt:
     """The least cost met, with shortages at mild prices."""
     tries: int = 0
     search: Search | None = None
+    plan: Counter[int] = field(default_factory=Counter)
+    """What was met at that cost."""
 
     def promise(self) -> float:
         """What a plan may cost: between the relaxation and what was met; vain tries make it less likely."""
-        return 0.5 * (self.fleet.value + self.reached) * (1.0 + _VAIN * self.tries)
+        met = self.reached - self.fleet.value
+        return (self.fleet.value + _OF_MET * met) * (1.0 + _VAIN * self.tries)
 
 
 def plan_on_fleets(
@@ -208,7 +216,10 @@ class _FleetSearch:
         attempt.tries += 1
         advance(chains, self._means.executor, self._means.is_over)
         start = min(self._plans(chains), key=lambda plan: self._judge(plan)[0])
-        attempt.reached = min(attempt.reached, self._improve(attempt.search, start, _PATIENCE * effort))
+        for price in _PRICES:
+            start, reached = self._improve(attempt.search, start, _PATIENCE * effort, price)
+            if reached < attempt.reached:
+                attempt.plan, attempt.reached = start, reached
 
     def _search(self, gpus: tuple[int, ...]) -> Search:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
@@ -217,20 +228,33 @@ class _FleetSearch:
         kit.pool.sync()
         return Search(kit, demand, found.solution.duals, np.random.default_rng((self._means.seed, *gpus)), is_over)
 
-    def _improve(self, search: Search, current: Counter[int], patience: int) -> float:
-        """The least cost met with shortages at mild prices; plans that serve everything are offered."""
-        cost = least = self._offer(current)
-        failures = 0
+    def _improve(
+        self, search: Search, current: Counter[int], patience: int, price: float
+    ) -> tuple[Counter[int], float]:
+        """The plan of least cost met, and that cost, with shortages at mild prices; plans that serve everything are
+        offered. `price`: of a shortage, in mild prices, while plans are sought.
+        """
+        demand = replace(search.demand, shortage_price=price * search.demand.shortage_price)
+        search = search._replace(demand=demand)
+        self._offer(current)
+        cost = least = self._cost_of(current, demand)
+        best, failures = current, 0
         while current and failures < patience and not search.is_over():
             removed = choose(search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1)))
             other = recreate(search, current, removed, least * (1.0 + _WALK) - cost)
             failures += 1
             if other is None:
                 continue
-            current, cost = other, self._offer(other)
+            self._offer(other)
+            current, cost = other, self._cost_of(other, demand)
             if cost < least - _LEAST_GAIN:
-                least, failures = cost, 0
-        return least
+                best, least, failures = current, cost, 0
+        return best, self._judge(best)[0]
+
+    def _cost_of(self, plan: Counter[int], demand: Demand) -> float:
+        """With shortages at a demand's prices."""
+        stated = state_plan(self._kit.tables, self._kit.columns, demand, plan)
+        return stated.cost_usd_per_hour + shortage_cost(demand, stated)
 
     def _offer(self, plan: Counter[int]) -> float:
         """The plan's cost with shortages; it is kept if it serves everything for less than any before."""
