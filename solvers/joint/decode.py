@@ -123,6 +123,8 @@ class _Reasons:
         if not able:
             broken = set[UnservedReason | None]().union(*alone.values())
             return next((rule for rule in ("memory", "power") if rule in broken), "slo")
+        if not (self._tables.stock[able] >= 1.0).any():
+            return "stock"
         if self._is_cut or (self._taken[able] < self._tables.stock[able]).any():
             return "budget"
         return self._beside(self._problem.services.index(service), able)

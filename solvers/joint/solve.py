@@ -32,7 +32,7 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
         kit = warm.kit(problem, executor)
         deadline = Deadline(budget, kit.tables)
         kit = kit._replace(pricer=kit.pricer.on(executor, is_late=deadline.is_late))
-        if not _has_work(kit.tables, demand):
+        if not demand.rate.any() and not demand.fewest.any():
             return state_solution(
                 problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
             )
@@ -44,12 +44,6 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
         solution, report, relaxation = search.run(start, budget.seed, executor)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
     return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
-
-
-def _has_work(tables: Tables, demand: Demand) -> bool:
-    """Whether anything is wanted that can be served, and there is a GPU that can."""
-    is_there = any(tables.stock[mode.gpu_type] >= 1.0 for mode in tables.modes)
-    return is_there and bool(demand.rate.any() or demand.fewest.any())
 
 
 def _solve_fluid(
@@ -83,7 +77,7 @@ def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[
     with threads(budget.threads) as executor:
         kit = warm.kit(problem, executor)
         search = JointSearch(problem, kit.tables, demand, kit.pricer, kit.columns, Deadline(budget, kit.tables))
-        if not _has_work(kit.tables, demand):
+        if not demand.rate.any() and not demand.fewest.any():
             return state_solution(problem, plan, 0.0, served_bound=0.0)
         solution, report, relaxation = search.judge(plan, warm.cheapest(demand))
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices

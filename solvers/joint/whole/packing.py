@@ -167,7 +167,7 @@ class _Search:
     def kept(self) -> list[Pattern]:
         """What of the best plan the next dive begins with: all but some GPUs, or nothing."""
         assert self._cover is not None, "relaxed first"
-        if self._rng.random() < _DIVES:
+        if self._rng.random() < _DIVES or not self.best:
             return []
         count = int(self._rng.integers(_RUINED[0], _RUINED[1] + 1))
         # GPUs that hold little of value leave room unused.
