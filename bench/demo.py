@@ -98,7 +98,7 @@ def services(outcomes: dict[str, Outcome]) -> list[Figures]:
 
 
 def main() -> None:
-    """Simulate both policies, print the tables, write the JSON."""
+    """Simulate all policies, print the tables, write the JSON."""
     outcomes = {policy: asyncio.run(simulate(policy, SEED)) for policy in (*OURS, BASELINE)}
     print(f"Demo, {DURATION_S / 60:.0f} minutes of load, seed {SEED}: cost")
     print_table(costs(outcomes))

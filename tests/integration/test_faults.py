@@ -178,6 +178,7 @@ def test_a_solver_worker_does_not_outlive_a_killed_controller(database: str, tmp
         until(reached.exists)
         children = f"/proc/{first.pid}/task/{first.pid}/children"
         workers = [int(pid) for pid in Path(children).read_text().split()]
+        assert any(_is_python(pid) for pid in workers)
         first.kill()
         first.join()
         until(lambda: not any(_is_python(pid) for pid in workers))
