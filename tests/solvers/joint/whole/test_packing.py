@@ -23,7 +23,7 @@ from solvers.problem_json import problem_from_json
 from tests.solvers.joint.whole_program import Setting, all_columns, set_up
 from tests.solvers.policies.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "problems"
+SHARED = Path(__file__).parents[4].parent / "shared" / "problems"
 
 
 def after(calls: int) -> Callable[[], bool]:
