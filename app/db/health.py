@@ -40,9 +40,9 @@ async def save(connection: AsyncConnection, rows: Sequence[FitHealth], catalogue
 
     Of two leaders, one of which does not know yet that it is none, the one that read further is believed.
     """
-    found = await connection.execute(text(_PLANNED_AT), {"networks": sorted({row.group.network for row in rows})})
-    known = {Group(row.network, row.gpu_type): row.planned_at for row in found}
-    moved = any(known.get(row.group) != row.planned.at for row in rows)
+    found = await connection.execute(text(_PLANNED), {"networks": sorted({row.group.network for row in rows})})
+    known = {planned.group: planned for planned in map(_planned, found)}
+    moved = any(known.get(row.group) != row.planned for row in rows)
     locked = await connection.execute(
         text("UPDATE cluster SET fit_revision = fit_revision + :moved WHERE catalogue_revision = :revision"),
         {"moved": int(moved), "revision": catalogue_revision},
@@ -55,12 +55,13 @@ async def save(connection: AsyncConnection, rows: Sequence[FitHealth], catalogue
 
 
 def _row(row: AnyRow) -> FitHealth:
+    planned = _planned(row)
+    return FitHealth(group=planned.group, now=health_from_document(row.now), planned=planned)
+
+
+def _planned(row: AnyRow) -> Correction:
     group = Group(network=row.network, gpu_type=row.gpu_type)
-    return FitHealth(
-        group=group,
-        now=health_from_document(row.now),
-        planned=Correction(group=group, health=health_from_document(row.planned), at=row.planned_at),
-    )
+    return Correction(group=group, health=health_from_document(row.planned), at=row.planned_at)
 
 
 def _values(row: FitHealth) -> Mapping[str, object]:
@@ -82,9 +83,9 @@ FROM replica_observation WHERE window_start >= :since AND window_start < :until 
 GROUP BY gpu, replica ORDER BY gpu COLLATE "C", replica COLLATE "C"
 """
 
-_PLANNED_AT = """
-SELECT h.network, h.gpu_type, h.planned_at FROM fit_health h JOIN profile p ON p.id = h.profile_id AND p.is_current
-WHERE h.network = ANY(:networks)
+_PLANNED = """
+SELECT h.network, h.gpu_type, h.planned, h.planned_at
+FROM fit_health h JOIN profile p ON p.id = h.profile_id AND p.is_current WHERE h.network = ANY(:networks)
 """
 
 _SAVE = text(
