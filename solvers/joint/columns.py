@@ -74,14 +74,14 @@ def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
         mode = tables.modes[number]
         items = np.array([pattern.items for pattern in alike], dtype=np.int32)
         # Candidates ascend by service, so that the services do.
-        service, capacity = mode.service[items], _capacity_rps(mode, tables.law, items)
+        service, capacity = mode.service[items], capacities(mode, tables.law, items)
         price = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
         made.update(zip(alike, map(Column, alike, service, capacity, price.tolist()), strict=True))
     return [made[pattern] for pattern in patterns]
 
 
-def _capacity_rps(mode: Mode, law: Law, items: Numbers) -> Reals:
-    """(P, n) rps that each candidate can carry next to the others of its row."""
+def capacities(mode: Mode, law: Law, items: Numbers) -> Reals:
+    """(P, n) rps that each candidate can carry next to the others of its row, whatever rules they break together."""
     pressure = mode.pressure[items]
     others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
     launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
@@ -96,13 +96,16 @@ def _capacity_rps(mode: Mode, law: Law, items: Numbers) -> Reals:
     return capacity
 
 
+def alone(mode: Mode, law: Law) -> Reals:
+    """(C,) rps that each candidate of a mode can carry on a GPU of its own."""
+    return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
+
+
 def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:
     """For every mode and service the single replica that carries most of what is wanted, least watts among equals."""
     patterns = []
     for number, mode in enumerate(tables.modes):
-        every = np.arange(len(mode.service), dtype=np.int32)
-        carried = _capacity_rps(mode, tables.law, every[:, None])[:, 0]
-        served = np.minimum(carried, wanted[mode.service])
+        served = np.minimum(alone(mode, tables.law), wanted[mode.service])
         for service in np.unique(mode.service):
             own = np.flatnonzero(mode.service == service)
             best = own[np.lexsort((mode.power[own], -served[own]))[0]]
