@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.plan import BoundPlan, Plan, anonymous
-from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
-from solvers.problem import OperatingPoint, Problem
+from solvers.predict.colocation import beside
+from solvers.problem import Problem
 from solvers.rows import OperatingRows
 
 Reals = npt.NDArray[np.float64]
@@ -44,14 +44,9 @@ class Loss:
     """Id of the GPU or the node; of an anonymous plan the position of the GPU's entry, `gpus[3]`."""
     gpus: int
     shortfalls: tuple[Shortfall, ...]
-    """Services that fall short, the largest share first; empty where the survivors carry everything."""
+    """Services that fall short, the largest share first; never empty."""
     weight: float
     """Σ priority · rps that is lost."""
-
-    @property
-    def is_survived(self) -> bool:
-        """Whether everything is still served."""
-        return not self.shortfalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +60,6 @@ class Survivors:
     nodes: int
     short_already: tuple[Shortfall, ...]
     """What the plan lacks before any loss; it is not counted against the losses."""
-
-    @property
-    def worst_gpu(self) -> Loss | None:
-        """The GPU whose loss does most harm; None where none does any."""
-        return self.gpu_losses[0] if self.gpu_losses else None
-
-    @property
-    def worst_node(self) -> Loss | None:
-        """The node whose loss does most harm; None where none does any, or none is known."""
-        return self.node_losses[0] if self.node_losses else None
 
 
 def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
@@ -112,31 +97,12 @@ def _carried(problem: Problem, plan: Plan) -> Reals:
         key = (gpu.gpu_type, gpu.clock_mhz, *((one.service, one.sm_percent, one.batch) for one in gpu.replicas))
         if key not in known:
             line = known[key] = np.zeros(len(problem.services))
-            found = [rows.row_of(gpu, replica) for replica in gpu.replicas]
-            for position, replica in enumerate(gpu.replicas):
-                line[number[replica.service]] += _capacity(problem, gpu.gpu_type, replica.service, found, position)
+            seats = [(replica.service, rows.row_of(gpu, replica)) for replica in gpu.replicas]
+            for position, (service, _) in enumerate(seats):
+                found = beside(problem, problem.gpu_type(gpu.gpu_type), seats, position)
+                line[number[service]] += found.capacity_rps
         carried[at] = known[key]
     return carried
-
-
-def _capacity(problem: Problem, gpu_type: str, name: str, rows: Sequence[OperatingPoint], position: int) -> float:
-    """rps of one replica next to the others on its GPU."""
-    service, row = problem.service(name), rows[position]
-    points = problem.points_of(service.network, gpu_type)
-    assert points is not None, "its row was found"
-    pressure = sum(other.pressure for at, other in enumerate(rows) if at != position)
-    return capacity_rps(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=row.batch,
-        slo_ms=service.slo_ms,
-        execution_ms=execution_ms(
-            row,
-            Neighbours(count=len(rows) - 1, pressure=pressure),
-            sensitivity=points.sensitivity,
-            gpu_type=problem.gpu_type(gpu_type),
-        ),
-    )
 
 
 def _by_node(carried: Reals, nodes: Sequence[str]) -> tuple[Reals, list[str], npt.NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from app.control.store import Execution
 from solvers.plan import BoundGpu
-from solvers.predict.colocation import Neighbours, execution_ms
+from solvers.predict.colocation import execution_ms, neighbours_of
 from solvers.predict.online import Reading, RowKey
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoint, OperatingPoints
@@ -94,23 +94,23 @@ def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
 
 
 def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes) -> Iterable[tuple[Group, Reading]]:
-    keys = {each.id: RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas}
-    rows = {each.id: stated.row(Group(each.network, gpu.gpu_type), keys[each.id]) for each in gpu.replicas}
-    pressures = {name: row.pressure for name, row in rows.items() if row is not None}
-    if len(pressures) < len(rows) or gpu.gpu_type not in stated.gpu_types:
+    keys = [RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas]
+    found = [stated.row(Group(each.network, gpu.gpu_type), key) for each, key in zip(gpu.replicas, keys, strict=True)]
+    rows = [row for row in found if row is not None]
+    if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
         return
-    pressure = sum(pressures.values())
-    for replica in gpu.replicas:
+    for at, (replica, key) in enumerate(zip(gpu.replicas, keys, strict=True)):
         execution, group = seen[replica.id], Group(replica.network, gpu.gpu_type)
         if execution.batches < LEAST_BATCHES or execution.execution_ms <= 0.0:
             continue
         fill = execution.requests / execution.batches
-        row = stated.at_batch(group, keys[replica.id], fill)
+        row = stated.at_batch(group, key, fill)
         if row is not None:
-            neighbours = Neighbours(count=len(rows) - 1, pressure=pressure - pressures[replica.id])
-            sensitivity = stated.points[group].sensitivity
             expected_ms = execution_ms(
-                row, neighbours, sensitivity=sensitivity, gpu_type=stated.gpu_types[gpu.gpu_type]
+                row,
+                neighbours_of(rows, at),
+                sensitivity=stated.points[group].sensitivity,
+                gpu_type=stated.gpu_types[gpu.gpu_type],
             )
             company = COMPANY_SHARE * math.log(expected_ms / row.solo_ms)
             log_ratio = math.log(execution.execution_ms / expected_ms)
@@ -121,7 +121,7 @@ def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTim
                 group,
                 Reading(
                     replica=replica.id,
-                    row=keys[replica.id],
+                    row=key,
                     log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + company),
                     variance=variance,
                 ),

@@ -36,8 +36,9 @@ from solvers.policies.arrange import Key, arrange, removal_order, running_carrie
 from solvers.policies.configure import Configuration, configure
 from solvers.policies.counting import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
 from solvers.policies.limits import LEAST_CAPACITY_RPS, MOST_REPLICAS
-from solvers.policies.routing import ROUNDING, Carrier, route, total_capacity_rps, true_capacity_rps
+from solvers.policies.routing import ROUNDING, Carrier, route, total_capacity_rps
 from solvers.policies.scaling import Load, SaturationRule, ScalingStep, decide_saturation
+from solvers.predict.colocation import beside
 from solvers.problem import Problem, ServiceDemand
 from solvers.state import Json, Observed
 
@@ -108,7 +109,7 @@ def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
         seats = tuple(
             seat
             for position, seat in enumerate(carrier.seats)
-            if true_capacity_rps(problem, gpu_type, carrier.seats, position) >= LEAST_CAPACITY_RPS
+            if beside(problem, gpu_type, carrier.seats, position).capacity_rps >= LEAST_CAPACITY_RPS
         )
         if seats:
             useful.append(Carrier(gpu_type=carrier.gpu_type, seats=seats))

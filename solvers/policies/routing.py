@@ -4,11 +4,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
-from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
+from solvers.predict.colocation import beside
 from solvers.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.state import GpuType
 
 SAFE = 1.0 - 1e-9
 """Rates stay this far below a replica's capacity, so that the checker's own rounding never finds them above."""
@@ -16,8 +16,7 @@ ROUNDING = 1e-7
 """A shortage below this share of the rate is rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Seat(NamedTuple):
     """One replica's place in an arrangement: its service and its operating row."""
 
     service: str
@@ -63,31 +62,10 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
 def total_capacity_rps(problem: Problem, carriers: Sequence[Carrier], service: str) -> float:
     """What all replicas of a service carry together, next to the neighbours that they have."""
     return sum(
-        true_capacity_rps(problem, problem.gpu_type(carrier.gpu_type), carrier.seats, position)
+        beside(problem, problem.gpu_type(carrier.gpu_type), carrier.seats, position).capacity_rps
         for carrier in carriers
         for position, seat in enumerate(carrier.seats)
         if seat.service == service
-    )
-
-
-def true_capacity_rps(problem: Problem, gpu_type: GpuType, seats: Sequence[Seat], position: int) -> float:
-    """The capacity of one replica next to the others on its GPU; 0 when it misses its SLO there."""
-    seat = seats[position]
-    service = problem.service(seat.service)
-    points = problem.points_of(service.network, gpu_type.name)
-    if points is None:
-        return 0.0
-    others = Neighbours(
-        count=len(seats) - 1,
-        pressure=math.fsum(other.row.pressure for index, other in enumerate(seats) if index != position),
-    )
-    execution = execution_ms(seat.row, others, sensitivity=points.sensitivity, gpu_type=gpu_type)
-    return capacity_rps(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=seat.row.batch,
-        slo_ms=service.slo_ms,
-        execution_ms=execution,
     )
 
 
@@ -99,7 +77,7 @@ def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
     gpu_type = problem.gpu_type(carrier.gpu_type)
-    return [true_capacity_rps(problem, gpu_type, carrier.seats, position) for position in range(len(carrier.seats))]
+    return [beside(problem, gpu_type, carrier.seats, position).capacity_rps for position in range(len(carrier.seats))]
 
 
 def _gpu_plan(carrier: Carrier, capacities: Sequence[float], used: Mapping[str, float]) -> GpuPlan:

@@ -4,14 +4,16 @@ Nothing here decides anything. `solvers.check` re-states the same laws on its ow
 Source: contract version 1, "The laws".
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers.problem import CapacityLaw, OperatingPoint
+from solvers.problem import CapacityLaw, OperatingPoint, Problem
 from solvers.state import GpuType
 
 Reals = npt.NDArray[np.float64]
@@ -37,6 +39,38 @@ class Neighbours:
 
 
 ALONE = Neighbours(count=0, pressure=0.0)
+
+
+def neighbours_of(rows: Sequence[OperatingPoint], at: int) -> Neighbours:
+    """Those of the replica at that position, given the rows of all replicas of its GPU; their order changes nothing."""
+    others = [row.pressure for number, row in enumerate(rows) if number != at]
+    return Neighbours(count=len(others), pressure=math.fsum(others))
+
+
+class Beside(NamedTuple):
+    """What a replica does beside its neighbours."""
+
+    execution_ms: float
+    """Of one whole batch; infinite where its network has no points on the GPU type."""
+    capacity_rps: float
+    """0 where it misses its SLO whatever its rate."""
+
+
+def beside(problem: Problem, gpu_type: GpuType, seats: Sequence[tuple[str, OperatingPoint]], at: int) -> Beside:
+    """What the replica at that position does; seats: service and row of every replica of the GPU.
+
+    Raises KeyError for a service that the problem lacks.
+    """
+    name, row = seats[at]
+    service = problem.service(name)
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None:
+        return Beside(math.inf, 0.0)
+    neighbours = neighbours_of([row for _, row in seats], at)
+    duration_ms = execution_ms(row, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
+    law, percentile, slo_ms = problem.capacity_law, service.percentile, service.slo_ms
+    carried = capacity_rps(law, percentile=percentile, batch=row.batch, slo_ms=slo_ms, execution_ms=duration_ms)
+    return Beside(duration_ms, carried)
 
 
 def execution_ms(

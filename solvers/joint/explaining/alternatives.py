@@ -15,15 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from solvers.joint.columns import Column, make_column
+from solvers.joint.columns import Column, capacities, make_column
 from solvers.joint.decode import SAFE, patterns_of
 from solvers.joint.explaining.explanation import Alternative, ChangeKind
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.pricing import Pattern, Pricer
 from solvers.joint.problem import priced_problem
-from solvers.joint.tables import Law, Mode, Numbers, Reals, Tables, Worth, make_tables
+from solvers.joint.tables import Mode, Numbers, Reals, Tables, Worth, make_tables
 from solvers.outcome import Prices
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.problem import Problem
@@ -100,8 +99,13 @@ class Valuation:
 
     def earns(self, column: Column) -> float:
         """What its replicas are worth."""
-        carried = np.minimum(column.capacity, self._tables.rate[column.service])
-        return float(self.per_rps[column.service] @ carried + self.per_replica[column.service].sum())
+        return float(self.earned(column.service, column.capacity))
+
+    def earned(self, service: Numbers, capacity: Reals) -> Reals:
+        """(…) what replicas of (…, n) services are worth together that can carry so many rps."""
+        useful = np.minimum(capacity, self._tables.rate[service])
+        worth: Reals = (self.per_rps[service] * useful + self.per_replica[service]).sum(axis=-1)
+        return worth
 
     def loss(self, column: Column) -> float:
         """Its reduced cost."""
@@ -164,8 +168,7 @@ def _worth_beside(tables: Tables, mode: Mode, rest: Sequence[int], valuation: Va
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)
     members = np.array(rest, dtype=np.int32)
-    count = len(rest) + 1
-    if count > mode.most_replicas:
+    if len(rest) >= mode.most_replicas:
         return worth
     free = np.flatnonzero(
         ~np.isin(mode.service, mode.service[members])
@@ -173,32 +176,9 @@ def _worth_beside(tables: Tables, mode: Mode, rest: Sequence[int], valuation: Va
         & (mode.memory + mode.memory[members].sum() <= mode.memory_mib)
         & (mode.power + mode.power[members].sum() <= mode.power_w)
     ).astype(np.int32)
-    pressure = float(mode.pressure[members].sum())
-    total, is_lawful = _earned(tables, mode, free, count, np.full(len(free), pressure), valuation)
-    for member in members:
-        others = pressure - mode.pressure[member] + mode.pressure[free]
-        earned, meets = _earned(tables, mode, np.full(len(free), member), count, np.maximum(others, 0.0), valuation)
-        total, is_lawful = total + earned, is_lawful & meets
-    worth[free] = np.where(is_lawful, total - mode.watt_price * mode.power[free], -np.inf)
+    items = np.column_stack([np.tile(members, (len(free), 1)), free])
+    carried = capacities(mode, tables.law, items)
+    is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
+    earned = valuation.earned(mode.service[items], carried) - mode.watt_price * mode.power[free]
+    worth[free] = np.where(is_lawful, earned, -np.inf)
     return worth
-
-
-def _earned(
-    tables: Tables, mode: Mode, items: Numbers, count: int, pressure: Reals, valuation: Valuation
-) -> tuple[Reals, npt.NDArray[np.bool_]]:
-    """(K,) what candidates earn among so many replicas under (K,) pressures, and whether they may be there."""
-    duration_ms = mode.alone_ms[items] + mode.launch_ms[items] * mode.launch_factor[count]
-    duration_ms = duration_ms + mode.growth_ms[items] * pressure
-    utilisation = _utilisation(tables.law, mode.law[items], mode.slo_ms[items] / duration_ms)
-    carried = np.minimum(1000.0 * mode.batch[items] / duration_ms * utilisation, tables.rate[mode.service[items]])
-    service = mode.service[items]
-    meets = (utilisation > 0.0) | mode.may_idle[items]
-    return valuation.per_rps[service] * carried + valuation.per_replica[service], meets
-
-
-def _utilisation(law: Law, rows: Numbers, ratios: Reals) -> Reals:
-    found = np.zeros(len(rows))
-    for row in np.unique(rows):
-        own = rows == row
-        found[own] = np.interp(ratios[own], law.ratios, law.utilisation[row], left=0.0)
-    return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from solvers.joint.explaining.explanation import Binding, Rule, Use
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.predict.colocation import Neighbours, capacities_rps, capacity_rps, execution_ms, executions_ms
+from solvers.predict.colocation import beside, capacities_rps, executions_ms, neighbours_of
 from solvers.problem import OperatingPoint, OperatingPoints, Problem
 from solvers.rows import CLOCK_TOLERANCE_MHZ, OperatingRows
 
@@ -40,17 +40,20 @@ class Company:
         self._names = {service.name for service in problem.services}
         self._types = {gpu_type.name for gpu_type in problem.gpu_types}
         self._at_clock: dict[tuple[str, str, float], tuple[OperatingPoints, tuple[OperatingPoint, ...]]] = {}
+        self._seated: dict[GpuPlan, tuple[Seat, ...] | None] = {}
 
     def seats(self, gpu: GpuPlan) -> tuple[Seat, ...] | None:
         """The replicas of a GPU in its order; None where one has no row in the problem."""
-        rows = [self._row(gpu, replica) for replica in gpu.replicas]
-        known = [row for row in rows if row is not None]
-        return None if len(known) < len(rows) else self._seats(gpu, known)
+        if gpu not in self._seated:
+            rows = [self._row(gpu, replica) for replica in gpu.replicas]
+            known = [row for row in rows if row is not None]
+            self._seated[gpu] = None if len(known) < len(rows) else self._seats(gpu, known)
+        return self._seated[gpu]
 
     def seat(self, gpu: GpuPlan, replica: ReplicaPlan) -> Seat | None:
         """One replica of a GPU; None where it or a neighbour has no row in the problem."""
         seats = self.seats(gpu)
-        return None if seats is None else next(seat for seat in seats if seat.replica is replica)
+        return None if seats is None else seats[gpu.replicas.index(replica)]
 
     def uses(self, gpu: GpuPlan) -> tuple[Use, ...]:
         """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
@@ -98,7 +101,7 @@ class Company:
         seats = self.seats(gpu)
         if seats is None:
             return
-        seat = next(seat for seat in seats if seat.replica is replica)
+        seat = seats[gpu.replicas.index(replica)]
         if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
             yield "slo", "a looser SLO would let the same replica take more"
         rules = [self._broken(gpu, seats, seat, row) for row in self._larger(gpu, seat, seats)]
@@ -118,8 +121,7 @@ class Company:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
         service, gpu_type = self._problem.service(seat.replica.service), self._problem.gpu_type(gpu.gpu_type)
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
-        pressure = math.fsum(other.row.pressure for other in seats if other is not seat)
-        neighbours = Neighbours(count=len(seats) - 1, pressure=pressure)
+        neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
         durations_ms = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
         law = self._problem.capacity_law
         carried = capacities_rps(law, rows, durations_ms, percentile=service.percentile, slo_ms=service.slo_ms)
@@ -185,30 +187,13 @@ class Company:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
     def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[Seat, ...]:
-        total = math.fsum(row.pressure for row in rows)
+        gpu_type = self._problem.gpu_type(gpu.gpu_type)
+        named = [(replica.service, row) for replica, row in zip(gpu.replicas, rows, strict=True)]
         seats = []
-        for replica, row in zip(gpu.replicas, rows, strict=True):
-            others = max(0.0, total - row.pressure) if len(rows) > 1 else 0.0
-            carried, duration_ms = self._carried(
-                gpu, replica.service, row, Neighbours(count=len(rows) - 1, pressure=others)
-            )
-            seats.append(Seat(replica=replica, row=row, execution_ms=duration_ms, capacity_rps=carried))
+        for at, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
+            execution_ms, capacity_rps = beside(self._problem, gpu_type, named, at)
+            seats.append(Seat(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
         return tuple(seats)
-
-    def _carried(self, gpu: GpuPlan, name: str, row: OperatingPoint, neighbours: Neighbours) -> tuple[float, float]:
-        """(rps, execution time in ms)"""
-        service, gpu_type = self._problem.service(name), self._problem.gpu_type(gpu.gpu_type)
-        points = self._problem.points_of(service.network, gpu.gpu_type)
-        assert points is not None, "the row came from them"
-        duration_ms = execution_ms(row, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
-        carried = capacity_rps(
-            self._problem.capacity_law,
-            percentile=service.percentile,
-            batch=row.batch,
-            slo_ms=service.slo_ms,
-            execution_ms=duration_ms,
-        )
-        return carried, duration_ms
 
     def _utilisation(self, seat: Seat) -> float:
         service = self._problem.service(seat.replica.service)

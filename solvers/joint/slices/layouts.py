@@ -26,8 +26,6 @@ class SliceProfile:
     """One kind of slice, such as `3g.20gb`."""
 
     name: str
-    compute_slices: int
-    """Sevenths of the GPU's SMs."""
     memory_slices: int
     memory_mib: float
     starts: tuple[int, ...]
@@ -65,24 +63,23 @@ def _profiles(gib: Sequence[float], names: Sequence[str]) -> tuple[SliceProfile,
     """gib: of one, two, four and eight memory slices."""
     memory = dict(zip((1, 2, 4, 8), gib, strict=True))
     shapes = (
-        (1, 1, tuple(range(7)), 7),
-        (1, 1, tuple(range(7)), 1),
-        (1, 2, (0, 2, 4, 6), 4),
-        (2, 2, (0, 2, 4), 3),
-        (3, 4, (0, 4), 2),
-        (4, 4, (0,), 1),
-        (7, 8, (0,), 1),
+        (1, tuple(range(7)), 7),
+        (1, tuple(range(7)), 1),
+        (2, (0, 2, 4, 6), 4),
+        (2, (0, 2, 4), 3),
+        (4, (0, 4), 2),
+        (4, (0,), 1),
+        (8, (0,), 1),
     )
     return tuple(
         SliceProfile(
             name=name,
-            compute_slices=compute,
             memory_slices=slices,
             memory_mib=1024.0 * memory[slices],
             starts=starts,
             most=most,
         )
-        for name, (compute, slices, starts, most) in zip(names, shapes, strict=True)
+        for name, (slices, starts, most) in zip(names, shapes, strict=True)
     )
 
 

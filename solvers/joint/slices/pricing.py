@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers.joint.kernels.laws import capacity_rps, execution_ms
+from solvers.joint.columns import alone
 from solvers.joint.kernels.nouns import Task
 from solvers.joint.kernels.slices import Choices, fill, least_charge, search_slices, slice_values, trace
 from solvers.joint.patterns import Pattern, Priced
@@ -19,12 +19,7 @@ class SliceCells:
     def __init__(self, mode: Mode, law: Law, slicing: Slicing) -> None:
         self._slicing = slicing
         self._size = slicing.layouts.counts.sum(axis=1).astype(np.int32)
-        self._capacity = np.array(
-            [
-                capacity_rps(mode, law, item, execution_ms(mode, item, 1, 0.0))
-                for item in range(len(mode.service))
-            ]
-        )  # fmt: skip
+        self._capacity = alone(mode, law)
 
     def price(self, number: int, task: Task) -> Priced:
         """The worth of the best pattern, 0 where none is worth anything, and good patterns above the threshold."""

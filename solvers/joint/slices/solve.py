@@ -1,6 +1,7 @@
 """Solve a Problem with GPUs that may be cut into slices: the joint planner's own steps, on tables with more modes.
 
-Version 1 of the contract cannot say what runs on slices, so the plan has nouns of its own for GPUs that are cut.
+`solve_with_slices` is the way in. Version 1 of the contract can say neither what networks do on slices nor what runs
+on them: offers come beside the Problem, and the plan has nouns of its own for GPUs that are cut.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,10 @@ from solvers.joint.problem import Demand, cheapest_rps, make_demand
 from solvers.joint.slices.layouts import Placed, place
 from solvers.joint.slices.tables import SliceOffer, with_slices
 from solvers.joint.tables import Reals, Tables, make_tables
-from solvers.joint.whole.integer import IntegerPlan, shortage_cost, solve_integer, state_plan
+from solvers.joint.whole.integer import IntegerPlan, WholePlans, shortage_cost, state_plan
+from solvers.joint.whole.pool import Pool
 from solvers.joint.whole.prune import prune
+from solvers.joint.whole.residual import Kit
 from solvers.outcome import Budget
 from solvers.plan import GpuPlan
 from solvers.problem import Problem
@@ -77,9 +80,12 @@ def solve_with_slices(problem: Problem, offers: Sequence[SliceOffer], budget: Bu
     demand = replace(demand, shortage_price=_TO_SERVE_COMES_FIRST * demand.shortage_price)
     pricer = Pricer(tables)
     relaxation = generate(tables, demand, pricer, columns, is_over=deadline.part(_RELAXATION_SHARE))
-    plan = solve_integer(
-        tables, demand, pricer, columns, relaxation, seed=budget.seed, is_over=deadline.part(_SEARCH_SHARE)
-    )
+    whole = WholePlans(Kit(tables, pricer, columns, Pool(tables, columns)), demand, seed=budget.seed)
+    is_over = deadline.part(_SEARCH_SHARE)
+    whole.sketch(relaxation)
+    whole.dive(relaxation, is_over)
+    whole.improve(relaxation, is_over)
+    plan = whole.best
     found = branch(
         tables,
         demand,

@@ -44,7 +44,7 @@ class SliceOffer:
     """By network."""
 
     def rows_of(self, network: str) -> tuple[SliceRow, ...]:
-        """None where the network cannot run on slices."""
+        """Of one network; empty where it cannot run on slices."""
         return next((rows for name, rows in self.rows if name == network), ())
 
 

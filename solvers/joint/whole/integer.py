@@ -9,11 +9,9 @@ import numpy as np
 
 from solvers.joint.columns import Columns
 from solvers.joint.generate import Relaxation, never
-from solvers.joint.pricing import Pricer
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
 from solvers.joint.whole.dive import Pace, Search, complete_greedily, dive, floors
-from solvers.joint.whole.pool import Pool
 from solvers.joint.whole.prune import prune
 from solvers.joint.whole.residual import Kit, carried, rest_of
 from solvers.joint.whole.ruin import choose, recreate
@@ -72,27 +70,6 @@ def shortage_cost(demand: Demand, plan: IntegerPlan) -> float:
 
 def ignore(plan: IntegerPlan) -> None:
     """For callers who want the last plan only."""
-
-
-def solve_integer(
-    tables: Tables,
-    demand: Demand,
-    pricer: Pricer,
-    columns: Columns,
-    relaxation: Relaxation,
-    *,
-    seed: int,
-    is_over: Callable[[], bool],
-    on_better: Callable[[IntegerPlan], None] = ignore,
-    first: Mapping[int, int] = MappingProxyType({}),
-) -> IntegerPlan:
-    """The best plan found until `is_over`; each better one is reported at once. `first`: GPUs of a plan at hand."""
-    kit = Kit(tables, pricer, columns, Pool(tables, columns))
-    whole = WholePlans(kit, demand, seed=seed, on_better=on_better, first=first)
-    whole.sketch(relaxation)
-    whole.dive(relaxation, is_over)
-    whole.improve(relaxation, is_over)
-    return whole.best
 
 
 class WholePlans:

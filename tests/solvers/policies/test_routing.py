@@ -6,7 +6,7 @@ import pytest
 
 from solvers.check import violations
 from solvers.plan import GpuPlan, ReplicaPlan, Unserved
-from solvers.policies.routing import Carrier, Seat, merge_equal, route, total_capacity_rps, true_capacity_rps
+from solvers.policies.routing import Carrier, Seat, merge_equal, route, total_capacity_rps
 from solvers.problem import Problem
 from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem
 
@@ -105,5 +105,6 @@ def test_the_order_of_seats_and_gpus_changes_no_rate(seed: int) -> None:
 
 def test_a_type_without_points_carries_nothing() -> None:
     problem = replace(problem_of(10.0), gpu_types=(a_type(), a_type("other")))
-    assert true_capacity_rps(problem, problem.gpu_type("other"), [Seat(service="chat", row=HALF)], 0) == 0.0
+    elsewhere = Carrier(gpu_type="other", seats=(Seat(service="chat", row=HALF),))
+    assert total_capacity_rps(problem, [elsewhere], "chat") == 0.0
     assert total_capacity_rps(problem, [carrier(("chat", HALF)), carrier(("photo", HALF))], "chat") == 50.0

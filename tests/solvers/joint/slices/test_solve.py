@@ -46,7 +46,7 @@ def random_offer(seed: int) -> SliceOffer:
                         profile=profile,
                         batch=draw.choice((1, 4, 8)),
                         clock_mhz=1000.0,
-                        execution_ms=draw.uniform(8.0, 30.0) / PROFILES[profile].compute_slices,
+                        execution_ms=draw.uniform(8.0, 30.0) / int(profile[0]),
                         memory_mib=draw.choice((3_000.0, 4_000.0, 9_000.0)),
                         power_w=draw.choice((15.0, 30.0, 60.0)),
                     )

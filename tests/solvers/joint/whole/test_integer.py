@@ -7,7 +7,7 @@ import pytest
 
 from solvers.joint.generate import Relaxation, generate
 from solvers.joint.whole.dive import complete_greedily, floors
-from solvers.joint.whole.integer import IntegerPlan, solve_integer
+from solvers.joint.whole.integer import IntegerPlan, WholePlans
 from solvers.joint.whole.pool import Pool
 from solvers.joint.whole.residual import Kit, carried
 from solvers.problem import Problem
@@ -32,10 +32,16 @@ def solved(problem: Problem, *, calls: int = 40, seed: int = 0) -> tuple[Setting
     setting = set_up(problem)
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
-    plan = solve_integer(
-        setting.tables, setting.demand, pricer, setting.columns, relaxation, seed=seed, is_over=after(calls)
-    )
-    return setting, relaxation, plan
+    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
+    return setting, relaxation, run(WholePlans(kit, setting.demand, seed=seed), relaxation, calls)
+
+
+def run(whole: WholePlans, relaxation: Relaxation, calls: int) -> IntegerPlan:
+    is_over = after(calls)
+    whole.sketch(relaxation)
+    whole.dive(relaxation, is_over)
+    whole.improve(relaxation, is_over)
+    return whole.best
 
 
 def value(setting: Setting, plan: IntegerPlan) -> float:
@@ -99,16 +105,8 @@ def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
     reported: list[IntegerPlan] = []
-    plan = solve_integer(
-        setting.tables,
-        setting.demand,
-        pricer,
-        setting.columns,
-        relaxation,
-        seed=0,
-        is_over=after(60),
-        on_better=reported.append,
-    )
+    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
+    plan = run(WholePlans(kit, setting.demand, seed=0, on_better=reported.append), relaxation, 60)
     values = [value(setting, each) for each in reported]
     assert values == sorted(values, reverse=True)
     assert reported[-1] is plan
