@@ -11,12 +11,8 @@ from pathlib import Path
 from bench.report import Figures
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
-from solvers.joint.columns import Columns, single_patterns
-from solvers.joint.generate import generate
-from solvers.joint.pricing import Pricer
-from solvers.joint.problem import cheapest_rps, make_demand, priced_problem
+from solvers.joint import prices
 from solvers.joint.solve import solve
-from solvers.joint.tables import make_tables
 from solvers.outcome import Budget
 from solvers.problem import Problem
 from solvers.problem_json import problem_from_json
@@ -122,20 +118,13 @@ class Relaxed:
 
 
 def relax(problem: Problem, limit_s: float, threads: int) -> Relaxed:
-    """Solve only the relaxation of a problem in which everything can be served."""
+    """Solve only the relaxation of a problem with something to serve."""
     began_s = time.perf_counter()
-    tables = make_tables(priced_problem(problem))
-    columns = Columns(tables)
-    columns.add(single_patterns(tables, tables.rate))
-    demand = make_demand(problem, tables, cheapest_rps(tables, columns))
     with ThreadPoolExecutor(threads) as pool:
-        found = generate(
-            tables,
-            demand,
-            Pricer(tables, pool=pool),
-            columns,
-            is_over=lambda: time.perf_counter() - began_s >= limit_s,
-        )
+        relaxed = prices.relax(problem, pool=pool, is_over=lambda: time.perf_counter() - began_s >= limit_s)
+    if relaxed is None:
+        raise ValueError("there is nothing to serve")
+    found = relaxed.relaxation
     return Relaxed(
         bound=found.bound,
         objective=found.solution.objective,

@@ -13,6 +13,7 @@ dividing by w turns prices into weighted requests per second: what one GPU more 
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,10 +66,16 @@ class Relaxed:
         return decode(self.problem, self.tables, self.columns, counts, policy="relaxation")
 
 
-def relax(problem: Problem, *, start: Plan | None = None, is_over: Callable[[], bool] = never) -> Relaxed | None:
+def relax(
+    problem: Problem,
+    *,
+    start: Plan | None = None,
+    pool: Executor | None = None,
+    is_over: Callable[[], bool] = never,
+) -> Relaxed | None:
     """Solve the relaxation, beginning with the patterns of a plan; None where there is nothing to serve.
 
-    Ends early, with what it has, when `is_over` says so.
+    Prices on the threads of `pool`. Ends early, with what it has, when `is_over` says so.
     """
     tables = make_tables(priced_problem(problem))
     columns = Columns(tables)
@@ -81,7 +88,7 @@ def relax(problem: Problem, *, start: Plan | None = None, is_over: Callable[[], 
         patterns = patterns_of(problem, tables, start)
         columns.add(patterns)
         begin = [columns.number(pattern) for pattern in patterns]
-    pricer = Pricer(tables)
+    pricer = Pricer(tables, pool=pool)
     relaxation = generate(tables, demand, pricer, columns, start=begin, is_over=is_over)
     for _ in range(_RAISES):
         if problem.objective == "max_goodput" or is_over() or not _short(demand, relaxation).any():
