@@ -1,18 +1,20 @@
-"""Seeded request load in trace time: day curve, spike, and bursts resampled from a real trace.
+"""Seeded request load in trace time: Poisson arrivals at the rates of a curve, a trace or a Markov chain.
 
 Every service has its own stream, so that adding a service changes nothing for the others, and any cut of the time
-axis into windows gives the same arrivals.
+axis into windows gives the same arrivals. The curve of a day with spikes, and bursts resampled from a real trace, is
+here; traces are in `agents.sim.rates`, Markov-modulated rates in `agents.sim.modulation`.
+
+Arrivals are drawn by array functions, 30 to 100 million per second and core at 100 to 1000 rps: compiled loops would
+gain nothing beside a simulated queue that takes some million per second.
 """
 
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from agents.sim.rates import FloatArray, Rates, Shape, stepped
 from agents.sim.truth_data import read
-
-FloatArray = NDArray[np.float64]
 
 BLOCK_S = 10
 """Arrivals are drawn in blocks of this many seconds, each from its own random stream."""
@@ -20,7 +22,7 @@ BURST_BLOCK_S = 30
 """Length of the pieces in which the measured bursts are resampled: long enough to keep a burst whole."""
 _SMOOTHING_S = 15
 _TREND_S = 301
-_BURST_STREAM, _ARRIVAL_STREAM = 0, 1
+_SHAPE_STREAM, _ARRIVAL_STREAM = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,54 +66,65 @@ class LoadShape:
         spikes = [spike.at(t_s) for spike in self.spikes]
         return np.asarray(self.mean_rps * day * np.prod([np.ones_like(t_s), *spikes], axis=0))
 
+    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:
+        """The curve, second by second, with bursts drawn anew."""
+        seconds = np.arange(0.5, duration_s, dtype=np.float64)
+        return stepped(self.curve_rps(seconds) * self._bursts(duration_s, random))
+
+    def _bursts(self, duration_s: int, random: np.random.Generator) -> FloatArray:
+        """Factor around 1 for each second: random pieces of the measured burst factors, end to end."""
+        if self.burst_weight == 0.0:
+            return np.ones(duration_s)
+        measured = burst_factors(self.burst_service)
+        starts = random.integers(0, len(measured), size=duration_s // BURST_BLOCK_S + 1)
+        positions = (starts[:, None] + np.arange(BURST_BLOCK_S)).ravel()[:duration_s]
+        return np.asarray(1 + self.burst_weight * (measured[positions % len(measured)] - 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Arrivals of one service: Poisson inside each second at that second's rate.
+    """Arrivals of one service: Poisson at the rates of its shape.
 
     `stream` is the service's own number; two loads with the same seed and different streams are independent.
     """
 
-    shape: LoadShape
+    shape: Shape
     duration_s: int
     seed: int
     stream: int
-    rates_rps: FloatArray = field(init=False, repr=False, compare=False)
-    """(duration_s,) expected arrivals in each second."""
+    rates: Rates = field(init=False, repr=False, compare=False)
+    """Expected arrivals over the run."""
 
     def __post_init__(self) -> None:
-        seconds = np.arange(0.5, self.duration_s, dtype=np.float64)
-        rates = self.shape.curve_rps(seconds) * self._bursts()
-        rates.flags.writeable = False
-        object.__setattr__(self, "rates_rps", rates)
+        random = np.random.default_rng([self.seed, self.stream, _SHAPE_STREAM])
+        object.__setattr__(self, "rates", self.shape.rates(self.duration_s, random))
+
+    @property
+    def rates_rps(self) -> FloatArray:
+        """(duration_s,) expected arrivals in each second."""
+        return self.rates.means_rps(self.duration_s)
 
     def arrival_rate_rps(self, t_s: float) -> float:
-        """Expected rate in the second that holds `t_s`; 0 before the start and after the end."""
-        return float(self.rates_rps[int(t_s)]) if 0 <= t_s < self.duration_s else 0.0
+        """Expected rate at a time; 0 before the start and after the end."""
+        return self.rates.at(t_s)
 
     def arrivals(self, start_s: float, end_s: float) -> FloatArray:
         """Arrival times in [start_s, end_s), ascending."""
-        first, last = int(max(start_s, 0.0) // BLOCK_S), int(min(end_s, self.duration_s) // BLOCK_S)
-        blocks = [self._block(block) for block in range(first, last + 1)]
+        first = int(max(start_s, 0.0) // BLOCK_S)
+        until = int(np.ceil(min(end_s, self.duration_s) / BLOCK_S))
+        blocks = [self._block(block) for block in range(first, until)]
         times = np.concatenate(blocks) if blocks else np.empty(0)
         return times[np.searchsorted(times, start_s) : np.searchsorted(times, end_s)]
 
     def _block(self, block: int) -> FloatArray:
-        start = block * BLOCK_S
-        rates = self.rates_rps[start : start + BLOCK_S]
+        end_s = float((block + 1) * BLOCK_S)
+        edges_s, rates_rps = self.rates.pieces(block * BLOCK_S, end_s)
+        lengths_s = np.diff(edges_s)
         random = np.random.default_rng([self.seed, self.stream, _ARRIVAL_STREAM, block])
-        seconds = np.repeat(np.arange(start, start + len(rates)), random.poisson(rates))
-        return np.sort(seconds + random.random(len(seconds)))
-
-    def _bursts(self) -> FloatArray:
-        """Factor around 1 for each second: random pieces of the measured burst factors, end to end."""
-        if self.shape.burst_weight == 0.0:
-            return np.ones(self.duration_s)
-        measured = burst_factors(self.shape.burst_service)
-        random = np.random.default_rng([self.seed, self.stream, _BURST_STREAM])
-        starts = random.integers(0, len(measured), size=self.duration_s // BURST_BLOCK_S + 1)
-        positions = (starts[:, None] + np.arange(BURST_BLOCK_S)).ravel()[: self.duration_s]
-        return np.asarray(1 + self.shape.burst_weight * (measured[positions % len(measured)] - 1))
+        counts = random.poisson(rates_rps * lengths_s)
+        times = np.repeat(edges_s[:-1], counts) + np.repeat(lengths_s, counts) * random.random(counts.sum())
+        # Rounding must not move an arrival into the next block, where nobody would look for it.
+        return np.sort(np.minimum(times, np.nextafter(end_s, 0.0)))
 
 
 @lru_cache(maxsize=2)

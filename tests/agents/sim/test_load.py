@@ -87,7 +87,7 @@ def test_bursts_move_the_rate_without_changing_its_mean_much() -> None:
 
 def test_rates_cannot_be_changed_by_a_reader() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        make_load().rates_rps[0] = 0.0
+        make_load().rates.rates_rps[0] = 0.0
 
 
 def test_an_unknown_burst_service_is_refused() -> None:

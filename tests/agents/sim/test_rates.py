@@ -1,0 +1,168 @@
+"""Rates in pieces, loads from traces and Markov chains, and what is drawn from them."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.sim.load import Load, LoadShape
+from agents.sim.modulation import Modulation
+from agents.sim.rates import Rates, Shape, TraceShape, stepped
+
+PIECES = Rates(edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]), rates_rps=np.array([4.0, 8.0, 0.0, 2.0]))
+TWO_LEVELS = Modulation(levels_rps=(20.0, 180.0), mean_stays_s=(3.0, 1.0))
+SHAPES: dict[str, Shape] = {
+    "curve": LoadShape(mean_rps=40.0, day_amplitude=0.5, day_period_s=100.0),
+    "trace": TraceShape(rates_rps=np.arange(90.0)),
+    "coarse trace": TraceShape(rates_rps=np.array([30.0, 0.0, 70.0]), step_s=60.0),
+    "fine trace": TraceShape(rates_rps=np.tile([10.0, 90.0], 600), step_s=0.1),
+    "modulation": TWO_LEVELS,
+}
+
+
+def make_load(shape: Shape, *, duration_s: int = 120, seed: int = 1, stream: int = 0) -> Load:
+    return Load(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
+
+
+def test_a_rate_holds_from_its_edge_to_the_next() -> None:
+    assert [PIECES.at(t_s) for t_s in (-0.1, 0.0, 0.49, 0.5, 2.0, 2.25, 4.99, 5.0)] == [0, 4, 4, 8, 0, 2, 2, 0]
+
+
+def test_means_by_second_weigh_the_pieces_by_their_length() -> None:
+    # Second 0: half at 4, half at 8. Second 2: a quarter at 0, the rest at 2. Seconds 5 and 6: after the end.
+    assert PIECES.means_rps(7).tolist() == [6.0, 8.0, 1.5, 2.0, 2.0, 0.0, 0.0]
+    assert PIECES.means_rps(2).tolist() == [6.0, 8.0]
+
+
+def test_pieces_are_cut_at_the_window() -> None:
+    edges_s, rates_rps = PIECES.pieces(1.0, 3.0)
+    assert (edges_s.tolist(), rates_rps.tolist()) == ([1.0, 2.0, 2.25, 3.0], [8.0, 0.0, 2.0])
+    edges_s, rates_rps = PIECES.pieces(2.25, 9.0)
+    assert (edges_s.tolist(), rates_rps.tolist()) == ([2.25, 5.0], [2.0])
+    assert PIECES.pieces(5.0, 9.0)[1].tolist() == []
+    assert PIECES.until(0.75).edges_s.tolist() == [0.0, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("edges_s", "rates_rps", "problem"),
+    [
+        ([0.0, 1.0], [1.0, 2.0], "K rates need K"),
+        ([1.0, 2.0], [1.0], "begin at 0"),
+        ([0.0, 2.0, 2.0], [1.0, 1.0], "rise"),
+        ([0.0, np.inf], [1.0], "rise"),
+        ([0.0, 1.0], [-1.0], "at least 0"),
+        ([0.0, 1.0], [np.nan], "finite"),
+    ],
+)
+def test_what_cannot_be_rates_is_refused(edges_s: list[float], rates_rps: list[float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Rates(edges_s=np.array(edges_s), rates_rps=np.array(rates_rps))
+
+
+def test_rates_do_not_change_with_the_array_that_they_were_made_of() -> None:
+    values = np.ones(3)
+    rates = stepped(values)
+    values[0] = 9.0
+    assert rates.rates_rps.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@given(cuts=st.lists(st.floats(0.0, 120.0), max_size=6))
+def test_any_cut_of_time_gives_the_same_arrivals(shape: Shape, cuts: list[float]) -> None:
+    load = make_load(shape)
+    pieces = [load.arrivals(start, end) for start, end in pairwise([0.0, *sorted(cuts), 120.0])]
+    assert np.array_equal(np.concatenate(pieces), load.arrivals(0.0, 120.0))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_longer_run_begins_with_the_same_arrivals(shape: Shape) -> None:
+    short, long = make_load(shape, duration_s=60), make_load(shape, duration_s=5000)
+    assert np.array_equal(short.arrivals(0.0, 60.0), long.arrivals(0.0, 60.0))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_as_many_arrive_as_the_rates_say(shape: Shape, seed: int) -> None:
+    load = make_load(shape, seed=seed)
+    expected = load.rates_rps.sum()
+    assert abs(len(load.arrivals(0.0, 120.0)) - expected) < 5 * np.sqrt(expected)
+
+
+def test_inside_each_second_of_a_trace_arrivals_are_poisson_and_even() -> None:
+    load = make_load(TraceShape(rates_rps=np.tile([10.0, 40.0], 2000)), duration_s=4000)
+    times = load.arrivals(0.0, 4000.0)
+    counts = np.histogram(times, bins=np.arange(4001.0))[0].reshape(-1, 2)
+    # 2000 seconds of each kind: standard errors of mean and variance are sqrt(λ/2000) and about λ sqrt(2/2000).
+    assert counts.mean(axis=0) == pytest.approx([10.0, 40.0], abs=5 * np.sqrt(40.0 / 2000))
+    assert counts.var(axis=0) == pytest.approx([10.0, 40.0], rel=5 * np.sqrt(2 / 2000))
+    assert np.mean(times % 1.0) == pytest.approx(0.5, abs=5 / np.sqrt(12 * len(times)))
+
+
+def test_after_the_end_of_a_trace_nothing_arrives() -> None:
+    load = make_load(TraceShape(rates_rps=np.full(15, 100.0)), duration_s=60)
+    assert load.arrivals(0.0, 60.0)[-1] < 15.0
+    assert load.rates_rps[15:].tolist() == [0.0] * 45
+    assert load.arrival_rate_rps(15.0) == 0.0
+    assert len(load.arrivals(20.0, 60.0)) == 0
+
+
+def test_a_run_shorter_than_its_trace_ends_on_time() -> None:
+    load = make_load(TraceShape(rates_rps=np.full(100, 50.0)), duration_s=7)
+    assert load.arrivals(0.0, 100.0)[-1] < 7.0
+    assert len(load.rates_rps) == 7
+
+
+def test_a_markov_chain_keeps_its_mean_its_shares_and_its_stays() -> None:
+    rates = make_load(TWO_LEVELS, duration_s=40_000).rates
+    stays_s = np.diff(rates.edges_s)
+    assert set(rates.rates_rps) == {20.0, 180.0}
+    assert (np.diff(rates.rates_rps) != 0.0).all()
+    # Some 10 000 stays in each state: a mean of exponentials is known to 1 %.
+    assert stays_s[rates.rates_rps == 20.0].mean() == pytest.approx(3.0, rel=0.05)
+    assert stays_s[rates.rates_rps == 180.0].mean() == pytest.approx(1.0, rel=0.05)
+    # π = (3/4, 1/4).
+    assert TWO_LEVELS.mean_rps == 60.0
+    assert rates.means_rps(40_000).mean() == pytest.approx(60.0, rel=0.05)
+
+
+def test_the_counts_of_a_markov_chain_are_as_bursty_as_theory_says() -> None:
+    load = make_load(TWO_LEVELS, duration_s=60_000)
+    counts = np.histogram(load.arrivals(0.0, 60_000.0), bins=np.arange(0.0, 60_001.0, 60.0))[0]
+    # r = (1/3, 1): 1 + 2 (1/3)(160²) / ((4/3)² (20 + 180/3)) = 1 + 17066.7 / 142.2 = 121; 60 s are 80 time constants,
+    # so that 1 − 1/80 of it is there. A variance of 1000 windows is known to sqrt(2/1000) = 4.5 %.
+    assert counts.var() / counts.mean() == pytest.approx(121.0, rel=0.2)
+
+
+def test_three_states_follow_each_other_at_random() -> None:
+    shape = Modulation(levels_rps=(1.0, 2.0, 3.0), mean_stays_s=(1.0, 1.0, 1.0))
+    path = make_load(shape, duration_s=9000).rates.rates_rps
+    jumps = {(before, after): 0 for before in (1.0, 2.0, 3.0) for after in (1.0, 2.0, 3.0)}
+    for jump in pairwise(path.tolist()):
+        jumps[jump] += 1
+    assert all(jumps[level, level] == 0 for level in (1.0, 2.0, 3.0))
+    assert min(count for (before, after), count in jumps.items() if before != after) > 1300  # of 1500
+
+
+def test_streams_and_seeds_change_the_path() -> None:
+    paths = [make_load(TWO_LEVELS, seed=seed, stream=stream).rates.edges_s for seed in (1, 2) for stream in (0, 1)]
+    assert len({path[1] for path in paths}) == 4
+
+
+@pytest.mark.parametrize(
+    ("levels_rps", "mean_stays_s", "problem"),
+    [
+        ((1.0,), (1.0,), "at least two"),
+        ((1.0, 2.0), (1.0,), "as many"),
+        ((1.0, -2.0), (1.0, 1.0), "levels"),
+        ((1.0, np.inf), (1.0, 1.0), "levels"),
+        ((1.0, 2.0), (1.0, 0.0), "stays"),
+        ((1.0, 2.0), (1.0, np.nan), "stays"),
+    ],
+)
+def test_a_chain_that_cannot_be_is_refused(
+    levels_rps: tuple[float, ...], mean_stays_s: tuple[float, ...], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Modulation(levels_rps=levels_rps, mean_stays_s=mean_stays_s)
