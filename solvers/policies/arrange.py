@@ -54,7 +54,7 @@ def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: Replica
 def _lawful(problem: Problem, carrier: Carrier) -> Carrier:
     """The carrier without the least important replicas, as many as it takes until it obeys the rules."""
     seats = list(carrier.seats)
-    while seats and not _obeys(problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))):
+    while seats and not obeys(problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))):
         seats.remove(min(seats, key=lambda seat: (problem.service(seat.service).priority, seat.service, seat.row)))
     return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
 
@@ -63,7 +63,7 @@ def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier
     """As many carriers as there are GPUs, the fullest ones, in their order."""
     if stock is None or len(carriers) <= stock:
         return carriers
-    fullest = sorted(range(len(carriers)), key=lambda index: (-_sm_percent(carriers[index]), index))
+    fullest = sorted(range(len(carriers)), key=lambda index: (-total_sm_percent(carriers[index]), index))
     return [carriers[index] for index in sorted(fullest[:stock])]
 
 
@@ -119,7 +119,7 @@ def _remove_surplus(running: Sequence[Carrier], wanted: Mapping[Key, int]) -> li
 
 def removal_order(carriers: Sequence[Carrier], holders: Sequence[int]) -> list[int]:
     """Of the carriers that hold a replica, which gives it up first: the emptiest, of equals the last."""
-    return sorted(holders, key=lambda index: (_sm_percent(carriers[index]), -index))
+    return sorted(holders, key=lambda index: (total_sm_percent(carriers[index]), -index))
 
 
 def without(carrier: Carrier, service: str) -> Carrier:
@@ -136,11 +136,11 @@ def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoin
         for index, carrier in enumerate(carriers)
         if carrier.gpu_type == gpu_type
         and carrier.seats
-        and _sm_percent(carrier) + row.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
-        and _obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
+        and total_sm_percent(carrier) + row.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
+        and obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
     ]
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
-    fullest = sorted(fitting, key=lambda index: (-_sm_percent(carriers[index]), index))[:count]
+    fullest = sorted(fitting, key=lambda index: (-total_sm_percent(carriers[index]), index))[:count]
     for index in fullest:
         carriers[index] = Carrier(gpu_type=gpu_type, seats=(*carriers[index].seats, seat))
     fresh = count - len(fullest)
@@ -153,7 +153,7 @@ def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoin
     return len(fullest) + fresh
 
 
-def _obeys(problem: Problem, carrier: Carrier) -> bool:
+def obeys(problem: Problem, carrier: Carrier) -> bool:
     """Whether a GPU may carry these seats, by the contract's physical rules but stock."""
     gpu_type = problem.gpu_type(carrier.gpu_type)
     rows = [seat.row for seat in carrier.seats]
@@ -168,5 +168,6 @@ def _obeys(problem: Problem, carrier: Carrier) -> bool:
     )
 
 
-def _sm_percent(carrier: Carrier) -> float:
+def total_sm_percent(carrier: Carrier) -> float:
+    """SM percent that the GPU has given away."""
     return sum(seat.row.sm_percent for seat in carrier.seats)

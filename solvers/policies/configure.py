@@ -68,15 +68,30 @@ def planning_clock_mhz(problem: Problem, gpu_type: GpuType) -> float:
     return max(gpu_type.clocks_mhz, key=lambda clock_mhz: (profiled[clock_mhz], clock_mhz))
 
 
+def fitting_rows(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType, clock_mhz: float
+) -> tuple[OperatingPoint, ...]:
+    """The service's rows at that clock that an empty GPU has the memory and the watts for."""
+    points = problem.points_of(service.network, gpu_type.name)
+    watts = gpu_type.power_cap_w - gpu_type.idle_w
+    return tuple(
+        row
+        for row in (points.rows if points else ())
+        if row.clock_mhz == clock_mhz and row.memory_mib <= gpu_type.memory_mib and row.power_w <= watts
+    )
+
+
 class Companies:
     """The worst neighbours of every service on one GPU type."""
 
     def __init__(self, problem: Problem, gpu_type: GpuType) -> None:
         self._problem = problem
         self._gpu_type = gpu_type
-        self._clock_mhz = planning_clock_mhz(problem, gpu_type)
+        clock_mhz = planning_clock_mhz(problem, gpu_type)
         self._rows = {
-            service.name: self._eligible(service) for service in problem.services if service.allows(gpu_type.name)
+            service.name: fitting_rows(problem, service, gpu_type, clock_mhz)
+            for service in problem.services
+            if service.allows(gpu_type.name)
         }
         self._all = self._company(tuple(self._rows.values())) if len(self._rows) > SEPARATE_COMPANY else None
         # No two replicas of a service share a GPU, so that one that is alone in the world pays for whole GPUs.
@@ -119,15 +134,6 @@ class Companies:
 
     def _points(self, service: ServiceDemand) -> OperatingPoints | None:
         return self._problem.points_of(service.network, self._gpu_type.name)
-
-    def _eligible(self, service: ServiceDemand) -> tuple[OperatingPoint, ...]:
-        points = self._points(service)
-        watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
-        return tuple(
-            row
-            for row in (points.rows if points else ())
-            if row.clock_mhz == self._clock_mhz and row.memory_mib <= self._gpu_type.memory_mib and row.power_w <= watts
-        )
 
     def _footprint(self, row: OperatingPoint) -> float:
         watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,21 +31,39 @@ class Carrier:
     seats: tuple[Seat, ...]
 
 
-def route(problem: Problem, policy: str, carriers: Sequence[Carrier], reasons: Mapping[str, UnservedReason]) -> Plan:
-    """The plan of an arrangement: each service's rate goes to its replicas in proportion to their true capacities.
+Capacities = Callable[[Problem, Carrier], Sequence[float]]
+"""What each replica of a GPU can serve, in rps, in the order of its seats."""
+
+
+def true_capacities(problem: Problem, carrier: Carrier) -> list[float]:
+    """What the capacity law gives each replica next to its neighbours."""
+    gpu_type = problem.gpu_type(carrier.gpu_type)
+    return [beside(problem, gpu_type, carrier.seats, position).capacity_rps for position in range(len(carrier.seats))]
+
+
+def route(
+    problem: Problem,
+    policy: str,
+    carriers: Sequence[Carrier],
+    reasons: Mapping[str, UnservedReason],
+    *,
+    capacities: Capacities = true_capacities,
+) -> Plan:
+    """The plan of an arrangement: each service's rate goes to its replicas in proportion to their capacities.
 
     What exceeds the capacities is unserved, for the reason given per service (default: stock). The clock of a GPU is
-    that of its rows, which must agree. The order of carriers and seats changes nothing: sums are exact.
+    that of its rows, which must agree. The order of carriers and seats changes nothing: sums are exact. Capacities
+    other than the true ones are for baselines that believe in another rule; their plans may break promises.
     """
-    capacities = [_capacities(problem, carrier) for carrier in carriers]
+    carried = [capacities(problem, carrier) for carrier in carriers]
     by_service: dict[str, list[float]] = defaultdict(list)
-    for carrier, values in zip(carriers, capacities, strict=True):
+    for carrier, values in zip(carriers, carried, strict=True):
         for seat, capacity in zip(carrier.seats, values, strict=True):
             by_service[seat.service].append(capacity)
     used = {service.name: _used(service, by_service[service.name]) for service in problem.services}
     counts = {name: len(values) for name, values in by_service.items()}
     gpus = tuple(
-        _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, capacities, strict=True) if carrier.seats
+        _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, carried, strict=True) if carrier.seats
     )
     return Plan(policy=policy, gpus=merge_equal(gpus), unserved=_unserved(problem, gpus, counts, reasons))
 
@@ -75,12 +93,7 @@ def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
     return min(SAFE, service.arrival_rate_rps / total_rps) if total_rps > 0.0 else 0.0
 
 
-def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
-    gpu_type = problem.gpu_type(carrier.gpu_type)
-    return [beside(problem, gpu_type, carrier.seats, position).capacity_rps for position in range(len(carrier.seats))]
-
-
-def _gpu_plan(carrier: Carrier, capacities: Sequence[float], used: Mapping[str, float]) -> GpuPlan:
+def _gpu_plan(carrier: Carrier, carried: Sequence[float], used: Mapping[str, float]) -> GpuPlan:
     replicas = tuple(
         ReplicaPlan(
             service=seat.service,
@@ -88,7 +101,7 @@ def _gpu_plan(carrier: Carrier, capacities: Sequence[float], used: Mapping[str, 
             batch=seat.row.batch,
             arrival_rate_rps=capacity * used[seat.service],
         )
-        for seat, capacity in zip(carrier.seats, capacities, strict=True)
+        for seat, capacity in zip(carrier.seats, carried, strict=True)
     )
     return GpuPlan(
         gpu_type=carrier.gpu_type,
