@@ -10,7 +10,7 @@ from app.measurements.rows import LONGEST_LINE, MOST_NOTES, Rows, open_rows
 
 
 def opened(path: Path) -> Rows:
-    return open_rows(path, lambda place, names: None)
+    return open_rows(path, lambda _place, _names: None)
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -32,7 +32,12 @@ def test_a_packed_file_reads_like_the_file_itself(tmp_path: Path) -> None:
     assert (rows.notes, rows.names, list(rows.rows)) == (("note",), ["a", "b"], [(3, ["1", "2"])])
 
 
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", gzip.compress(b"a,b\n" * 99)[:30], gzip.compress(b"a")[:-8] + b"x"])
+PACKED = gzip.compress(b"a,b\n" + b"".join(b"%d,%d\n" % (each, each**3) for each in range(999)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", PACKED[:-99], PACKED[:99] + b"???" + PACKED[102:]], ids=["plain", "cut", "broken"]
+)
 def test_a_file_that_cannot_be_unpacked_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(content)
