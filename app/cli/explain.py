@@ -11,7 +11,7 @@ from app.cli.client import Api, Document, documents, number, text
 from app.cli.errors import CliError
 from app.cli.explain_show import show_explanation
 from app.cli.get import Output
-from app.cli.output import Format, show_json, show_line, show_yaml
+from app.cli.output import Format, show_document, show_line
 from app.cli.surroundings import surroundings_of
 
 
@@ -58,9 +58,7 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
         services = [entry for entry in services if entry.get("service") == service]
         if not services:
             raise CliError(f"{whose} says nothing of a service {service!r}", hint=_known(answer))
-    if output in (Format.JSON, Format.YAML):
-        document = {**answer, "services": services}
-        show_json(document) if output is Format.JSON else show_yaml([document])
+    if show_document({**answer, "services": services}, output):
         return
     state = text(answer, "state")
     show_line(f"{whose[:1].upper()}{whose[1:]}{f' ({state})' if state else ''}: {text(answer, 'summary')}")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from app.control.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
 from solvers.joint.explaining.alternatives import Neighbourhood
+from solvers.joint.explaining.company import Company
 from solvers.joint.explaining.explain import explain_gpus
 from solvers.joint.explaining.explanation import Alternative
 from solvers.joint.explaining.relieve import solved_reliefs
@@ -41,6 +42,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
         return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
 
-    gpus = explain_gpus(problem, plan, prices, most=MOST_KINDS, alternatives=alternatives)
-    reliefs = solved_reliefs(problem, plan, prices, base, is_over=over(1.0))
+    company = Company(problem)
+    gpus = explain_gpus(company, plan, prices, most=MOST_KINDS, alternatives=alternatives)
+    reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
     return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])
