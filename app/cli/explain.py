@@ -90,15 +90,16 @@ def _of_files(problem_file: Path, plan_file: Path | None, policy: str, time_limi
     from app.cli.plan import solve
     from app.control.explain import explain as explain_plan
     from app.control.findings import Inquiry
-    from app.control.inquire import find_out, warm_up
+    from app.control.inquire import find_out
     from solvers.check import violations
     from solvers.outcome import Budget
+    from solvers.policies.warm_up import warm_up
     from solvers.state import Demand
 
     question = read_problem(problem_file)
     budget = Budget(seconds=time_limit, work=time_limit)
     plan, report = solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
-    warm_up()
+    warm_up("joint")
     told = explain_plan(
         plan,
         report,

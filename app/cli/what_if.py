@@ -158,7 +158,7 @@ def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: st
     async def make_plan(of: "Problem", seconds: float) -> "tuple[Plan, PlanReport]":
         return run(of, policy, Budget(seconds=seconds, work=seconds))
 
-    warm_up()
+    warm_up(policy)
     is_free = policy in FREE_TO_MOVE
     today, *planned = asyncio.run(
         ask(make_plan, problem, asked, suggest=suggest, seconds=time_limit, is_free_to_move=is_free)

@@ -10,19 +10,11 @@ from solvers.joint.explaining.explain import explain_gpus
 from solvers.joint.explaining.explanation import Alternative
 from solvers.joint.explaining.relieve import solved_reliefs
 from solvers.joint.prices import relax
-from solvers.outcome import Budget
-from solvers.plan import GpuPlan, Plan
-from solvers.policies.warm_up import tiny_problem
+from solvers.plan import GpuPlan
 
 MOST_ALTERNATIVES = 4
-_COMPILING_S = 600.0
 _FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
 """Of the budget: by when the relaxation, and then the alternatives, are to be found."""
-
-
-def warm_up() -> None:
-    """Load and compile what an inquiry needs, which takes half a minute once per installation."""
-    find_out(Inquiry(problem=tiny_problem(), plan=Plan(policy="none"), budget=Budget(seconds=_COMPILING_S)))
 
 
 def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:
