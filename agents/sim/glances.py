@@ -61,8 +61,8 @@ class Glances:
     def _since(self, gpu: SimGpu) -> Iterator[tuple[_Key, Floats]]:
         marks, carried = self._marks.get(gpu.index, {}), self._carried.get(gpu.index, {})
         for key, counter in self._counters(gpu):
-            mark = marks.get(key)
-            is_same = mark is not None and bool((counter >= mark).all())  # else another replica has its id now
+            mark = marks.get(key, np.zeros(len(counter)))
+            is_same = bool((counter >= mark).all())  # else another replica has its id now
             yield key, counter - (mark if is_same else 0.0) + carried.get(key, 0.0)
 
     def _counters(self, gpu: SimGpu) -> Iterator[tuple[_Key, Floats]]:
