@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from solvers.governors import GOVERNORS
 from solvers.outcome import LEAST_MOVES, TICK
 
 API_VERSION = "plimsoll/v1"
@@ -259,6 +260,19 @@ class PolicySpec(Strict):
         description="Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served "
         "at once",
     )
+    governor: str | None = Field(
+        default=None,
+        max_length=63,
+        description="Who turns clocks and batches on the nodes within the plan, second by second: "
+        f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
+    )
+
+    @field_validator("governor")
+    @classmethod
+    def _known_governor(cls, governor: str | None) -> str | None:
+        if governor is not None and governor not in GOVERNORS:
+            raise ValueError(f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}")
+        return governor
 
 
 class ProjectSpec(Strict):

@@ -92,6 +92,8 @@ class BoundPlan:
     policy: str
     gpus: tuple[BoundGpu, ...] = ()
     unserved: tuple[Unserved, ...] = ()
+    governor: str | None = None
+    """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,14 @@
 
 from collections import defaultdict
 
-from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route
+from solvers.governors import GOVERNORS
 from solvers.plan import BoundGpu, BoundPlan, planned_rates_rps
-from solvers.state import ClusterState
+from solvers.state import ClusterState, GpuType
+
+NET = 1.1
+"""The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
+breach between two of its steps must stay small."""
 
 
 def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
@@ -13,6 +18,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan.
     """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
+    types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
     for gpu in bound.gpus:
         if gpu.id in index_of:
@@ -22,14 +28,28 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         NodeCommand(
             node=node.id,
             generation=bound.generation,
-            gpus=tuple(sorted((_gpu(gpu, index_of[gpu.id]) for gpu in by_node[node.id]), key=lambda gpu: gpu.index)),
+            gpus=tuple(
+                _gpu(gpu, index_of[gpu.id], _governor(bound.governor, gpu, types[gpu.gpu_type]))
+                for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
+            ),
             routes=routes,
         )
         for node in sorted(state.nodes, key=lambda node: node.id)
     )
 
 
-def _gpu(gpu: BoundGpu, index: int) -> GpuCommand:
+def _governor(name: str | None, gpu: BoundGpu, gpu_type: GpuType) -> GovernorCommand | None:
+    """The governor of a GPU: any of its type's clocks, batches up to the plan's, power up to the plan's cap."""
+    if name is None:
+        return None
+    return GovernorCommand(
+        name=name,
+        clocks_mhz=gpu_type.clocks_mhz,
+        power_limit_w=gpu.power_cap_w * (NET if GOVERNORS[name].holds_power else 1.0),
+    )
+
+
+def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuCommand:
     return GpuCommand(
         index=index,
         gpu_type=gpu.gpu_type,
@@ -47,6 +67,7 @@ def _gpu(gpu: BoundGpu, index: int) -> GpuCommand:
             )
             for replica in gpu.replicas
         ),
+        governor=governor,
     )
 
 

@@ -70,10 +70,13 @@ class LearnOutcome:
 
 
 async def learn_once(learner: Learner) -> LearnOutcome:
-    """Read the periods that are over, and keep what they say."""
+    """Read the periods that are over, and keep what they say.
+
+    Under a governor nothing is learned: clocks and batches are then not those that the plan's points state times for.
+    """
     snapshot = await learner.store.load_snapshot(learner.clock.now())
     steady_since = _note_settled(learner, snapshot)
-    if not snapshot.settings.learning or snapshot.target is None:
+    if not snapshot.settings.learning or snapshot.target is None or snapshot.target.governor is not None:
         return LearnOutcome()
     known = {row.group: row for row in await learner.store.load_fit_health()}
     since_s, until_s = _stretch(learner, snapshot.at.timestamp(), known.values())

@@ -70,7 +70,15 @@ async def decide(
         )
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
-    return await judge(problem, state, answer, target=target, memory=memory, promises_may_break=promises_may_break)
+    return await judge(
+        problem,
+        state,
+        answer,
+        governor=settings.governor,
+        target=target,
+        memory=memory,
+        promises_may_break=promises_may_break,
+    )
 
 
 async def judge(
@@ -78,6 +86,7 @@ async def judge(
     state: ClusterState,
     answer: PlanAnswer,
     *,
+    governor: str | None,
     target: BoundPlan | None,
     memory: Json,
     promises_may_break: bool,
@@ -95,7 +104,8 @@ async def judge(
             memory=memory,
             reason=f"the checker refused it: {fatal[0].rule} at {fatal[0].where}: {fatal[0].detail}",
         )
-    return await asyncio.to_thread(_bound, answer, problem, state, target, broken)
+    decision = await asyncio.to_thread(_bound, answer, problem, state, target, governor)
+    return replace(decision, violations=broken)
 
 
 def _bound(
@@ -103,17 +113,17 @@ def _bound(
     problem: Problem,
     state: ClusterState,
     target: BoundPlan | None,
-    broken: tuple[Violation, ...],
+    governor: str | None,
 ) -> Decision:
     generation = 1 if target is None else target.generation + 1
     result = bind(problem, answer.plan, state.gpus, state.nodes, running=target, generation=generation)
+    bound = replace(result.plan, governor=governor)
     decision = Decision(
         state="proposed",
         plan=answer.plan,
         report=answer.report,
-        bound=result.plan,
+        bound=bound,
         steps=result.steps,
-        violations=broken,
         memory=answer.memory,
     )
     if result.unplaced:
@@ -125,7 +135,7 @@ def _bound(
             is_without_place=True,
             reason=f"no free GPU for {missing} of the plan",
         )
-    if target is not None and same_state(result.plan, target):
+    if target is not None and same_state(bound, target):
         return replace(decision, state="kept", bound=None, reason="nothing would change")
     return decision
 
@@ -161,12 +171,13 @@ def _known(problem: Problem, plan: Plan) -> Plan:
 
 
 def same_state(new: BoundPlan, old: BoundPlan) -> bool:
-    """Whether both plans want the same replicas with the same settings, and nearly the same weights and rates.
+    """Whether both plans want the same replicas, settings and governor, and nearly the same weights and rates.
 
     How much of a short service's rate stays unserved moves with the demand and alone pushes nothing.
     """
     return (
         _shape(new) == _shape(old)
+        and new.governor == old.governor
         and _shortages(new) == _shortages(old)
         and _close(_weights(new), _weights(old), WEIGHT_TOLERANCE)
         and _close(planned_rates_rps(new), planned_rates_rps(old), RATE_TOLERANCE)

@@ -95,7 +95,15 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, question
         today, *planned = await _ask(solver, changed, changes, problem, questions)
         found = await asyncio.to_thread(answers, today, planned)
         answer = PlanAnswer(plan=today.plan, report=today.report, memory=None)
-        decision = await judge(problem, state, answer, target=changed.target, memory=None, promises_may_break=False)
+        decision = await judge(
+            problem,
+            state,
+            answer,
+            governor=changed.settings.governor,
+            target=changed.target,
+            memory=None,
+            promises_may_break=False,
+        )
     before = Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
     return Preview(
         decision=decision,

@@ -67,6 +67,8 @@ def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
     for service in sorted(reshaped):
         counts = [f"{count:+d} on {kind}" for (name, kind), count in sorted(moves.items()) if name == service and count]
         phrases.append(f"{service}: {', '.join(counts) if counts else 'other SM percent, batch or clock'}")
+    if (before.governor if before else None) != after.governor:
+        phrases.append(f"governor {after.governor or 'none'}")
     if not phrases and before is None:
         return "no replicas: no service asks for one"
     return "; ".join(phrases) or "only routing weights change"

@@ -56,6 +56,8 @@ class PolicySettings:
     """Replicas that one plan may start to save cost, as a fraction of those that run; a few always, 1 = any number."""
     min_dwell_s: float = TICK.stability.min_dwell_s
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
+    governor: str | None = None
+    """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = nobody."""
 
     @property
     def stability(self) -> Stability:

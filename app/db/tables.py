@@ -187,6 +187,7 @@ policy = Table(
     _must("hysteresis", Double),
     _must("move_budget", Double),
     _must("min_dwell_s", Double),
+    Column("governor", Text),
     _must("created_at", TIME),
     _must("created_by", Text),
 )

@@ -69,6 +69,12 @@ def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
     assert "hetsev" in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()["detail"]
 
 
+def test_an_unknown_governor_is_answered_with_those_that_exist(api: Api) -> None:
+    wrong_governor = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"governor": "magic"}}
+    (refused,) = api.call("PUT", "policies/default", wrong_governor, If_Match="*").json()["errors"]
+    assert refused["pointer"] == "/spec/governor" and "batch_dvfs, clipper_latency" in refused["detail"]
+
+
 def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_accepted(api: Api) -> None:
     refused = api.call("PUT", "services/hasty", service("hasty", latency_ms=3.0))
     assert refused.status_code == 422

@@ -199,6 +199,18 @@ def test_a_paused_loop_decides_nothing_until_it_is_resumed(api: Api) -> None:
     assert kinds == ["PolicyResumed", "PolicyPaused"]
 
 
+def test_a_policys_governor_reaches_the_nodes_with_the_next_target_and_leaves_them_again(api: Api) -> None:
+    for sequence, governor in ((2, "batch_dvfs"), (3, None)):
+        policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"governor": governor}}
+        api.put("policies/default", policy)
+        assert api.get("policies/default")["spec"]["governor"] == governor
+        assert api.tick().state == "target"
+        gpus = api.sync("n1", sequence=sequence).json()["command"]["gpus"]
+        assert {gpu.get("governor", {}).get("name") for gpu in gpus} == {governor}
+    (newest, *_) = api.get("events?kind=PlanPushed")["items"]
+    assert newest["reason"] == "governor none"
+
+
 def test_policy_versions_are_kept(api: Api) -> None:
     for period_s in (3.0, 4.0):
         spec = {"period_s": period_s}

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from agents.protocol import Route
+import pytest
+
+from agents.protocol import GovernorCommand, Route
 from app.control.deliver import make_commands
 from tests.app.control.fleets import a_service
 from tests.app.control.snapshots import a_bound_plan, a_replica, a_state
@@ -49,3 +51,21 @@ def test_a_gpu_that_left_the_fleet_is_told_to_nobody() -> None:
     state = a_state()
     commands = make_commands(PLAN, replace(state, gpus=state.gpus[:1]))
     assert [len(command.gpus) for command in commands] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "power_limit_w"),
+    [("batch_dvfs", 1.1 * 250.0), ("clipper_latency", 250.0)],
+    ids=["the governor holds the cap, the board 10 % more", "nobody but the board holds the cap"],
+)
+def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(name: str, power_limit_w: float) -> None:
+    state = a_state()
+    types = tuple(replace(gpu_type, clocks_mhz=(500.0, 1000.0)) for gpu_type in state.gpu_types)
+    commands = make_commands(replace(PLAN, governor=name), replace(state, gpu_types=types))
+    governors = [gpu.governor for command in commands for gpu in command.gpus]
+    expected = GovernorCommand(name=name, clocks_mhz=(500.0, 1000.0), power_limit_w=power_limit_w)
+    assert governors == [expected, expected]
+
+
+def test_nobody_governs_unless_the_plan_says_so() -> None:
+    assert {gpu.governor for command in make_commands(PLAN, a_state()) for gpu in command.gpus} == {None}

@@ -200,6 +200,13 @@ def test_nothing_is_learned_where_the_operator_does_not_want_it() -> None:
     assert learned.planned_ms == (10.0, 5.0)
 
 
+def test_nothing_is_learned_under_a_governor_whose_clocks_and_batches_are_not_the_plans() -> None:
+    scene = Scene()
+    scene.push(replace(a_bound_plan([a_replica("r1")], generation=2), governor="dfs"))
+    scene.play(60.0, factor=1.3)
+    assert all(outcome == LearnOutcome() for outcome in scene.outcomes)
+
+
 def test_a_drift_is_told_when_it_begins_and_when_it_is_over() -> None:
     scene = Scene()
     scene.play(100.0)

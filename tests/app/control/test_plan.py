@@ -23,14 +23,20 @@ def problem_for(target: BoundPlan | None, *, rate_rps: float = 20.0) -> Problem:
     return make_problem(STATE, (POINTS,), demands, SETTINGS, target=target)
 
 
-def decision(solver: Solver, *, target: BoundPlan | None = None, promises_may_break: bool = False) -> Decision:
+def decision(
+    solver: Solver,
+    *,
+    target: BoundPlan | None = None,
+    promises_may_break: bool = False,
+    governor: str | None = None,
+) -> Decision:
     return run(
         decide(
             solver,
             problem_for(target),
             STATE,
             Observed(at_s=0.0),
-            settings=replace(SETTINGS, policy="any", solve_seconds=3.0, solve_work=2.0, seed=9),
+            settings=replace(SETTINGS, policy="any", solve_seconds=3.0, solve_work=2.0, seed=9, governor=governor),
             target=target,
             memory={"old": 1},
             promises_may_break=promises_may_break,
@@ -102,6 +108,14 @@ def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
     assert (made.state, made.bound, made.memory) == ("kept", None, {"calls": 1})
 
 
+def test_a_governor_that_is_wanted_now_makes_a_new_target_of_the_same_replicas() -> None:
+    target = decision(Answering()).bound
+    assert target is not None
+    made = decision(Answering(), target=target, governor="dfs")
+    assert (made.state, made.bound) == ("proposed", replace(target, generation=2, parent=1, governor="dfs"))
+    assert decision(Answering(), target=made.bound, governor="dfs").state == "kept"
+
+
 @pytest.mark.parametrize(
     ("other", "same"),
     [
@@ -116,6 +130,7 @@ def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
         (a_bound_plan([a_replica("a"), a_replica("b")]), False),
         (a_bound_plan([a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]), False),
         (a_bound_plan([a_replica("a")]), False),
+        (replace(RUNNING, governor="dfs"), False),
     ],
 )
 def test_plans_are_the_same_when_replicas_settings_weights_and_rates_are(other: BoundPlan, same: bool) -> None:

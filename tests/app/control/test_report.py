@@ -1,5 +1,7 @@
 """The audit's words."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.control.report import describe_change, held_event, pushed_event, refused_event, silence_events
@@ -29,6 +31,8 @@ BEFORE = a_bound_plan([a_replica("a")], [a_replica("b", service="photo")])
             a_bound_plan([a_replica("a", rate_rps=1.0)], [a_replica("b", service="photo")]),
             "only routing weights change",
         ),
+        (BEFORE, replace(BEFORE, governor="dfs"), "governor dfs"),
+        (replace(BEFORE, governor="dfs"), BEFORE, "governor none"),
     ],
 )
 def test_a_push_says_what_changes_per_service(before: BoundPlan | None, after: BoundPlan, words: str) -> None:
