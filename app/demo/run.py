@@ -280,7 +280,7 @@ async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
         if clock.now_s() >= next_tick_s:
             await baseline.tick()
             next_tick_s += period_s
-        await clock.sleep(agent_period_s)
+        await baseline.pass_time(agent_period_s)
 
 
 def free_port(settings: Settings) -> int:

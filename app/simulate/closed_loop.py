@@ -48,7 +48,10 @@ class ClusterPlan:
 
 
 class ClosedLoop:
-    """The cluster; call `step` once per agent period and `tick` once per control period."""
+    """The cluster; call `step` once per agent period and `tick` once per control period, with `pass_time` between.
+
+    Time may also pass on the clock alone; governors then act only when `step` is called.
+    """
 
     def __init__(
         self, plan: ClusterPlan, *, world: World, clock: Clock, solver: Solver, promises_may_break: bool = False
@@ -61,8 +64,22 @@ class ClosedLoop:
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let so much time pass; every agent governs whenever one of its governors is due, as its own loop would."""
+        until_s = self.clock.now_s() + seconds
+        while (now_s := self.clock.now_s()) < until_s:
+            due_s = min((agent.next_govern_s for agent in self.agents), default=until_s)
+            await self.clock.sleep(min(max(due_s, now_s), until_s) - now_s)
+            await self._govern()
+
+    async def _govern(self) -> None:
+        for agent in self.agents:
+            if agent.next_govern_s <= self.clock.now_s():
+                await agent.govern()
+
     async def step(self) -> None:
-        """Every agent enforces, observes and syncs once."""
+        """Every agent governs where that is due, enforces, observes and syncs once."""
+        await self._govern()
         for agent in self.agents:
             await agent.step()
 

@@ -56,7 +56,7 @@ class Scene:
 
     async def _play(self, periods: int) -> None:
         for _ in range(periods):
-            self.clock.advance(PERIOD_S)
+            await self.closed.pass_time(PERIOD_S)
             await self.closed.step()
             self.outcomes.append(await self.closed.tick())
             self.counts.append({totals.service: totals for totals in self.closed.cluster.totals()})
