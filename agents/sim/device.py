@@ -47,8 +47,7 @@ class SimulatedDevice:
         self._node.drain(replica_id, self._cluster.advance())
 
     async def stop_replica(self, replica_id: str) -> None:
-        self._cluster.advance()
-        self._node.stop(replica_id)
+        self._node.stop(replica_id, self._cluster.advance())
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         self._cluster.advance()
@@ -63,11 +62,11 @@ class SimulatedDevice:
         self._node.limit_power(gpu_index, limit_w)
 
     async def close(self) -> None:
-        self._cluster.advance()
+        now_s = self._cluster.advance()
         self._node.routes = ()
         for gpu in self._node.gpus:
             for replica_id in tuple(gpu.replicas):
-                self._node.stop(replica_id)
+                self._node.stop(replica_id, now_s)
             gpu.clock_mhz = gpu.power_limit_w = None
 
     def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from agents.sim.engine import Floats, Pace
+from agents.sim.engine import Pace
+from agents.sim.tally import Floats
 from agents.sim.truth import Placed
 
 CLOCK_STEP_MHZ = 15.0
