@@ -12,6 +12,12 @@ PlimsollError
 HTTP codes are given only in `app.api.errors`; `solvers.errors.InvalidInput` is answered like InvalidRequest.
 """
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
+_MOST_NAMES = 30
+"""In a message: of thousands nobody reads all."""
+
 
 class PlimsollError(Exception):
     """Base of every error that the control plane raises on purpose; its text is meant for the user."""
@@ -48,3 +54,14 @@ class Forbidden(PlimsollError):
 
 class Unavailable(PlimsollError):
     """A part that is needed is away for now."""
+
+
+def no_such(what: str, name: str, known: Collection[str]) -> str:
+    """`no GPU type is called 'a10'; did you mean A10G? There are A10G, T4`."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    guess = f"did you mean {by_lower[close[0]]}? T" if close else "t"
+    names = list(known)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    there = f"here are {', '.join(names[:_MOST_NAMES])}{more}" if names else "here is none yet"
+    return f"no {what} is called {name!r}; {guess}{there}"

@@ -79,11 +79,11 @@ def changes(threads: int, *, is_quick: bool) -> Rows:
 
 def _rows(case: str, what: str, changed: Sequence[_Change], goals: Mapping[str, _Goal]) -> Rows:
     """One row per goal: the worst of all changes, and the median."""
-    is_sound = all(change.is_sound for change in changed)
+    fault = None if all(change.is_sound for change in changed) else "broken"
     for figure, goal in goals.items():
         values = [getattr(change, figure) for change in changed]
         yield {
-            **judged(case, f"{what}: {figure}", max(values), goal, is_sound=is_sound),
+            **judged(case, f"{what}: {figure}", max(values), goal, fault=fault),
             "median": statistics.median(values),
             "plans": len(values),
         }

@@ -1,10 +1,12 @@
 """Parts of `bench.plan`: what plans from nothing cost, how soon, and how near the bound."""
 
 import time
+from collections.abc import Mapping
 from functools import cache
 
 from bench.melange_problems import instances, melange_optimum, melange_problem
 from bench.plan_runs import Known, Rows, Run, judged, known_problems, load, relax, run
+from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
 from bench.v100_problems import SERVICES, with_services
 from solvers.outcome import Budget
@@ -15,38 +17,31 @@ from solvers.state import Observed
 V100_USD_PER_HOUR = 3.06
 _FIRST_SHARE = 0.1
 """Of a budget: within it there is a first plan."""
+_QUICK_S = 5.0
+"""Plans with a longer limit are left out of a quick run."""
 _LP_LIMIT_S = 25.0
-_BOUND_LIMIT_S = 8.0
-_BOUND_AIM_S = 5.0
 
 
 def costs(threads: int, *, is_quick: bool) -> Rows:
-    """Shared synthetic problems: cost within time, and the bound against the known one."""
+    """Shared synthetic problems: cost within time."""
     for known in _synthetic(is_quick=is_quick):
-        for limit_s, must, aim in _cost_goals(known):
-            if is_quick and limit_s > 5.0:
-                continue
+        for limit_s, must, aim in _cost_goals(known, is_quick=is_quick):
             made = _shared_run(known.name, limit_s, threads)
             yield {
-                **judged(known.name, "USD/h", made.cost, (must, aim), is_sound=made.is_sound),
-                "best_known": known.best,
-                "known_bound": known.bound,
-                **made.figures(),
+                **judged(_case(known), f"USD/h in {limit_s:g} s", made.cost, (must, aim), fault=made.fault(known)),
+                **made.figures(known),
             }
 
 
 def first_plans(threads: int, *, is_quick: bool) -> Rows:
     """A tenth of the budget must do for a plan that serves everything; the cost is for information."""
     for known in _synthetic(is_quick=is_quick):
-        limit_s = _FIRST_SHARE * max(limit_s for limit_s, _, _ in _cost_goals(known))
+        limit_s = _FIRST_SHARE * max(limit_s for limit_s, _, _ in _cost_goals(known, is_quick=False))
         made = _shared_run(known.name, limit_s, threads)
-        latest_s = max(1.1 * limit_s, limit_s + 0.05)
         yield {
-            **judged(known.name, "first plan, s", made.seconds, (latest_s, limit_s), is_sound=made.is_sound),
+            **judged(_case(known), "first plan, s", made.seconds, (made.latest_s, limit_s), fault=made.fault(known)),
             "cost": made.cost,
-            "best_known": known.best,
-            "limit_s": limit_s,
-            "found_s": made.found_s,
+            **made.figures(known),
         }
 
 
@@ -59,44 +54,58 @@ def proofs(threads: int, *, is_quick: bool) -> Rows:
         made = _shared_run(known.name, limit_s / 6.0, threads)
         if made.status != "optimal":
             made = _shared_run(known.name, limit_s, threads)
-        is_proven = made.status == "optimal"
+        seconds = made.seconds if made.status == "optimal" else None
         yield {
-            **judged(known.name, "proven optimum, s", made.seconds if is_proven else None, (None, limit_s)),
+            **judged(_case(known), "proven optimum, s", seconds, (None, limit_s), fault=made.fault(known)),
             "cost": made.cost,
-            "best_known": known.best,
-            "known_bound": known.bound,
-            **made.figures(),
+            **made.figures(known),
         }
 
 
 def bounds(threads: int, *, is_quick: bool) -> Rows:
-    """1000 × 100: how far the bound is below the relaxation's optimum after 8 and after 5 seconds.
+    """Proven bounds, re-proved: against the known ones, and at 1000 × 100 against the relaxation's optimum."""
+    for known in _synthetic(is_quick=is_quick):
+        limit_s = max(limit_s for limit_s, _, _ in _cost_goals(known, is_quick=is_quick))
+        yield _bound_row(_case(known), known, _shared_run(known.name, limit_s, threads))
+        if "1000x100" in known.name:
+            yield from _below_lp(known, threads)
+
+
+def _bound_row(case: str, known: Known, made: Run) -> Figures:
+    below = 100.0 * (known.bound / made.bound - 1.0) if made.bound > 0.0 else None
+    return {
+        **judged(case, f"% below known, {made.limit_s:g} s", below, (None, 0.0), fault=made.fault(known)),
+        **made.figures(known),
+    }
+
+
+def _below_lp(known: Known, threads: int) -> Rows:
+    """How far the bound is below the relaxation's optimum after so many seconds.
 
     The optimum is that of a longer run; where that run did not end either, its lowest objective is above the optimum,
     and the distance is overstated.
     """
-    for known in _synthetic(is_quick=is_quick):
-        if "1000x100" not in known.name or is_quick:
-            continue
-        problem = load(known.name)
-        longest = relax(problem, _LP_LIMIT_S, threads)
-        for limit_s, must, aim in ((_BOUND_LIMIT_S, 0.5, None), (_BOUND_AIM_S, None, 0.1)):
-            found = relax(problem, limit_s, threads)
-            below = 100.0 * (longest.objective / found.bound - 1.0)
-            yield {
-                **judged(known.name, f"% below LP in {limit_s:g} s", below, (must, aim)),
-                "bound": found.bound,
-                "known_bound": known.bound,
-                "lp": longest.objective,
-                "lp_bound": longest.bound,
-                "lp_is_exact": longest.is_exact,
-                "lp_seconds": longest.seconds,
-                "seconds": found.seconds,
-            }
+    problem = load(known.name)
+    longest = relax(problem, _LP_LIMIT_S, threads)
+    for limit_s, must, aim in ((8.0, 0.5, None), (5.0, None, 0.1)):
+        found = relax(problem, limit_s, threads)
+        below = 100.0 * (longest.objective / found.bound - 1.0) if found.bound > 0.0 else None
+        fault = "bound" if max(found.bound, longest.bound) > known.best else None
+        yield {
+            **judged(_case(known), f"% below LP, {limit_s:g} s", below, (must, aim), fault=fault),
+            "bound": found.bound,
+            "known_bound": known.bound,
+            "best_known": known.best,
+            "lp": longest.objective,
+            "lp_bound": longest.bound,
+            "lp_is_exact": longest.is_exact,
+            "lp_seconds": longest.seconds,
+            "seconds": found.seconds,
+        }
 
 
 def against_greedy(threads: int, *, is_quick: bool) -> Rows:
-    """How much cheaper than HetSev's greedy and worst fit (policy `hetsev_greedy`), of the same Problem."""
+    """Our cost as a share of that of HetSev's greedy and worst fit (policy `hetsev_greedy`), of the same Problem."""
     for known in _synthetic(is_quick=is_quick):
         if "100" not in known.name or (is_quick and "1000" in known.name):
             continue
@@ -104,16 +113,13 @@ def against_greedy(threads: int, *, is_quick: bool) -> Rows:
         made = _shared_run(known.name, 15.0 if "1000" in known.name else 5.0, threads)
         began_s = time.perf_counter()
         plan, report, _ = policy("hetsev_greedy").make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
-        seconds = time.perf_counter() - began_s
-        # Less is better: our share of its cost.
         share = 100.0 * made.cost / report.cost_usd_per_hour
         yield {
-            **judged(known.name, "cost, % of greedy's", share, (75.0, 70.0), is_sound=made.is_sound),
-            "cheaper_percent": 100.0 - share,
+            **judged(_case(known), "cost, % of greedy's", share, (75.0, 70.0), fault=made.fault(known)),
             "cost": made.cost,
             "greedy_cost": report.cost_usd_per_hour,
             "greedy_unserved": len(plan.unserved),
-            "greedy_seconds": seconds,
+            "greedy_seconds": time.perf_counter() - began_s,
         }
 
 
@@ -129,9 +135,9 @@ def generated(threads: int, *, is_quick: bool) -> Rows:
         if is_quick and gpus != 100:
             continue
         made = run(synthetic_problem(gpus, services, seed), limit_s, threads)
-        name = f"generated_{gpus}x{services}_s{seed}"
+        figure = f"% over bound, {limit_s:g} s"
         yield {
-            **judged(name, "% over own bound", made.gap_percent, (must, aim), is_sound=made.is_sound),
+            **judged(f"new_{gpus}x{services}_s{seed}", figure, made.gap_percent, (must, aim), fault=made.fault()),
             "cost": made.cost,
             **made.figures(),
         }
@@ -152,25 +158,22 @@ _V100_LIMIT_S = 15.0
 
 
 def v100(threads: int, *, is_quick: bool) -> Rows:
-    """Measured V100s: whole GPUs under both rules."""
-    known = known_problems()
-    for (rule, count), (must, aim) in _V100_GPUS.items():
+    """Measured V100s: whole GPUs under both rules, and their proven bounds."""
+    for (rule, count), goal in _V100_GPUS.items():
         problem = _v100_problem(rule, count)
         if problem is None or (is_quick and count > 50):
             continue
         made = run(problem, _V100_LIMIT_S, threads)
-        name = f"v100_3models_n{count}_{rule}"
-        least = known[name].bound / V100_USD_PER_HOUR if name in known else None
+        known = known_problems().get(f"v100_3models_n{count}_{rule}")
+        case = f"v100_n{count}_{rule}"
         yield {
-            **judged(name, "GPUs", made.gpus, (must, aim), is_sound=made.is_sound),
-            "known_bound_gpus": least,
+            **judged(case, f"GPUs in {_V100_LIMIT_S:g} s", made.gpus, goal, fault=made.fault(known)),
+            "cost": made.cost,
             "bound_gpus": made.bound / V100_USD_PER_HOUR,
-            "status": made.status,
-            "limit_s": made.limit_s,
-            "seconds": made.seconds,
-            "found_s": made.found_s,
-            "sound": made.is_sound,
+            **made.figures(known),
         }
+        if known is not None:
+            yield _bound_row(case, known, made)
 
 
 def _v100_problem(rule: str, count: int) -> Problem | None:
@@ -184,43 +187,52 @@ def _v100_problem(rule: str, count: int) -> Problem | None:
 
 
 def melange(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  it takes seconds
-    """Mélange's instances: cost against its own proven optimum, in a second."""
+    """Mélange's instances: cost against its own proven optimum, in a second and in a tenth of one."""
     for instance in instances():
         problem = melange_problem(instance)
         began_s = time.perf_counter()
         optimum = melange_optimum(instance)
         optimum_s = time.perf_counter() - began_s
-        made = run(problem, 1.0, threads)
-        yield {
-            **judged(instance.name, "USD/h", made.cost, (optimum, None), is_sound=made.is_sound),
-            "split_anywhere": melange_optimum(instance, is_cut=False),
-            "optimum_s": optimum_s,
-            **made.figures(),
-        }
-        yield judged(instance.name, "time of the plan, s", made.found_s, (1.0, 0.1), is_sound=made.is_sound)
+        split_anywhere = melange_optimum(instance, is_cut=False)
+        for limit_s, goal in ((1.0, (optimum, None)), (0.1, (None, optimum))):
+            made = run(problem, limit_s, threads)
+            yield {
+                **judged(instance.name, f"USD/h in {limit_s:g} s", made.cost, goal, fault=made.fault()),
+                "melange_s": optimum_s,
+                "split_anywhere": split_anywhere,
+                **made.figures(),
+            }
 
 
 def _synthetic(*, is_quick: bool) -> list[Known]:
+    """Those of a size that something is demanded of."""
     return [
         known
         for name, known in known_problems().items()
-        if name.startswith("synthetic") and (not is_quick or name.endswith("_s1"))
+        if _cost_goals(known, is_quick=False) and (not is_quick or name.endswith("_s1"))
     ]
 
 
-def _cost_goals(known: Known) -> list[tuple[float, float | None, float | None]]:
+def _case(known: Known) -> str:
+    return known.name.removeprefix("synthetic_")
+
+
+def _cost_goals(known: Known, *, is_quick: bool) -> list[tuple[float, float | None, float | None]]:
     """Seconds, and the cost that must be reached or is aimed at within them."""
-    if "1000x100" in known.name:
-        factors = ((1.0, None, 1.025), (2.0, 1.04, None), (10.0, None, 1.01), (15.0, 1.025, None))
-        return [(limit_s, must and must * known.bound, aim and aim * known.bound) for limit_s, must, aim in factors]
-    if "100x30" in known.name:
-        return [(5.0, 1.02 * known.best, known.best)]
     enough = 1.001 * known.best
-    return (
-        [(1.0, None, enough), (5.0, enough, None)]
-        if "4x8" in known.name
-        else [(3.0, None, enough), (10.0, enough, None)]
-    )
+    goals: Mapping[str, list[tuple[float, float | None, float | None]]] = {
+        "4x8": [(1.0, None, enough), (5.0, enough, None)],
+        "16x12": [(3.0, None, enough), (10.0, enough, None)],
+        "100x30": [(5.0, 1.02 * known.best, known.best)],
+        "1000x100": [
+            (1.0, None, 1.025 * known.bound),
+            (2.0, 1.04 * known.bound, None),
+            (10.0, None, 1.01 * known.bound),
+            (15.0, 1.025 * known.bound, None),
+        ],
+    }
+    size = _case(known).partition("_")[0]
+    return [goal for goal in goals.get(size, ()) if not is_quick or goal[0] <= _QUICK_S]
 
 
 @cache

@@ -19,7 +19,7 @@ from solvers.problem_json import problem_from_json
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "problems"
 _ROUNDING = 1e-4
-"""USD per hour: known costs are written with four decimals."""
+"""Known costs are written with four decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,24 @@ class Known:
 
 
 def known_problems() -> dict[str, Known]:
-    """By name, what the shared problems' README says; none without the folder."""
-    if not FOLDER.is_dir():
-        return {}
-    table = (FOLDER / "README.md").read_text(encoding="utf-8")
+    """By name, what the shared problems' README says of those that are there; none without the folder."""
+    readme = FOLDER / "README.md"
+    table = readme.read_text(encoding="utf-8") if readme.is_file() else ""
     found = re.findall(r"^\| (\w+) \| \d+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
-    return {name: Known(name=name, bound=float(bound), best=float(best)) for name, bound, best in found}
+    return {
+        name: Known(name=name, bound=float(bound), best=float(best))
+        for name, bound, best in found
+        if _path(name).is_file()
+    }
 
 
 def load(name: str) -> Problem:
     """A shared problem. Raises FileNotFoundError."""
-    return problem_from_json(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+    return problem_from_json(gzip.decompress(_path(name).read_bytes()))
+
+
+def _path(name: str) -> Path:
+    return FOLDER / f"{name}.json.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,30 +69,37 @@ class Run:
     """No rule is broken, and everything is served."""
 
     @property
-    def is_in_time(self) -> bool:
-        """Within 10 % or 50 ms of the limit."""
-        return self.seconds <= max(1.1 * self.limit_s, self.limit_s + 0.05)
+    def latest_s(self) -> float:
+        """10 % or 50 ms more than the limit: what counts as kept."""
+        return max(1.1 * self.limit_s, self.limit_s + 0.05)
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the plan may count at all."""
-        return self.is_valid and self.is_in_time
+    def fault(self, known: Known | None = None) -> str | None:
+        """Why the plan counts for nothing; None where it counts.
+
+        `broken`: a rule is, or something is unserved. `bound`: plan and bound, ours or the known ones, contradict each
+        other. `late`: it took too long.
+        """
+        if not self.is_valid:
+            return "broken"
+        if known is not None and max(self.bound, known.bound) > min(self.cost, known.best) + _ROUNDING:
+            return "bound"
+        return None if self.seconds <= self.latest_s else "late"
 
     @property
     def gap_percent(self) -> float | None:
         """Of the cost over the run's own bound."""
         return 100.0 * (self.cost / self.bound - 1.0) if self.bound > 0.0 else None
 
-    def figures(self) -> Figures:
+    def figures(self, known: Known | None = None) -> Figures:
         """What stands in the table beside the figure that has a goal."""
         return {
             "bound": self.bound,
-            "gap_percent": self.gap_percent,
+            **({} if known is None else {"known_bound": known.bound, "best_known": known.best}),
             "status": self.status,
-            "limit_s": self.limit_s,
-            "seconds": self.seconds,
             "found_s": self.found_s,
-            "sound": self.is_sound,
+            "seconds": self.seconds,
+            "limit_s": self.limit_s,
+            "gap_percent": self.gap_percent,
         }
 
 
@@ -133,21 +147,21 @@ def relax(problem: Problem, limit_s: float, threads: int) -> Relaxed:
     )
 
 
-def judge(value: float | None, must: float | None, aim: float | None, *, is_sound: bool = True) -> str:
-    """`aim`, `must` or `no`, where less is better; `-` where nothing is demanded."""
+def judge(value: float | None, must: float | None, aim: float | None, *, fault: str | None = None) -> str:
+    """`aim`, `must`, `no`, or `short` of the aim where nothing must be; `-` without either. Less is better."""
     if must is None and aim is None:
-        return "-" if is_sound else "no"
-    if value is None or not is_sound:
+        return "-" if fault is None else "no"
+    if value is None or fault is not None:
         return "no"
     if aim is not None and value <= aim + _ROUNDING:
         return "aim"
     if must is None:
-        return "short of aim"
+        return "short"
     return "must" if value <= must + _ROUNDING else "no"
 
 
 def judged(
-    case: str, figure: str, value: float | None, goal: tuple[float | None, float | None], *, is_sound: bool = True
+    case: str, figure: str, value: float | None, goal: tuple[float | None, float | None], *, fault: str | None = None
 ) -> Figures:
     """The columns that every part begins with; goal: what must be and what is aimed at, less is better."""
     must, aim = goal
@@ -157,7 +171,8 @@ def judged(
         "value": value,
         "must": must,
         "aim": aim,
-        "met": judge(value, must, aim, is_sound=is_sound),
+        "met": judge(value, must, aim, fault=fault),
+        "fault": fault,
     }
 
 

@@ -80,8 +80,8 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
                 for points in load_profiles(NETWORKS, GPU_TYPES)
             ]
             await profiles.save_profiles(connection, measured, at=now)
-            for node, gpu_type in fleet.node_types().items():
-                await nodes.save(connection, node, [gpu_type] * fleet.gpus_per_node, at=now)
+            for node, name in fleet.node_types().items():
+                await nodes.save(connection, node, [name] * fleet.gpus_per_node, at=now)
             for service in fleet.nouns():
                 await services.save(connection, service, at=now, actor="bench")
             await policies.save(connection, settings, at=now, actor="bench")

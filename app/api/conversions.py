@@ -34,7 +34,7 @@ from app.db.policies import PolicyRow
 from app.db.profiles import NetworkRow, Profile, ProfileRow
 from app.db.projects import ProjectRow
 from app.db.services import ServiceRow
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, no_such
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType, Mode, Scaling, Service, Slo
 
@@ -315,5 +315,4 @@ def check_known(names: Sequence[str], known: Sequence[str], *, what: str, field:
     """Raise InvalidRequest, which lists what exists, for the first name that does not."""
     for name in names:
         if name not in known:
-            there = f"there are {', '.join(known)}" if known else "there is none yet"
-            raise InvalidRequest(f"no {what} is called {name!r}; {there}", field=field)
+            raise InvalidRequest(no_such(what, name, known), field=field)

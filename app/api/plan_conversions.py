@@ -1,6 +1,6 @@
 """Plans, explanations and what-ifs → what the API answers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from app.api.explain_schemas import (
     ExplanationView,
@@ -24,7 +24,6 @@ from app.api.plan_schemas import (
 from app.api.preview_schemas import AnswerView, PreviewView
 from app.control.explain import Explanation
 from app.control.preview import Preview
-from app.control.what_if import Answer
 from app.db.plans import PlanRow, PlanSummary
 from solvers.outcome import PlanReport
 from solvers.plan import Plan, diff
@@ -105,10 +104,10 @@ def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
     )
 
 
-def preview_view(preview: Preview, answers: Sequence[Answer]) -> PreviewView:
-    """A what-if; answers: today's first, or none at all."""
+def preview_view(preview: Preview) -> PreviewView:
+    """A what-if."""
     decision, before = preview.decision, preview.cost_before_usd_per_hour
-    cost = decision.report.cost_usd_per_hour
+    cost, answers = decision.report.cost_usd_per_hour, preview.answers
     return PreviewView.model_validate(
         {
             "state": decision.state,

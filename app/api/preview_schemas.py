@@ -59,7 +59,7 @@ class PreviewRequest(Strict):
         default=False, description="Ask the usual questions, too: stock, SLOs of the dearest services, growth"
     )
     time_limit_s: float = Field(
-        default=30.0, ge=0.1, le=60.0, description="How long the plans of all scenarios may take together"
+        default=30.0, ge=0.1, le=60.0, description="How long today's plan and those of all scenarios may take together"
     )
 
 

@@ -6,7 +6,7 @@ import typer
 
 from app.cli.get import Output
 from app.cli.local import load_settings
-from app.cli.output import Format, Heading, show_json, show_table, show_yaml
+from app.cli.output import Format, Heading, show_document, show_table
 from app.cli.surroundings import TOKEN_VARIABLE, URL_VARIABLE, Sourced, Surroundings, surroundings_of
 from app.settings import Settings
 
@@ -29,11 +29,8 @@ def show(
     Secrets are masked.
     """
     entries = [*_client(surroundings_of(context)), *_server(load_settings())]
-    if output is Format.JSON:
-        show_json({name: {"value": entry.value, "origin": entry.origin} for name, entry in entries})
-    elif output is Format.YAML:
-        show_yaml([{name: {"value": entry.value, "origin": entry.origin} for name, entry in entries}])
-    else:
+    document = {name: {"value": entry.value, "origin": entry.origin} for name, entry in entries}
+    if not show_document(document, output):
         rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
         show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
 

@@ -11,7 +11,7 @@ from app.cli.client import Api, Document, documents, number, text
 from app.cli.errors import CliError
 from app.cli.explain_show import show_explanation
 from app.cli.get import Output
-from app.cli.output import Format, show_json, show_line, show_yaml
+from app.cli.output import Format, show_document, show_line
 from app.cli.surroundings import surroundings_of
 
 
@@ -58,9 +58,7 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
         services = [entry for entry in services if entry.get("service") == service]
         if not services:
             raise CliError(f"{whose} says nothing of a service {service!r}", hint=_known(answer))
-    if output in (Format.JSON, Format.YAML):
-        document = {**answer, "services": services}
-        show_json(document) if output is Format.JSON else show_yaml([document])
+    if show_document({**answer, "services": services}, output):
         return
     state = text(answer, "state")
     show_line(f"{whose[:1].upper()}{whose[1:]}{f' ({state})' if state else ''}: {text(answer, 'summary')}")
@@ -92,15 +90,16 @@ def _of_files(problem_file: Path, plan_file: Path | None, policy: str, time_limi
     from app.cli.plan import solve
     from app.control.explain import explain as explain_plan
     from app.control.findings import Inquiry
-    from app.control.inquire import find_out, warm_up
+    from app.control.inquire import find_out
     from solvers.check import violations
     from solvers.outcome import Budget
+    from solvers.policies.warm_up import warm_up
     from solvers.state import Demand
 
     question = read_problem(problem_file)
     budget = Budget(seconds=time_limit, work=time_limit)
     plan, report = solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
-    warm_up()
+    warm_up("joint")
     told = explain_plan(
         plan,
         report,

@@ -2,7 +2,10 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from gzip import GzipFile
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -28,14 +31,34 @@ def write_text(path: Path, text: str, *, stream: TextIO) -> None:
     stream.write(f"Wrote {path}\n")
 
 
-def write_csv(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write rows as CSV, and say so unless it is stdout. Raises CliError."""
+def write_csv(path: Path, rows: Iterable[Sequence[str]], *, notes: Sequence[str] = ()) -> None:
+    """Write rows as CSV below their notes, and say so unless it is stdout; a name in .gz is packed. Raises CliError."""
     if path == STDIO:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+        _write_rows(sys.stdout, rows, notes)
         return
     try:
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(rows)
+        with _open_text(path) as stream:
+            _write_rows(stream, rows, notes)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
     sys.stdout.write(f"Wrote {path}\n")
+
+
+def _write_rows(stream: TextIO, rows: Iterable[Sequence[str]], notes: Sequence[str]) -> None:
+    stream.writelines(f"# {note}\n" for note in notes)
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[TextIO]:
+    if path.suffix != ".gz":
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            yield stream
+        return
+    # Neither name nor time go into the file, so that the same rows always give the same bytes.
+    with (
+        path.open("wb") as packed,
+        GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as unpacked,
+        TextIOWrapper(unpacked, encoding="utf-8", newline="") as stream,
+    ):
+        yield stream

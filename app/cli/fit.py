@@ -13,7 +13,7 @@ from app.cli.errors import CliError
 from app.cli.files import STDIO, summary_stream, write_text
 from app.cli.output import BAD, GOOD, WARN, Cell, Cells, Heading, count, show_line, show_table
 from app.measurements.csv_files import SampleFiles, find_row, read_samples
-from app.measurements.tables import file_name
+from app.measurements.rows import file_name
 from solvers.errors import InvalidInput
 from solvers.predict.fit import Fit
 from solvers.predict.fit_json import fits_to_json

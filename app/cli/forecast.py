@@ -24,10 +24,10 @@ from app.cli.output import (
     Heading,
     amount,
     count,
+    show_document,
     show_json,
     show_line,
     show_table,
-    show_yaml,
     time_text,
 )
 from app.cli.surroundings import surroundings_of
@@ -75,11 +75,7 @@ def show(
     """
     with Api(surroundings_of(context)) as api:
         forecast = api.get(f"/api/v1/services/{service}/forecast")
-    if output is Format.JSON:
-        show_json(forecast)
-    elif output is Format.YAML:
-        show_yaml([forecast])
-    else:
+    if not show_document(forecast, output):
         _show_forecast(forecast)
 
 

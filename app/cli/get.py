@@ -9,7 +9,7 @@ import typer
 from app.cli.client import Api, Document, Query, dig
 from app.cli.errors import CliError
 from app.cli.kinds import Kind, find_kind, kind_names
-from app.cli.output import Format, show_json, show_nothing, show_table, show_yaml
+from app.cli.output import Format, show_document, show_items, show_nothing, show_table
 from app.cli.surroundings import Surroundings, surroundings_of
 
 WATCH_S = 2.0
@@ -70,11 +70,9 @@ def fetch_one(api: Api, kind: Kind, name: str) -> Document:
 
 
 def _show(items: list[Document], kind: Kind, output: Format, *, is_list: bool) -> None:
-    if output is Format.JSON:
-        show_json({"items": items} if is_list else items[0])
-    elif output is Format.YAML:
-        show_yaml(items)
-    elif items:
+    if show_items(items, output) if is_list else show_document(items[0], output):
+        return
+    if items:
         show_table(*kind.table(items, wide=output is Format.WIDE))
     else:
         show_nothing(kind.path)

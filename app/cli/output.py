@@ -127,6 +127,23 @@ def show_yaml(documents: Sequence[object]) -> None:
     sys.stdout.write(text)
 
 
+def show_document(document: object, output: Format) -> bool:
+    """Print it as JSON or YAML, and say so; False where the output is for people: that is the caller's part."""
+    if output is Format.JSON:
+        show_json(document)
+    elif output is Format.YAML:
+        show_yaml([document])
+    return output in (Format.JSON, Format.YAML)
+
+
+def show_items(items: Sequence[object], output: Format) -> bool:
+    """The same for a list: under `items` in JSON, one document after another in YAML."""
+    if output is Format.YAML:
+        show_yaml(items)
+        return True
+    return show_document({"items": items}, output)
+
+
 def show_nothing(what: str) -> None:
     """Say, on stderr, that a list is empty; a pipe gets nothing."""
     sys.stderr.write(f"No {what}.\n")

@@ -58,7 +58,7 @@ def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | Non
 
 def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
     """The plan of a policy. Loading the solvers takes seconds, which are not the policy's."""
-    warm_up()
+    warm_up(policy)
     return run(problem, policy, budget)
 
 

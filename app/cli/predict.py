@@ -11,7 +11,8 @@ from app.cli.errors import CliError
 from app.cli.files import STDIO, write_csv
 from app.cli.output import count
 from app.measurements.csv_files import QueryFile, find_row, prediction_rows, read_queries
-from app.measurements.tables import Reals, file_name, read_bytes
+from app.measurements.rows import file_name, read_bytes
+from app.measurements.tables import Reals
 from solvers.errors import InvalidInput
 from solvers.predict.check_fits import check_fits
 from solvers.predict.fit import Quantity

@@ -18,10 +18,9 @@ from app.cli.output import (
     Format,
     Heading,
     amount,
-    show_json,
+    show_items,
     show_nothing,
     show_table,
-    show_yaml,
     usd,
 )
 from app.cli.surroundings import surroundings_of
@@ -58,7 +57,7 @@ def cost(
     with Api(surroundings_of(context)) as api:
         rows = list(_rows(api, by.view, since))
     sums = _sums(rows, key, ("gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd"))
-    if _is_shown_as_data(sums, output):
+    if show_items(sums, output):
         return
     if not sums:
         show_nothing(f"cost since {since}")
@@ -90,7 +89,7 @@ def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TA
         present = newest[text(entry, "service")]
         entry["attainment_percent"] = None if share is None else round(100 * share, 4)
         entry["slo_percent"], entry["slo_latency_ms"] = present.get("slo_percent"), present.get("slo_latency_ms")
-    if _is_shown_as_data(sums, output):
+    if show_items(sums, output):
         return
     if not sums:
         show_nothing(f"requests since {since}")
@@ -121,14 +120,6 @@ def _sums(rows: list[Document], key: str, columns: tuple[str, ...]) -> list[Docu
         {key: name, **{c: sum(number(row, c) or 0.0 for row in rows if text(row, key) == name) for c in columns}}
         for name in names
     ]
-
-
-def _is_shown_as_data(sums: list[Document], output: Format) -> bool:
-    if output is Format.JSON:
-        show_json({"items": sums})
-    elif output is Format.YAML:
-        show_yaml(sums)
-    return output in (Format.JSON, Format.YAML)
 
 
 def _cost_row(entry: Document, key: str, total: float) -> Cells:

@@ -8,7 +8,7 @@ import typer
 from app.cli.client import Api, ApiProblem, Document, documents, number, text
 from app.cli.errors import CliError
 from app.cli.get import Output
-from app.cli.output import FAINT, GOOD, Cell, Cells, Format, Heading, show_json, show_line, show_table, show_yaml
+from app.cli.output import FAINT, GOOD, Cell, Cells, Format, Heading, show_document, show_line, show_table
 from app.cli.predictions import percent
 from app.cli.surroundings import surroundings_of
 
@@ -41,11 +41,7 @@ def fit(
             if problem.status == 422:
                 raise CliError(problem.detail, hint="`plimsoll samples send FILES` sends samples") from problem
             raise
-    if output is Format.JSON:
-        show_json(answer)
-    elif output is Format.YAML:
-        show_yaml([answer])
-    else:
+    if not show_document(answer, output):
         _show(documents(answer.get("fits")), documents(answer.get("verdicts")), is_asked=apply)
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from math import isnan
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,9 @@ import typer
 
 from app.cli.client import Api, ApiProblem, Document, number, text
 from app.cli.get import Output
-from app.cli.output import Format, Heading, show_json, show_table, show_yaml
+from app.cli.output import Format, Heading, show_items, show_table
 from app.cli.surroundings import surroundings_of
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, no_such
 from app.measurements.csv_files import SampleFiles, read_samples
 from solvers.predict.samples import Samples
 
@@ -43,11 +42,7 @@ def send(
     with Api(surroundings_of(context)) as api:
         _require_networks(api, measured, rows_of)
         sent = [_send(api, measured, network, rows, source) for network, rows in rows_of.items()]
-    if output is Format.JSON:
-        show_json({"items": sent})
-    elif output is Format.YAML:
-        show_yaml(sent)
-    else:
+    if not show_items(sent, output):
         headings = [Heading("network"), *(Heading(title, right=True) for title in ("samples", "new", "known"))]
         show_table(
             headings, [[str(entry[name]) for name in ("network", "received", "added", "known")] for entry in sent]
@@ -59,9 +54,7 @@ def _require_networks(api: Api, measured: SampleFiles, rows_of: Mapping[str, Seq
     known = [text(entry, "metadata", "name") for entry in api.items("/api/v1/networks")]
     for network, rows in rows_of.items():
         if network not in known:
-            close = get_close_matches(network, known, n=1)
-            guess = f"did you mean {close[0]}? Else make it" if close else "make it first"
-            problem = f"no network is called {network!r}; {guess} with `plimsoll apply` of a manifest of kind Network"
+            problem = f"{no_such('network', network, known)}; `plimsoll apply` of a manifest of kind Network makes one"
             raise measured.refusal(problem, row=rows[0], column="network")
 
 

@@ -14,7 +14,7 @@ from app.cli.durations import parse_duration
 from app.cli.errors import CliError
 from app.cli.get import Output
 from app.cli.kinds import find_kind
-from app.cli.output import Format, show_json, show_line, show_table, show_yaml
+from app.cli.output import Format, show_items, show_line, show_table
 from app.cli.surroundings import save_token, surroundings_of
 
 app = typer.Typer(
@@ -74,11 +74,7 @@ def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
     kind = find_kind("tokens")
     with Api(surroundings_of(context)) as api:
         items = list(api.items(kind.list_path))
-    if output is Format.JSON:
-        show_json({"items": items})
-    elif output is Format.YAML:
-        show_yaml(items)
-    else:
+    if not show_items(items, output):
         show_table(*kind.table(items, wide=output is Format.WIDE))
 
 

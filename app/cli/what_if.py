@@ -22,10 +22,9 @@ from app.cli.output import (
     Format,
     Heading,
     amount,
-    show_json,
+    show_document,
     show_line,
     show_table,
-    show_yaml,
     usd,
 )
 from app.cli.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
@@ -98,10 +97,8 @@ def what_if(
         answer = _of_file(problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit)
     else:
         answer = _of_server(context, flags, together, suggest, policy, time_limit)
-    if output in (Format.JSON, Format.YAML):
-        show_json(answer) if output is Format.JSON else show_yaml([answer])
-        return
-    _show(answer)
+    if not show_document(answer, output):
+        _show(answer)
 
 
 def _of_server(
@@ -146,7 +143,7 @@ def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: st
     from app.cli.contract_files import read_problem
     from app.cli.plan import run
     from app.control.scenario import changed
-    from app.control.what_if import FREE_TO_MOVE, ask
+    from app.control.what_if import FREE_TO_MOVE, answers, ask
     from solvers.errors import InvalidInput
     from solvers.outcome import Budget
     from solvers.policies.warm_up import warm_up
@@ -161,12 +158,14 @@ def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: st
     async def make_plan(of: "Problem", seconds: float) -> "tuple[Plan, PlanReport]":
         return run(of, policy, Budget(seconds=seconds, work=seconds))
 
-    warm_up()
+    warm_up(policy)
     is_free = policy in FREE_TO_MOVE
-    made = asyncio.run(ask(make_plan, problem, asked, suggest=suggest, seconds=time_limit, is_free_to_move=is_free))
-    found = [{name: value for name, value in asdict(each).items() if name != "plan"} for each in made]
-    today, *answers = json.loads(json.dumps(found))
-    return {"today": today, "answers": answers}
+    today, *planned = asyncio.run(
+        ask(make_plan, problem, asked, suggest=suggest, seconds=time_limit, is_free_to_move=is_free)
+    )
+    made = ({name: value for name, value in asdict(one).items() if name != "plan"} for one in answers(today, planned))
+    first, *others = json.loads(json.dumps(list(made)))
+    return {"today": first, "answers": others}
 
 
 def _entry(path: Path) -> tuple[str, object]:

@@ -9,7 +9,6 @@ from app.control.findings import Findings, quick_findings
 from app.control.losses import Losses, explain_losses
 from solvers.cost import migration_cost_usd_per_hour
 from solvers.joint.explaining.company import Company
-from solvers.joint.explaining.explain import sorted_kinds
 from solvers.joint.explaining.explanation import Binding, GpuExplanation, Relief
 from solvers.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
@@ -144,13 +143,12 @@ def explain(
     )
     if prices is None:
         return told
-    found = quick_findings(problem, plan, prices) if findings is None else findings
-    kinds = len(sorted_kinds(problem, company, plan))
+    found = quick_findings(company, plan, prices) if findings is None else findings
     return replace(
         told,
         price_unit=prices.unit,
-        gpus=found.gpus,
-        kinds_left_out=kinds - len(found.gpus),
+        gpus=found.gpus.kinds,
+        kinds_left_out=found.gpus.left_out,
         reliefs=found.reliefs,
     )
 

@@ -5,8 +5,9 @@ Quick ones follow from stored prices at once. `app.control.inquire` finds more b
 
 from dataclasses import dataclass
 
-from solvers.joint.explaining.explain import explain_gpus
-from solvers.joint.explaining.explanation import GpuExplanation, Relief
+from solvers.joint.explaining.company import Company
+from solvers.joint.explaining.explain import NO_GPUS, GpuExplanations, explain_gpus
+from solvers.joint.explaining.explanation import Relief
 from solvers.joint.explaining.reliefs import priced_reliefs
 from solvers.outcome import Budget, Prices
 from solvers.plan import Plan
@@ -31,14 +32,14 @@ class Findings:
     """What was found; without prices (nothing to serve) there is nothing else either."""
 
     prices: Prices | None
-    gpus: tuple[GpuExplanation, ...] = ()
+    gpus: GpuExplanations = NO_GPUS
     reliefs: tuple[Relief, ...] = ()
 
 
-def quick_findings(problem: Problem, plan: Plan, prices: Prices) -> Findings:
+def quick_findings(company: Company, plan: Plan, prices: Prices) -> Findings:
     """What the prices say at once."""
     return Findings(
         prices=prices,
-        gpus=explain_gpus(problem, plan, prices, most=MOST_KINDS),
-        reliefs=priced_reliefs(problem, plan, prices)[:MOST_RELIEFS],
+        gpus=explain_gpus(company, plan, prices, most=MOST_KINDS),
+        reliefs=priced_reliefs(company, plan, prices)[:MOST_RELIEFS],
     )

@@ -5,23 +5,16 @@ from collections.abc import Callable
 
 from app.control.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
 from solvers.joint.explaining.alternatives import Neighbourhood
+from solvers.joint.explaining.company import Company
 from solvers.joint.explaining.explain import explain_gpus
 from solvers.joint.explaining.explanation import Alternative
 from solvers.joint.explaining.relieve import solved_reliefs
 from solvers.joint.prices import relax
-from solvers.outcome import Budget
-from solvers.plan import GpuPlan, Plan
-from solvers.policies.warm_up import tiny_problem
+from solvers.plan import GpuPlan
 
 MOST_ALTERNATIVES = 4
-_COMPILING_S = 600.0
 _FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
 """Of the budget: by when the relaxation, and then the alternatives, are to be found."""
-
-
-def warm_up() -> None:
-    """Load and compile what an inquiry needs, which takes half a minute once per installation."""
-    find_out(Inquiry(problem=tiny_problem(), plan=Plan(policy="none"), budget=Budget(seconds=_COMPILING_S)))
 
 
 def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:
@@ -41,6 +34,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
         return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
 
-    gpus = explain_gpus(problem, plan, prices, most=MOST_KINDS, alternatives=alternatives)
-    reliefs = solved_reliefs(problem, plan, prices, base, is_over=over(1.0))
+    company = Company(problem)
+    gpus = explain_gpus(company, plan, prices, most=MOST_KINDS, alternatives=alternatives)
+    reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
     return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])

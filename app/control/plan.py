@@ -70,6 +70,19 @@ async def decide(
         )
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
+    return await judge(problem, state, answer, target=target, memory=memory, promises_may_break=promises_may_break)
+
+
+async def judge(
+    problem: Problem,
+    state: ClusterState,
+    answer: PlanAnswer,
+    *,
+    target: BoundPlan | None,
+    memory: Json,
+    promises_may_break: bool,
+) -> Decision:
+    """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
     # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
     broken = await asyncio.to_thread(violations, problem, answer.plan)
     fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]

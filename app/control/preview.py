@@ -1,17 +1,18 @@
 """Preview: what the loop would decide if things were different. Runs on a live snapshot and writes nothing."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from app.control.forecast import make_demands
 from app.control.observe import observe, silent_nodes, without_silent_nodes
-from app.control.plan import Decision, decide
+from app.control.plan import Decision, decide, judge
 from app.control.predict import PlannedPoints, make_problem
-from app.control.scenario import Scenario, words
+from app.control.scenario import Scenario
 from app.control.scenario import changed as changed_problem
 from app.control.store import Snapshot
-from app.control.what_if import FREE_TO_MOVE, Answer, ask
-from app.control.worker import PlanRequest, Solver
+from app.control.what_if import FREE_TO_MOVE, Answer, Planned, answers, ask
+from app.control.worker import PlanAnswer, PlanRequest, Solver
 from solvers.cost import cost_usd_per_hour
 from solvers.errors import InvalidInput
 from solvers.outcome import Budget, PlanReport
@@ -44,6 +45,8 @@ class Preview:
     changes: tuple[Change, ...]
     cost_before_usd_per_hour: float | None
     """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
+    answers: tuple[Answer, ...] = ()
+    """Today's first, then those of the questions, ranked; none where nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,56 +55,65 @@ class Question:
 
     scenario: Scenario
     services: tuple[Service, ...] = ()
-    """Added, or in place of those of the same name; `scenario.services` is empty."""
+    """Added, or in place of those of the same name; `scenario.services` is empty, and filled from them."""
 
 
-async def preview(solver: Solver, snapshot: Snapshot, changes: Changes) -> Preview:
-    """What the loop would come to with these changes, whatever its mode.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What is asked beyond the changes."""
+
+    scenarios: tuple[Question, ...]
+    suggest: bool
+    """Whether to ask the usual questions, too."""
+    seconds: float
+    """For all plans together."""
+
+
+async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, questions: Questions | None = None) -> Preview:
+    """What the loop would come to with these changes, whatever its mode; and what each question beyond them comes to.
 
     The policy starts from nothing: what the next tick keeps for a while (a consolidation that waits, replicas that
-    are on their way out) is not what a question of this kind is after.
+    are on their way out) is not what a question of this kind is after. It has a tick's time; where there are questions,
+    its share of theirs. Raises InvalidInput for a question that names what is not there, with `scenarios[2].gpus` or
+    the like as the field, before anything is planned; and, where there are questions, SolverUnavailable.
     """
     changed = _changed(snapshot, changes)
     state, demands, problem = _problem(changed, changes)
-    decision = await decide(
-        solver,
-        problem,
-        state,
-        observe(changed),
-        settings=changed.settings,
-        target=changed.target,
-        memory=None,
-        promises_may_break=False,
-    )
+    found: tuple[Answer, ...] = ()
+    if questions is None:
+        decision = await decide(
+            solver,
+            problem,
+            state,
+            observe(changed),
+            settings=changed.settings,
+            target=changed.target,
+            memory=None,
+            promises_may_break=False,
+        )
+    else:
+        today, *planned = await _ask(solver, changed, changes, problem, questions)
+        found = await asyncio.to_thread(answers, today, planned)
+        answer = PlanAnswer(plan=today.plan, report=today.report, memory=None)
+        decision = await judge(problem, state, answer, target=changed.target, memory=None, promises_may_break=False)
     before = Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
     return Preview(
         decision=decision,
         demands=demands,
         changes=diff(before, decision.plan),
         cost_before_usd_per_hour=_cost_now(snapshot, state),
+        answers=found,
     )
 
 
-async def what_if(
-    solver: Solver,
-    snapshot: Snapshot,
-    changes: Changes,
-    questions: Sequence[Question],
-    *,
-    suggest: bool,
-    seconds: float,
-) -> tuple[Answer, ...]:
-    """What each question comes to on top of the changes: today's answer first, then the others, ranked.
-
-    Raises InvalidInput for a question that names what is not there, with `scenarios[2].gpus` or the like as the field;
-    SolverUnavailable.
-    """
-    snapshot = _changed(snapshot, changes)
+async def _ask(
+    solver: Solver, snapshot: Snapshot, changes: Changes, problem: Problem, questions: Questions
+) -> tuple[Planned, ...]:
+    """Today's plan and one per question, for a snapshot that is changed already."""
     settings, observed = snapshot.settings, observe(snapshot)
-    _, _, problem = _problem(snapshot, changes)
     asked = [
-        (_named(question), _asked(snapshot, changes, problem, question, f"scenarios[{index}]."))
-        for index, question in enumerate(questions)
+        _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
+        for index, question in enumerate(questions.scenarios)
     ]
 
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
@@ -110,24 +122,27 @@ async def what_if(
         answer = await solver.make_plan(request)
         return answer.plan, answer.report
 
-    is_free = settings.policy in FREE_TO_MOVE
-    return await ask(make_plan, problem, asked, suggest=suggest, seconds=seconds, is_free_to_move=is_free)
+    return await ask(
+        make_plan,
+        problem,
+        asked,
+        suggest=questions.suggest,
+        seconds=questions.seconds,
+        is_free_to_move=settings.policy in FREE_TO_MOVE,
+    )
 
 
-def _named(question: Question) -> Scenario:
-    """The scenario, with the services in its name."""
+def _asked(
+    snapshot: Snapshot, changes: Changes, problem: Problem, question: Question, where: str
+) -> tuple[Scenario, Problem]:
+    """The scenario, with the demands of its services, and the problem with it."""
     scenario = question.scenario
-    if scenario.name or not question.services:
-        return scenario
-    others = [] if scenario == Scenario() else [words(scenario)]
-    return replace(scenario, name=", ".join([*others, *(f"with {service.name}" for service in question.services)]))
-
-
-def _asked(snapshot: Snapshot, changes: Changes, problem: Problem, question: Question, where: str) -> Problem:
     if question.services:
         with_services = replace(changes, services=question.services, without=())
         _, _, problem = _problem(_changed(snapshot, with_services), changes)
-    return changed_problem(problem, question.scenario, where=where)
+        names = {service.name for service in question.services}
+        scenario = replace(scenario, services=tuple(one for one in problem.services if one.name in names))
+    return scenario, changed_problem(problem, scenario, where=where)
 
 
 def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[Demand, ...], Problem]:

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
+from app.errors import no_such
 from solvers.errors import InvalidInput
 from solvers.outcome import Prices
 from solvers.plan import Plan
@@ -134,11 +134,7 @@ def _gpu_type(gpu_type: GpuType, scenario: Scenario, where: str) -> GpuType:
 def _check_names(names: Collection[str], known: Collection[str], what: str, at: str) -> None:
     for name in names:
         if name not in known:
-            lowered = {each.lower(): each for each in known}
-            close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-            guess = f"did you mean {lowered[close[0]]}? " if close else ""
-            there = f"there are {', '.join(known)}" if known else "there is none"
-            raise InvalidInput(at, f"no {what} is called {name!r}; {guess}{there}")
+            raise InvalidInput(at, no_such(what, name, known))
 
 
 def _check_figures(scenario: Scenario, where: str) -> None:

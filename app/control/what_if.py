@@ -5,7 +5,6 @@ scenario therefore takes the cheapest of all plans made that keeps its rules and
 comes out dearer than none.
 """
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -75,8 +74,8 @@ async def ask(
     seconds: float,
     is_free_to_move: bool = False,
     now_s: Callable[[], float] = time.monotonic,
-) -> tuple[Answer, ...]:
-    """Today's answer first, then those of the scenarios, ranked. `suggest`: ask the usual questions, too.
+) -> tuple[Planned, ...]:
+    """Today's plan first, then those of the scenarios. `suggest`: ask the usual questions, too.
 
     The plans share the seconds evenly; what one leaves over goes to the next ones. `is_free_to_move`: the policy takes
     what runs for a beginning only, where moves cost nothing; then scenarios begin with today's plan.
@@ -96,7 +95,7 @@ async def ask(
         await plan(one, _beginning_with(today, of) if is_free_to_move else of, len(whole) - index)
         for index, (one, of) in enumerate(whole)
     ]
-    return await asyncio.to_thread(answers, today, planned)
+    return today, *planned
 
 
 def _beginning_with(today: Planned, problem: Problem) -> Problem:

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table, refusal, require_columns
+from app.measurements.rows import refusal, require_columns
+from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table
 from solvers.errors import InvalidInput
 from solvers.predict.check_samples import LARGEST_BATCH
 from solvers.predict.fits import Predictions

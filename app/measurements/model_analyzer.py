@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from app.measurements.benchmarks import MIB, Conditions, Imported, Latency, Row, make_imported, refuse_latency
 from app.measurements.csv_files import BATCH
-from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, Table, read_table, refusal, require_columns
+from app.measurements.rows import refusal, require_columns
+from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, Table, read_table
 
 _COMPUTE = tuple(f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output"))
 _CLIENT = "Avg Latency (ms)"

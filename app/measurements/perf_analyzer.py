@@ -20,17 +20,8 @@ from app.measurements.benchmarks import (
     refuse_latency,
     require_option,
 )
-from app.measurements.tables import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    Range,
-    Reals,
-    Table,
-    parse_number,
-    read_table,
-    refusal,
-    require_columns,
-)
+from app.measurements.rows import refusal, require_columns
+from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Range, Reals, Table, parse_number, read_table
 
 CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"

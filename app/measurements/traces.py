@@ -6,19 +6,22 @@ rise in time by multiples of one step; a step that is missing, or whose cell is 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from app.errors import InvalidRequest
-from app.measurements.tables import NOT_NEGATIVE, Range, Reals, Table, read_table, refusal
+from app.measurements.rows import refusal
+from app.measurements.tables import NOT_NEGATIVE, Range, Reals, Table, read_table
 from solvers.forecast.forecast import Series
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
 
 SECONDS_PER = {"second": 1.0, "t_s": 1.0, "t_min": 60.0, "timestamp": 1.0}
+DATED = "timestamp"
 VALUES = ("rate_rps", "arrivals", "requests")
 RATE_SUFFIX = "_rps"
 
@@ -28,7 +31,10 @@ MOST_STEPS = 5_000_000
 _WEEK_S = 7 * DAY_S
 _TOLERANCE = 0.01
 """A step may be off by so much of itself."""
-_ANY_TIME = Range(at_least=-1e11, at_most=1e11)
+ANY_TIME = Range(at_least=-1e11, at_most=1e11)
+
+Refuse = Callable[[str, int], InvalidRequest]
+"""Takes a problem and a row; the error that names the row's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +54,17 @@ def read_trace(source: Path, column: str | None = None) -> Trace:
     header: list[str] = []
 
     def check(place: str, names: Sequence[str]) -> None:
-        header.extend((_time_column(place, names), _value_column(place, names, column)))
+        header.extend((time_column(place, names), _value_column(place, names, column)))
 
     table = read_table(source, check)
-    time_column, value_column = header
-    times_s = _times_s(table, time_column)
-    places, step_s = _places(table, time_column, times_s)
+    times, value_column = header
+    times_s = _times_s(table, times)
+    places, step_s = find_steps(times_s, lambda problem, row: table.refusal(problem, row=row, column=times))
     values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = values * step_s if value_column.endswith(RATE_SUFFIX) else values
     series = Series(start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals)
-    return Trace(series=series, is_dated=time_column == "timestamp")
+    return Trace(series=series, is_dated=times == DATED)
 
 
 def make_history(trace: Trace, *, now_s: float, start_s: float | None = None) -> Series:
@@ -89,7 +95,8 @@ def _fine(series: Series) -> Series:
     return Series(start_s=series.start_s, window_s=COARSE_S, arrivals=np.repeat(series.arrivals / parts, parts))
 
 
-def _time_column(place: str, names: Sequence[str]) -> str:
+def time_column(place: str, names: Sequence[str]) -> str:
+    """The one column of a header that holds times. Raises InvalidRequest."""
     found = [name for name in SECONDS_PER if name in names]
     if len(found) != 1:
         problem = f"the header must have one of the columns {', '.join(SECONDS_PER)}; it has {', '.join(names)}"
@@ -109,44 +116,50 @@ def _value_column(place: str, names: Sequence[str], wanted: str | None) -> str:
     return found[0]
 
 
-def _times_s(table: Table, column: str) -> Reals:
-    """(N,) seconds; since 1970 for timestamps."""
-    if column != "timestamp":
-        return table.numbers(column, _ANY_TIME) * SECONDS_PER[column]
-    return np.array([_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])])
-
-
-def _moment_s(table: Table, row: int, cell: str) -> float:
+def moment_s(cell: str) -> float:
+    """Seconds since 1970 of a timestamp. Raises ValueError, which says what it must be."""
     try:
         seconds = float(cell)
     except ValueError:
         try:
             moment = datetime.fromisoformat(cell)
         except ValueError:
-            problem = f"must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970, not {cell!r}"
-            raise table.refusal(problem, row=row, column="timestamp") from None
+            raise ValueError(
+                f"must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970, not {cell!r}"
+            ) from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not _ANY_TIME.holds_one(seconds):
-        raise table.refusal(f"must be {_ANY_TIME}, not {cell}", row=row, column="timestamp")
+    if not ANY_TIME.holds_one(seconds):
+        raise ValueError(f"must be {ANY_TIME}, not {cell}")
     return seconds
 
 
-def _places(table: Table, column: str, times_s: Reals) -> tuple[list[int], float]:
-    """Number of each row's step from the first one, and the step's length: the least difference of two rows."""
+def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], float]:
+    """(N,) number of each row's step from the first one, and the step's length: the least difference of two rows."""
     if len(times_s) < 2:
-        raise table.refusal("one row has no step; a trace needs at least two", row=0, column=column)
+        raise refuse("one row has no step; a trace needs at least two", 0)
     steps_s = np.diff(times_s)
     if (steps_s <= 0.0).any():
-        row = int(np.argmax(steps_s <= 0.0)) + 1
-        raise table.refusal("times must rise from row to row", row=row, column=column)
+        raise refuse("times must rise from row to row", int(np.argmax(steps_s <= 0.0)) + 1)
     step_s = float(steps_s.min())
     places = (times_s - times_s[0]) / step_s
     if places[-1] >= MOST_STEPS:
-        problem = f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MOST_STEPS:,}"
-        raise table.refusal(problem, row=len(times_s) - 1, column=column)
+        raise refuse(f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MOST_STEPS:,}", len(times_s) - 1)
     uneven = np.abs(np.diff(places) - np.round(np.diff(places))) > _TOLERANCE
     if uneven.any():
-        problem = f"comes no multiple of {step_s:g} s, the shortest step, after the row before"
-        raise table.refusal(problem, row=int(np.argmax(uneven)) + 1, column=column)
-    numbers = np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(int)
-    return numbers.tolist(), step_s
+        row = int(np.argmax(uneven)) + 1
+        raise refuse(f"comes no multiple of {step_s:g} s, the shortest step, after the row before", row)
+    return np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(np.int64), step_s
+
+
+def _times_s(table: Table, column: str) -> Reals:
+    """(N,) seconds; since 1970 for timestamps."""
+    if column != DATED:
+        return table.numbers(column, ANY_TIME) * SECONDS_PER[column]
+    return np.array([_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])])
+
+
+def _moment_s(table: Table, row: int, cell: str) -> float:
+    try:
+        return moment_s(cell)
+    except ValueError as error:
+        raise table.refusal(str(error), row=row, column=DATED) from error

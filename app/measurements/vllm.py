@@ -20,7 +20,8 @@ from app.measurements.benchmarks import (
     refuse_latency,
     require_option,
 )
-from app.measurements.tables import POSITIVE, Range, file_name, read_bytes, refusal
+from app.measurements.rows import file_name, read_bytes, refusal
+from app.measurements.tables import POSITIVE, Range
 from solvers.document import describe
 
 MS_PER_S = 1000.0

@@ -1,6 +1,7 @@
 """Warm-up: load every solver and compile every formulation once, so that the first real tick is as fast as the next."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from solvers.joint.whole.annealing import Annealer, advance
 from solvers.joint.whole.dive import Search, complete_greedily
 from solvers.joint.whole.squeeze import squeeze
 from solvers.outcome import Budget
-from solvers.policies import policies, policy
+from solvers.policies import joint, policies, policy
 from solvers.predict.capacity_law import make_capacity_law
 from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType, Observed
@@ -21,16 +22,26 @@ _MORE = 1.4
 """Times as much is asked of running plans, so that they must be changed."""
 
 
-def warm_up() -> None:
-    """Run every policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
-    for name in policies():
-        for problem in (tiny_problem(), uneven_problem()):
-            plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
-            for number, factor in enumerate((1.0, _MORE), start=1):
-                now = replace(_times(problem, factor), current=plan)
-                _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
-    _squeeze(uneven_problem())
-    _anneal(uneven_problem())
+def warm_up(*names: str) -> None:
+    """Get these policies ready, each once per process; all of them where none is named. Raises UnknownPolicy.
+
+    What explains plans is ready with policy `joint`: it solves the same relaxations.
+    """
+    for name in names or policies():
+        _warm_up(name)
+
+
+@cache
+def _warm_up(name: str) -> None:
+    """Run the policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
+    for problem in (tiny_problem(), uneven_problem()):
+        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
+        for number, factor in enumerate((1.0, _MORE), start=1):
+            now = replace(_times(problem, factor), current=plan)
+            _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
+    if name == joint.NAME:
+        _squeeze(uneven_problem())
+        _anneal(uneven_problem())
 
 
 def _times(problem: Problem, factor: float) -> Problem:

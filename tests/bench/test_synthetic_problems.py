@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.plan_runs import FOLDER, load
+from bench.plan_runs import known_problems, load
 from bench.synthetic_problems import NETWORKS, rate_factor, synthetic_problem
 from solvers.problem import Problem
 from solvers.problem_json import problem_from_json, problem_to_json
@@ -41,7 +41,7 @@ def test_twice_the_rates_halve_the_factor_that_a_sum_of_money_allows() -> None:
     assert twice == pytest.approx(0.5 * once)
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="needs the shared problems")
+@pytest.mark.skipif(not known_problems(), reason="needs the shared problems")
 @pytest.mark.parametrize("size", ["16x12", "100x30"])
 def test_rates_are_as_high_as_those_of_the_shared_problems(size: str) -> None:
     gpus, services = map(int, size.split("x"))

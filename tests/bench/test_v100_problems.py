@@ -2,10 +2,14 @@
 
 import pytest
 
-from bench.plan_runs import FOLDER, load
-from bench.v100_problems import with_services
+from bench.plan_runs import known_problems, load
+from bench.v100_problems import SERVICES, with_services
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs the shared problems")
+NEEDED = {f"v100_3models_n{count}_{rule}" for count in (12, 50, 100) for rule in ("half", "p98")}
+pytestmark = pytest.mark.skipif(
+    not SERVICES.is_dir() or not known_problems().keys() >= NEEDED,
+    reason="needs the shared V100 problems, and the inputs that they were made of",
+)
 
 
 @pytest.mark.parametrize("rule", ["half", "p98"])

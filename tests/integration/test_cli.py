@@ -154,7 +154,7 @@ def test_an_impossible_slo_is_refused_at_its_line_with_the_least(plimsoll: Calla
 def test_names_that_nothing_has_are_refused_at_their_line(plimsoll: Callable[..., Result], file: Path) -> None:
     file.write_text(MANIFESTS.replace("  network: bert\n  slo", "  network: brt\n  slo"))
     refused = plimsoll("apply", "-f", file, "-y")
-    assert f"{file}:30: spec.network: no network is called 'brt'; there are bert" in refused.err
+    assert f"{file}:30: spec.network: no network is called 'brt'; did you mean bert? There are bert" in refused.err
 
 
 def test_planned_points_are_filled_in_sent_once_fitted_and_applied(

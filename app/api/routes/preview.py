@@ -10,10 +10,9 @@ from app.api.conversions import check_known, to_service
 from app.api.parts import Context
 from app.api.plan_conversions import preview_view
 from app.api.preview_schemas import PreviewRequest, PreviewView, ScenarioBody
-from app.control.preview import Changes, Question, preview, what_if
+from app.control.preview import Changes, Question, Questions, preview
 from app.control.scenario import Scenario
 from app.control.store import Snapshot
-from app.control.what_if import Answer
 from app.errors import Unavailable
 from solvers.policies import policies as known_policies
 
@@ -38,27 +37,17 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
             demand_rps=wanted.demand_rps,
             policy=wanted.policy,
         )
-        # First, so that a question that makes no sense costs no plan.
-        found = await _answers(context, snapshot, changes, wanted)
-        result = await preview(context.parts.solver, snapshot, changes)
+        result = await preview(context.parts.solver, snapshot, changes, _questions(wanted))
     await _audit(context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour)
-    return preview_view(result, found)
+    return preview_view(result)
 
 
-async def _answers(
-    context: Context, snapshot: Snapshot, changes: Changes, wanted: PreviewRequest
-) -> tuple[Answer, ...]:
-    """Today's and every scenario's; none where no scenario is asked for."""
+def _questions(wanted: PreviewRequest) -> Questions | None:
+    """None where no scenario is asked for."""
     if not wanted.scenarios and not wanted.suggest:
-        return ()
-    return await what_if(
-        context.parts.solver,
-        snapshot,
-        changes,
-        [_question(scenario) for scenario in wanted.scenarios],
-        suggest=wanted.suggest,
-        seconds=wanted.time_limit_s,
-    )
+        return None
+    scenarios = tuple(_question(scenario) for scenario in wanted.scenarios)
+    return Questions(scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s)
 
 
 def _question(wanted: ScenarioBody) -> Question:

@@ -35,7 +35,7 @@ class Company:
     """Reads plans of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        self.problem = problem
         self._rows = OperatingRows(problem)
         self._names = {service.name for service in problem.services}
         self._types = {gpu_type.name for gpu_type in problem.gpu_types}
@@ -57,7 +57,7 @@ class Company:
 
     def uses(self, gpu: GpuPlan) -> tuple[Use, ...]:
         """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
-        gpu_type = self._problem.gpu_type(gpu.gpu_type)
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
         others = list(self._others(gpu))
         least = [min((row[at] for row in others), default=0.0) for at in _NEEDS]
@@ -66,7 +66,7 @@ class Company:
             ("sm", totals[0], 100.0, least[0]),
             ("memory", totals[1], gpu_type.memory_mib, least[1]),
             ("power", gpu_type.idle_w + totals[2], gpu_type.power_cap_w, least[2]),
-            ("replicas_per_gpu", float(len(rows)), float(self._problem.max_replicas_per_gpu), 1.0),
+            ("replicas_per_gpu", float(len(rows)), float(self.problem.max_replicas_per_gpu), 1.0),
         ]
         return tuple(
             Use(rule=rule, used=used, limit=limit, is_full=used + more > limit * (1.0 + _TOLERANCE))
@@ -119,11 +119,11 @@ class Company:
 
     def _larger(self, gpu: GpuPlan, seat: Seat, seats: Sequence[Seat]) -> list[OperatingPoint]:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
-        service, gpu_type = self._problem.service(seat.replica.service), self._problem.gpu_type(gpu.gpu_type)
+        service, gpu_type = self.problem.service(seat.replica.service), self.problem.gpu_type(gpu.gpu_type)
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
         neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
         durations_ms = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
-        law = self._problem.capacity_law
+        law = self.problem.capacity_law
         carried = capacities_rps(law, rows, durations_ms, percentile=service.percentile, slo_ms=service.slo_ms)
         more = carried > seat.capacity_rps * (1.0 + _TOLERANCE)
         return [row for row, is_one in zip(rows, more.tolist(), strict=True) if is_one]
@@ -134,7 +134,7 @@ class Company:
         """A network's points on a type, and those at one clock."""
         key = (network, gpu_type, clock_mhz)
         if key not in self._at_clock:
-            points = self._problem.points_of(network, gpu_type)
+            points = self.problem.points_of(network, gpu_type)
             assert points is not None, "a replica runs there, or may"
             near = (row for row in points.rows if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
             self._at_clock[key] = points, tuple(near)
@@ -142,7 +142,7 @@ class Company:
 
     def _broken(self, gpu: GpuPlan, seats: Sequence[Seat], seat: Seat, row: OperatingPoint) -> tuple[Rule, ...]:
         """The rules that the GPU would break with that row in place of the replica's."""
-        gpu_type = self._problem.gpu_type(gpu.gpu_type)
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [row if other is seat else other.row for other in seats]
         broken: list[Rule] = []
         if math.fsum(r.sm_percent for r in rows) > 100.0 * (1.0 + _TOLERANCE):
@@ -161,7 +161,7 @@ class Company:
         return tuple(broken)
 
     def _of_service(self, plan: Plan, name: str) -> Iterator[Binding]:
-        service = self._problem.service(name)
+        service = self.problem.service(name)
         own = [gpu for gpu in plan.gpus if any(replica.service == name for replica in gpu.replicas)]
         count = sum(gpu.count for gpu in own)
         if service.max_replicas is not None and count >= service.max_replicas:
@@ -169,7 +169,7 @@ class Company:
         if 0 < count <= service.min_replicas:
             yield Binding(rule="min_replicas", replicas=count, detail=f"no fewer than {service.min_replicas} may run")
         for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock = self._problem.gpu_type(kind).count
+            stock = self.problem.gpu_type(kind).count
             if stock is not None and sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind) >= stock:
                 replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
                 yield Binding(rule="stock", replicas=replicas, detail=f"all {stock} {kind} are in use")
@@ -179,33 +179,33 @@ class Company:
         here = {replica.service for replica in gpu.replicas}
         networks = {
             service.network
-            for service in self._problem.services
+            for service in self.problem.services
             if service.name not in here and service.allows(gpu.gpu_type)
         }
         for network in sorted(networks):
-            if self._problem.points_of(network, gpu.gpu_type) is not None:
+            if self.problem.points_of(network, gpu.gpu_type) is not None:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
     def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[Seat, ...]:
-        gpu_type = self._problem.gpu_type(gpu.gpu_type)
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
         named = [(replica.service, row) for replica, row in zip(gpu.replicas, rows, strict=True)]
         seats = []
         for at, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
-            execution_ms, capacity_rps = beside(self._problem, gpu_type, named, at)
+            execution_ms, capacity_rps = beside(self.problem, gpu_type, named, at)
             seats.append(Seat(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
         return tuple(seats)
 
     def _utilisation(self, seat: Seat) -> float:
-        service = self._problem.service(seat.replica.service)
+        service = self.problem.service(seat.replica.service)
         ratio = service.slo_ms / seat.execution_ms
-        return self._problem.capacity_law.utilisation(service.percentile, seat.row.batch, ratio)
+        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, ratio)
 
     def _highest_utilisation(self, seat: Seat) -> float:
-        service = self._problem.service(seat.replica.service)
-        return self._problem.capacity_law.utilisation(service.percentile, seat.row.batch, math.inf)
+        service = self.problem.service(seat.replica.service)
+        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, math.inf)
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
         if replica.service not in self._names or gpu.gpu_type not in self._types:
             return None
-        network = self._problem.service(replica.service).network
+        network = self.problem.service(replica.service).network
         return self._rows.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))

@@ -7,6 +7,7 @@ whole GPUs do not divide as fractions do.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from solvers.cost import gpu_power_w
 from solvers.joint.explaining.company import Company, Seat
@@ -18,29 +19,42 @@ from solvers.problem import Problem
 _W_PER_KW = 1000.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuExplanations:
+    """Why the GPUs of a plan run what they run."""
+
+    kinds: tuple[GpuExplanation, ...] = ()
+    """Those that cost most first."""
+    left_out: int = 0
+    """Kinds beyond those."""
+
+
+NO_GPUS = GpuExplanations()
+
+
 def _none(gpu: GpuPlan) -> tuple[Alternative, ...]:  # noqa: ARG001
     """Nobody looked for alternatives."""
     return ()
 
 
 def explain_gpus(
-    problem: Problem,
+    company: Company,
     plan: Plan,
     prices: Prices,
     *,
     most: int,
     alternatives: Callable[[GpuPlan], tuple[Alternative, ...]] = _none,
-) -> tuple[GpuExplanation, ...]:
-    """What the GPUs of a plan cost and earn: at most so many kinds, those that cost most first.
+) -> GpuExplanations:
+    """What the GPUs of a plan cost and earn, at most so many kinds of them.
 
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     """
-    company = Company(problem)
-    kinds = sorted_kinds(problem, company, plan)[:most]
-    return tuple(_explain_gpu(problem, company, gpu, prices, alternatives(gpu)) for gpu in kinds)
+    kinds = _sorted_kinds(company, plan)
+    told = tuple(_explain_gpu(company, gpu, prices, alternatives(gpu)) for gpu in kinds[:most])
+    return GpuExplanations(kinds=told, left_out=len(kinds) - len(told))
 
 
-def sorted_kinds(problem: Problem, company: Company, plan: Plan) -> list[GpuPlan]:
+def _sorted_kinds(company: Company, plan: Plan) -> list[GpuPlan]:
     """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
     counts: dict[GpuPlan, int] = {}
     for gpu in plan.gpus:
@@ -51,12 +65,13 @@ def sorted_kinds(problem: Problem, company: Company, plan: Plan) -> list[GpuPlan
         for one, count in counts.items()
         if company.seats(one) is not None
     ]
-    return sorted(kinds, key=lambda gpu: -gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
+    return sorted(kinds, key=lambda gpu: -gpu.count * company.problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
 
 
 def _explain_gpu(
-    problem: Problem, company: Company, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
+    company: Company, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
 ) -> GpuExplanation:
+    problem = company.problem
     gpu_type = problem.gpu_type(gpu.gpu_type)
     energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
     price = gpu_type.price_usd_per_hour + energy if prices.unit == "usd_per_hour" else 0.0

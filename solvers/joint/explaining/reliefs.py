@@ -19,9 +19,10 @@ LOOSER = 1.1
 """By how much SLOs and power caps are loosened."""
 
 
-def priced_reliefs(problem: Problem, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
+def priced_reliefs(company: Company, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
-    found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(problem, plan, prices)]
+    problem = company.problem
+    found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(company, plan, prices)]
     return sorted_reliefs(relief for relief in found if relief.saving > 0.0)
 
 
@@ -57,10 +58,10 @@ def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
             )
 
 
-def _slos(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
+def _slos(tight: Company, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """What every service's own replicas would carry more under a looser SLO, at the price of a request."""
+    problem = tight.problem
     loose = Company(with_slos(problem, {service.name for service in problem.services}))
-    tight = Company(problem)
     gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
     for gpu in plan.gpus:
         before, after = tight.seats(gpu), loose.seats(gpu)

@@ -32,17 +32,17 @@ class _Question:
 
 
 def solved_reliefs(
-    problem: Problem, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
+    company: Company, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
 ) -> tuple[Relief, ...]:
     """The same with the most promising ones solved again while there is time; those that save nothing are left out.
 
-    base: the problem's relaxation that the prices come from.
+    base: the relaxation of the problem that the prices come from.
     """
-    known = {(relief.kind, relief.subject): relief for relief in priced_reliefs(problem, plan, prices)}
+    known = {(relief.kind, relief.subject): relief for relief in priced_reliefs(company, plan, prices)}
     if prices.unit != "usd_per_hour" or not base.relaxation.is_exact:
         return sorted_reliefs(known.values())
     start = base.as_plan()
-    for question in _questions(problem, plan, prices, tuple(known.values())):
+    for question in _questions(company, plan, prices, tuple(known.values())):
         if is_over():
             break
         found = relax(question.problem, start=start, is_over=is_over)
@@ -56,18 +56,19 @@ def solved_reliefs(
     return sorted_reliefs(known.values())
 
 
-def _questions(problem: Problem, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
+def _questions(company: Company, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MOST_SLOS]:
-        yield _Question(relief=relief, problem=with_slos(problem, {relief.subject}))
-    yield from _caps(problem, plan)
-    yield from _choices(problem, prices)
+        yield _Question(relief=relief, problem=with_slos(company.problem, {relief.subject}))
+    yield from _caps(company, plan)
+    yield from _choices(company.problem, prices)
 
 
-def _caps(problem: Problem, plan: Plan) -> Iterator[_Question]:
+def _caps(company: Company, plan: Plan) -> Iterator[_Question]:
     """Of the types on which some replica of the plan is held back by the watts."""
-    for name in sorted(Company(problem).types_held_by(plan, "power")):
+    problem = company.problem
+    for name in sorted(company.types_held_by(plan, "power")):
         cap_w = problem.gpu_type(name).power_cap_w
         words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
         types = tuple(

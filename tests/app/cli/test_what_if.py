@@ -96,7 +96,7 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--demand", "cht=2"], 1, "Error: --demand: no service is called 'cht'; did you mean chat? there are camera"),
+        (["--demand", "cht=2"], 1, "Error: --demand: no service is called 'cht'; did you mean chat? There are camera"),
         (["--price", "smal=2"], 1, "Error: --price: no GPU type is called 'smal'; did you mean small?"),
         (["--gpus", "small=-9"], 1, "Error: --gpus: there are 2 small; -9 would leave -7"),
         (["--gpus", "small=3"], 2, "'3' must say how many more or fewer: +2 or -1"),
@@ -151,7 +151,7 @@ def test_a_manifest_with_its_rate_goes_to_the_control_plane(tmp_path: Path) -> N
 
 def test_a_control_plane_s_refusal_names_the_option() -> None:
     api = fake()
-    detail = "no service is called 'cht'; did you mean chat? there are chat"
+    detail = "no service is called 'cht'; did you mean chat? There are chat"
     api.problems["POST plans/preview"] = {
         "status": 422,
         "detail": f"scenarios[0].demand_factor: {detail}",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.control.scenario import Scenario, changed
+from app.control.scenario import Scenario, changed, words
 from app.control.what_if import TODAY, Answer, Planned, answers, ask
 from solvers.cost import cost_usd_per_hour
 from solvers.outcome import PlanReport
@@ -102,7 +102,8 @@ def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves
         return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
 
     found = asyncio.run(ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True))
-    assert {"+1 gpu", "-1 gpu", "all demand × 1.2", "SLO of chat +10 % (110 ms)"} <= {one.question for one in found}
+    asked = {words(one.scenario) for one in found}
+    assert {"+1 gpu", "-1 gpu", "all demand × 1.2", "SLO of chat +10 % (110 ms)"} <= asked
     assert seen[0].current is None and all(problem.current == a_plan(2, 75.0) for problem in seen[1:])
     seen.clear()
     dear = replace(PROBLEM, migration_cost_usd_per_hour=0.1)

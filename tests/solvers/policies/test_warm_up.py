@@ -10,6 +10,8 @@ from pathlib import Path
 
 import solvers.joint.kernels
 from solvers.joint.explaining.alternatives import Neighbourhood
+from solvers.joint.explaining.company import Company
+from solvers.joint.explaining.relieve import solved_reliefs
 from solvers.joint.prices import relax as relax_prices
 from solvers.outcome import Budget, Stability
 from solvers.plan import Plan
@@ -73,9 +75,10 @@ def plan_all_kinds() -> None:
     ):
         plan, _, _ = policy("joint").make_plan(problem, Observed(at_s=0.0), None, Budget(work=0.2))
         follow(problem, plan)
-        relaxed = relax_prices(problem)
+        relaxed = relax_prices(problem, start=plan)
         if relaxed is not None and plan.gpus:
             Neighbourhood(problem, plan, relaxed.prices()).alternatives(plan.gpus[0], 3)
+            solved_reliefs(Company(problem), plan, relaxed.prices(), relaxed)
 
 
 def follow(problem: Problem, plan: Plan) -> None:
@@ -90,7 +93,7 @@ def follow(problem: Problem, plan: Plan) -> None:
 
 def check() -> None:
     """Runs in a process of its own: what other tests compile would hide what the warm-up leaves out."""
-    warm_up()
+    warm_up("joint")
     before = signatures()
     plan_all_kinds()
     assert signatures() == before, sorted(signatures() - before)

@@ -9,6 +9,7 @@ import pytest
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
 from solvers.joint.explaining.alternatives import Neighbourhood
+from solvers.joint.explaining.company import Company
 from solvers.joint.explaining.explain import explain_gpus
 from solvers.joint.explaining.explanation import Alternative
 from solvers.joint.prices import relax
@@ -95,7 +96,9 @@ def test_single_changes_are_the_best_of_their_kind() -> None:
 
 def test_what_the_plan_runs_is_explained_by_the_same_prices() -> None:
     for problem, plan, prices in cases():
-        for one, gpu in zip(explain_gpus(problem, plan, prices, most=99), by_cost(problem, plan), strict=True):
+        for one, gpu in zip(
+            explain_gpus(Company(problem), plan, prices, most=99).kinds, by_cost(problem, plan), strict=True
+        ):
             assert (one.gpu_type, one.count) == (gpu.gpu_type, gpu.count)
             assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
             used = {use.rule: use for use in one.uses}
@@ -116,7 +119,7 @@ def test_a_plan_of_another_policy_is_explained_by_its_own_rows() -> None:
             )
             gpu = GpuPlan(gpu_type=gpu_type.name, clock_mhz=row.clock_mhz, replicas=(replica,))
             if is_useful(problem, gpu):
-                (one,) = explain_gpus(problem, Plan(policy="other", gpus=(gpu,)), prices, most=1)
+                (one,) = explain_gpus(Company(problem), Plan(policy="other", gpus=(gpu,)), prices, most=1).kinds
                 assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
 
 

@@ -1,0 +1,161 @@
+"""Rows of CSV files, one at a time, read strictly: UTF-8, one header, commas, as many cells in every row.
+
+Lines above the header that begin with "# " are notes, such as source and licence. A file whose name ends in .gz is
+unpacked on the way. Memory stays small, however long the file is.
+"""
+
+import csv
+import gzip
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from _csv import Reader
+
+STDIN = Path("-")
+LONGEST_LINE = 1 << 20
+"""Bytes; a small file that unpacks to one endless line must not fill the memory."""
+MOST_NOTES = 100
+
+_BOM = b"\xef\xbb\xbf"
+_PACKED = ".gz"
+
+CheckHeader = Callable[[str, Sequence[str]], None]
+"""Given the header's place and its names; raises InvalidRequest for one that the kind of file cannot have."""
+
+Row = tuple[int, list[str]]
+"""The line of the file on which a row ends, and its cells, stripped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """A CSV file that is open: its header, and the rows below, to be taken once."""
+
+    file: str
+    names: Sequence[str]
+    """Columns, in the order of the file."""
+    notes: tuple[str, ...]
+    """Lines above the header, without their mark."""
+    rows: Iterator[Row]
+    """At least one. Raises InvalidRequest on the way."""
+
+
+def open_rows(source: Path, check_header: CheckHeader) -> Rows:
+    """The rows of a CSV file, or of stdin for `-`; blank lines are passed over. Raises InvalidRequest."""
+    file = file_name(source)
+    lines = _text_lines(file, _lines(source))
+    notes, lines = _split_notes(file, lines)
+    reader = csv.reader(lines, strict=True)
+    rows = _filled_rows(file, reader, len(notes))
+    place, header = next(rows, (0, None))
+    if header is None:
+        raise refusal("the file is empty; its first line must name the columns", file=file)
+    _check_separator_and_repeats(f"{file}:{place}", header)
+    check_header(f"{file}:{place}", header)
+    return Rows(file=file, names=header, notes=notes, rows=_even_rows(file, rows, len(header)))
+
+
+def refusal(problem: str, *, file: str, line: int | None = None, column: str = "") -> InvalidRequest:
+    """The error that names a place: `file:line: column NAME: problem`."""
+    place = file if line is None else f"{file}:{line}"
+    return InvalidRequest(problem, f"{place}: column {column}" if column else place)
+
+
+def file_name(source: Path) -> str:
+    """What errors call a file."""
+    return "stdin" if source == STDIN else str(source)
+
+
+def read_bytes(source: Path) -> bytes:
+    """All of a file, or of stdin for `-`. Raises InvalidRequest."""
+    return b"".join(_lines(source, longest=-1))
+
+
+def require_columns(place: str, names: Sequence[str], needed: Iterable[str], what: str) -> None:
+    """Raises InvalidRequest when a header lacks columns of a kind of file."""
+    if missing := [name for name in needed if name not in names]:
+        s = "s" if len(missing) > 1 else ""
+        problem = f"the header lacks the column{s} {', '.join(missing)}, which {what} needs; it has {', '.join(names)}"
+        raise refusal(problem, file=place)
+
+
+def _split_notes(file: str, lines: Iterator[str]) -> tuple[tuple[str, ...], Iterator[str]]:
+    """The notes at the top, and the lines below them."""
+    notes: list[str] = []
+    for line in lines:
+        if not (line.startswith("# ") or line.strip() == "#"):
+            return tuple(notes), chain([line], lines)
+        notes.append(line[1:].strip())
+        if len(notes) > MOST_NOTES:
+            raise refusal(f"more than {MOST_NOTES} lines of notes", file=file, line=len(notes))
+    return tuple(notes), lines
+
+
+def _check_separator_and_repeats(place: str, names: Sequence[str]) -> None:
+    if len(names) == 1 and (separator := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        problem = f"the columns seem to be separated by {separator!r}; only commas separate them"
+        raise refusal(problem, file=place)
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise refusal("the header names this column twice", file=place, column=name)
+
+
+def _filled_rows(file: str, reader: "Reader", lines_above: int) -> Iterator[Row]:
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise refusal(f"not CSV: {error}", file=file, line=lines_above + reader.line_num) from error
+        if row and (len(row) > 1 or row[0].strip()):
+            yield lines_above + reader.line_num, [cell.strip() for cell in row]
+
+
+def _even_rows(file: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
+    is_empty = True
+    for line, cells in rows:
+        if len(cells) != width:
+            problem = f"the row has {len(cells)} cells, the header names {width} columns"
+            raise refusal(problem, file=file, line=line)
+        is_empty = False
+        yield line, cells
+    if is_empty:
+        raise refusal("there are no rows below the header", file=file)
+
+
+def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
+    """Line by line, so that an error has its line."""
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST_LINE:
+            raise refusal(f"the line is longer than {LONGEST_LINE:,} bytes", file=file, line=number)
+        try:
+            yield line.removeprefix(_BOM).decode() if number == 1 else line.decode()
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 text: {error.reason} at byte {error.start + 1} of the line"
+            raise refusal(problem, file=file, line=number) from error
+
+
+def _lines(source: Path, longest: int = LONGEST_LINE + 1) -> Iterator[bytes]:
+    """Lines, the longer ones in pieces. longest: bytes of a piece; -1 = whole lines."""
+    if source == STDIN:
+        yield from iter(lambda: sys.stdin.buffer.readline(longest), b"")
+        return
+    try:
+        with _open(source) as stream:
+            yield from iter(lambda: stream.readline(longest), b"")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InvalidRequest(f"cannot unpack {source}: {error}") from error
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {source}: {error.strerror}") from error
+
+
+def _open(source: Path) -> "BinaryIO | gzip.GzipFile":
+    return gzip.open(source) if source.suffix == _PACKED else source.open("rb")

@@ -1,0 +1,21 @@
+"""clipper_power: the batches of a GPU by AIMD on its peak power; the clock stays the plan's.
+
+    over = peak power of the period > power cap, for all replicas of the GPU alike
+
+Source: baseline Clipper-P of Morak's evaluation (§VI-A): Clipper's AIMD (NSDI 2017, §4.3.1) with the power cap as its
+limit. Good where batches move the power much. Its limits: at batch 1 it has nothing left to turn, it breaks the cap
+once per tooth of its saw, and it does not look at latency.
+"""
+
+from dataclasses import replace
+
+from solvers.governors.aimd import next_batch
+from solvers.governors.knobs import GpuPeriod, Knobs, Limits
+
+
+def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+    """One step of AIMD: above the cap every replica backs off, below it those that executed anything grow."""
+    if reading.peak_power_w > limits.power_cap_w:
+        return replace(knobs, batches={each: next_batch(batch, is_over=True) for each, batch in knobs.batches.items()})
+    grown = {each.id: next_batch(knobs.batches[each.id], is_over=False) for each in reading.replicas if each.batches}
+    return replace(knobs, batches={**knobs.batches, **grown})

@@ -1,0 +1,28 @@
+"""dfs: the clock alone holds the power cap; batches are the largest that the plan allows.
+
+    P > cap: clock down;   P < α · cap: clock up;   between: stay          (steps: see `ladder`)
+
+Source: baseline DFS of Morak's evaluation (§VI-A): frequency under a power cap, at a fixed, usually large batch,
+without a look at latency. Good where batches hardly move the power. Its limits: the clock's range is narrow and, at the
+highest clock, nothing is left to turn.
+"""
+
+from solvers.governors.knobs import GpuPeriod, Knobs, Limits, clock_position
+from solvers.governors.ladder import look, stride_to
+
+
+def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+    """One step of the clock towards the cap; a GPU that executed nothing keeps it unless it is over the cap."""
+    climb = look(
+        knobs.memory,
+        rung=clock_position(knobs.clock_mhz, limits.clocks_mhz),
+        power_w=reading.peak_power_w,
+        cap_w=limits.power_cap_w,
+    )
+    works = climb.is_over or any(each.batches for each in reading.replicas)
+    rung = stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1) if works else climb.rung
+    return Knobs(
+        clock_mhz=limits.clocks_mhz[rung],
+        batches={each.id: each.largest_batch for each in limits.replicas},
+        memory=climb.memory,
+    )
