@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from solvers.outcome import LEAST_MOVES, TICK
+
 API_VERSION = "plimsoll/v1"
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -220,9 +222,9 @@ class PolicySpec(Strict):
     migration_cost_usd_per_hour: Amount = 0.0
     headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
     stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
-    solve_seconds: float = Field(default=0.8, gt=0, le=600, allow_inf_nan=False)
-    solve_work: float = Field(default=1.0, gt=0, le=600, allow_inf_nan=False)
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    solve_seconds: float = Field(default=TICK.seconds, gt=0, le=600, allow_inf_nan=False)
+    solve_work: float = Field(default=TICK.work, gt=0, le=600, allow_inf_nan=False)
+    seed: int = Field(default=TICK.seed, ge=0, le=2**31 - 1)
     window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
     fit_quantile: float = Field(
         default=0.9,
@@ -235,22 +237,22 @@ class PolicySpec(Strict):
         default=True, description="Whether served latencies correct the operating points that are planned with"
     )
     hysteresis: float = Field(
-        default=0.03,
+        default=TICK.stability.hysteresis,
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
         description="Fraction of the cost that a rearrangement must save beyond the price of its starts",
     )
     move_budget: float = Field(
-        default=0.1,
+        default=TICK.stability.move_budget,
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
-        description="Replicas that one plan may start to save cost, as a fraction of those that run; 8 are always "
-        "allowed, and 1 means any number. What demand needs is not counted",
+        description="Replicas that one plan may start to save cost, as a fraction of those that run; "
+        f"{LEAST_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
     )
     min_dwell_s: float = Field(
-        default=60.0,
+        default=TICK.stability.min_dwell_s,
         ge=0.0,
         le=86_400,
         allow_inf_nan=False,

@@ -20,11 +20,8 @@ from bench.plan_costs import against_greedy, bounds, costs, first_plans, generat
 from bench.plan_large import large
 from bench.plan_runs import FOLDER, Rows
 from bench.plan_validity import validity
-from bench.report import Figures, print_table, write_results
+from bench.report import ROOM, Figures, print_table, write_results
 from solvers.policies.warm_up import warm_up
-
-_ROOM = 120
-"""Characters of a table's line."""
 
 
 def main() -> int:
@@ -51,7 +48,7 @@ def _run(part: str, figures: Rows) -> list[Figures]:
         # So that a reader of a long run sees where it is; the table, with its widths, comes when all rows are there.
         print(f"   {row['case']}: {row['figure']}", file=sys.stderr, flush=True)
         rows.append({"part": part, **row})
-    print_table([{key: value for key, value in row.items() if key != "part"} for row in rows], room=_ROOM)
+    print_table([{key: value for key, value in row.items() if key != "part"} for row in rows], room=ROOM)
     print(f"   ({time.perf_counter() - began_s:.0f} s)", flush=True)
     return rows
 

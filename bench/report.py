@@ -17,6 +17,8 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _LIBRARIES = ("numpy", "scipy", "numba", "highspy", "ortools")
 """What figures of speed depend on, besides the machine."""
 _GAP = "  "
+ROOM = 120
+"""Characters that a line of a wide table may have."""
 
 Figure: TypeAlias = str | int | float | bool | None
 Figures: TypeAlias = Mapping[str, Figure]

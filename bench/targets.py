@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.control.store import PolicySettings
 from bench.report import RESULTS, Figure, Figures
 
 Pick = Callable[[Sequence[Figures]], Figure]
@@ -30,27 +31,49 @@ def _row(column: str, **where: Figure) -> Pick:
     return lambda rows: next((row[column] for row in rows if where.items() <= row.items()), None)
 
 
-def _worst_attainment(rows: Sequence[Figures]) -> Figure:
-    ours = [row["in_slo_percent"] for row in rows if row["policy"] != "k8s_hpa"]
-    return min(value for value in ours if isinstance(value, float))
+def _values(rows: Sequence[Figures], column: str, where: Figures) -> list[int | float]:
+    return [value for row in rows if where.items() <= row.items() and isinstance(value := row[column], int | float)]
 
 
-def _most(column: str) -> Pick:
-    """The largest value of the column."""
-    return lambda rows: max((value for row in rows if isinstance(value := row[column], int | float)), default=None)
+def _most(column: str, **where: Figure) -> Pick:
+    """The largest value of the column, in rows with these values."""
+    return lambda rows: max(_values(rows, column, where), default=None)
 
+
+def _least(column: str, **where: Figure) -> Pick:
+    """The smallest value of the column, in rows with these values."""
+    return lambda rows: min(_values(rows, column, where), default=None)
+
+
+_LOOK_MS = 1000.0 * PolicySettings().solve_seconds + 100.0
+"""A tick that looks for something cheaper may take its time for planning, and as long as any other for the rest."""
 
 TARGETS = (
     Target(
-        what="tick, 8 GPUs × 4 services, p50", results="tick", pick=_row("total_ms_p50", gpus=8), limit=30, unit="ms"
-    ),
-    Target(
-        what="tick, 8 GPUs × 4 services, p99", results="tick", pick=_row("total_ms_p99", gpus=8), limit=100, unit="ms"
-    ),
-    Target(
-        what="tick, 100 GPUs × 30 services, worst",
+        what="tick that keeps or changes what runs, 8 GPUs × 4 services, p50",
         results="tick",
-        pick=_row("total_ms_max", gpus=100),
+        pick=_row("total_ms_p50", gpus=8, kind="keeps or changes"),
+        limit=30,
+        unit="ms",
+    ),
+    Target(
+        what="the same, p99",
+        results="tick",
+        pick=_row("total_ms_p99", gpus=8, kind="keeps or changes"),
+        limit=100,
+        unit="ms",
+    ),
+    Target(
+        what="tick that looks for something cheaper, 8 GPUs × 4 services, worst",
+        results="tick",
+        pick=_row("total_ms_max", gpus=8, kind="looks"),
+        limit=_LOOK_MS,
+        unit="ms",
+    ),
+    Target(
+        what="tick of either kind, 100 GPUs × 30 services, worst",
+        results="tick",
+        pick=_most("total_ms_max", gpus=100),
         limit=1000,
         unit="ms",
     ),
@@ -84,15 +107,7 @@ TARGETS = (
         unit="MiB",
     ),
     Target(
-        what="cost ratio, used memory against whole GPUs, hetsev",
-        results="demo",
-        pick=_row("used_memory_usd", policy="k8s_hpa / hetsev"),
-        limit=2.0,
-        is_at_least=True,
-        unit="×",
-    ),
-    Target(
-        what="cost ratio, whole GPUs, joint",
+        what="cost `k8s_hpa` / `joint`, whole GPUs",
         results="demo",
         pick=_row("whole_gpu_usd", policy="k8s_hpa / joint"),
         limit=1.5,
@@ -100,9 +115,17 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        what="SLO attainment of the worst service",
+        what="the same, used memory against whole GPUs",
+        results="demo",
+        pick=_row("used_memory_usd", policy="k8s_hpa / joint"),
+        limit=2.0,
+        is_at_least=True,
+        unit="×",
+    ),
+    Target(
+        what="SLO attainment of the worst service, `joint`",
         results="demo_services",
-        pick=_worst_attainment,
+        pick=_least("in_slo_percent", policy="joint"),
         limit=98.0,
         is_at_least=True,
         unit="%",

@@ -3,14 +3,17 @@
 Run: `python -m bench.tick`. Prints a table and writes bench/results/tick.json.
 
 Every tick sees new rates (seeded: each service's rate is drawn anew between half and one and a half times its mean),
-so that the policy has something to decide; ticks that changed nothing are left out of the figures, and counted.
+so that the policy has something to decide. Policy `joint` has two kinds of ticks, which are counted apart: most keep or
+change what runs; once per `min_dwell_s` it looks for something cheaper, for as long as `solve_seconds` at most. Ticks
+of the first kind that pushed nothing are left out, since they were short; a look counts whatever came of it.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,18 +22,20 @@ from app.control.loop import Loop, TickOutcome, tick
 from app.control.store import PolicySettings
 from app.control.worker import SolverWorker
 from app.db import plans
+from app.db.plans import PlanSummary
 from app.db.postgres_store import PostgresStore
 from bench.real_store import Fleet, observations, open_fleet, temporary_database
-from bench.report import Figures, print_table, write_results
+from bench.report import ROOM, Figures, print_table, write_results
 
 WINDOW_S = 2.0
 WINDOWS_PER_TICK = 20
 """40 s of trace time between ticks: longer than the scale-down delay lets the last rate count."""
 STEPS = ("snapshot", "decide", "record", "push")
+KEEPS, LOOKS = "keeps or changes", "looks"
 
 
-async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> Figures:
-    """One row: the ticks that changed the target, after one that is not counted (it fills caches)."""
+async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> list[Figures]:
+    """A row per kind of ticks; the first tick is not counted (it fills caches)."""
     draw, clock = Random(fleet.gpus), ManualClock()
     settings = PolicySettings(window_s=WINDOW_S, max_replicas_per_gpu=6)
     means = {service.name: draw.uniform(0.5, 1.5) * mean_rps for service in fleet.nouns()}
@@ -47,8 +52,21 @@ async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> Fig
         finally:
             await solver.close()
         async with engine.connect() as connection:
-            statuses = Counter(row.status for row in await plans.list_rows(connection))
-    return _figures(fleet, outcomes[1:], statuses)
+            made = {plan.id: plan for plan in await plans.list_rows(connection)}
+    ticks_made = [_Tick(one, made[one.plan_id]) for one in outcomes[1:] if one.plan_id is not None]
+    return [_figures(fleet, kind, [one for one in ticks_made if one.kind == kind]) for kind in (KEEPS, LOOKS)]
+
+
+class _Tick(NamedTuple):
+    """A tick, and what became of its plan."""
+
+    outcome: TickOutcome
+    plan: PlanSummary
+
+    @property
+    def kind(self) -> str:
+        """Between two looks nothing is proven (docs/joint.md)."""
+        return KEEPS if self.plan.lower_bound_usd_per_hour is None else LOOKS
 
 
 async def _observe(
@@ -63,19 +81,22 @@ async def _observe(
         await store.ingest(batch, clock.now())
 
 
-def _figures(fleet: Fleet, outcomes: list[TickOutcome], statuses: Counter[str]) -> Figures:
-    pushed = [outcome for outcome in outcomes if outcome.state == "target"]
-    total_ms = [1000.0 * outcome.seconds["total"] for outcome in pushed]
-    steps = {f"{step}_ms_mean": 1000.0 * mean(outcome.seconds[step] for outcome in pushed) for step in STEPS}
+def _figures(fleet: Fleet, kind: str, ticks: Sequence[_Tick]) -> Figures:
+    pushed = [one.outcome for one in ticks if one.outcome.state == "target"]
+    counted = pushed if kind == KEEPS else [one.outcome for one in ticks]
+    total_ms = [1000.0 * one.seconds["total"] for one in counted]
+    steps = {step: [one.seconds[step] for one in counted if step in one.seconds] for step in STEPS}
+    statuses = Counter(one.plan.status for one in ticks)
     return {
         "gpus": fleet.gpus,
         "services": fleet.services,
-        "ticks": len(outcomes),
+        "kind": kind,
+        "ticks": len(ticks),
         "pushed": len(pushed),
-        "total_ms_p50": float(np.percentile(total_ms, 50)),
-        "total_ms_p99": float(np.percentile(total_ms, 99)),
-        "total_ms_max": max(total_ms),
-        **steps,
+        "total_ms_p50": float(np.percentile(total_ms, 50)) if total_ms else None,
+        "total_ms_p99": float(np.percentile(total_ms, 99)) if total_ms else None,
+        "total_ms_max": max(total_ms, default=None),
+        **{f"{step}_ms_mean": 1000.0 * mean(each) if each else None for step, each in steps.items()},
         "answers": ", ".join(f"{count} {status}" for status, count in statuses.most_common()),
     }
 
@@ -89,7 +110,7 @@ def run() -> list[Figures]:
     rows = []
     for fleet, ticks, mean_rps in sizes:
         with temporary_database() as url:
-            rows.append(asyncio.run(measure(url, fleet, ticks=ticks, mean_rps=mean_rps)))
+            rows += asyncio.run(measure(url, fleet, ticks=ticks, mean_rps=mean_rps))
     return rows
 
 
@@ -97,7 +118,7 @@ def main() -> None:
     """Measure, print the table, write the JSON."""
     rows = run()
     print("Tick, snapshot to committed plan, milliseconds")
-    print_table(rows)
+    print_table(rows, room=ROOM)
     write_results("tick", rows)
 
 

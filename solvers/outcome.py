@@ -130,6 +130,10 @@ def _no_time_passes() -> float:
     return 0.0
 
 
+LEAST_MOVES = 8
+"""Starts that every move budget allows: a fraction of a small fleet would be none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
     """How willing a policy is to rearrange what runs for the sake of cost. What demand needs is served at once.
@@ -140,7 +144,7 @@ class Stability:
     hysteresis: float = 0.0
     """Fraction of the cost, 0 to 1, that a rearrangement must save beyond the price of its starts."""
     move_budget: float = 1.0
-    """Replicas that one plan may start to save cost, as a fraction of those that run; a few are always allowed."""
+    """Replicas that one plan may start to save cost, as a fraction of those that run; `LEAST_MOVES` always."""
     min_dwell_s: float = 0.0
     """Seconds for which an arrangement stays before it may be rearranged to save cost."""
 
@@ -165,3 +169,7 @@ class Budget:
     def remaining_s(self) -> float:
         """Seconds left of the wall-clock limit, never negative."""
         return max(0.0, self.seconds - self.elapsed())
+
+
+TICK = Budget(seconds=0.8, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0))
+"""What the control loop gives a policy where its operator says nothing else."""

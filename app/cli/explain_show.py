@@ -29,9 +29,11 @@ BASES = {
     "first_order": "what these replicas would carry more",
     "relaxation": "solved again in fractions of GPUs",
 }
-_LEAST_USD = 5e-6
-_LEAST_WEIGHT = 5e-4
-"""What the decimals show."""
+_LEAST_USD, _LEAST_WEIGHT = 5e-6, 5e-4
+"""What the decimals of a price show."""
+_LEAST_LOSS_USD, _LEAST_LOSS_WEIGHT = 5e-5, 0.05
+"""The same of a loss."""
+_MIB_PER_GIB = 1024.0
 _MOST_SHORTFALLS = 2
 MOST_LINES = 4
 """Of limits that hold back one service."""
@@ -189,10 +191,11 @@ def _show_gpu(gpu: Document, unit: str) -> None:
 
 def _use(use: Document) -> str:
     rule, used, limit = text(use, "rule"), number(use, "used") or 0.0, number(use, "limit") or 0.0
+    if rule == "sm":
+        return f"{used:g} % of the SMs"
     if rule == "memory":
-        return f"{used / 1024:.1f} of {limit / 1024:.1f} GiB"
-    unit = {"sm": "% of SMs", "power": "W", "replicas_per_gpu": "replicas"}[rule]
-    return f"{used:g} % of the SMs" if rule == "sm" else f"{used:.0f} of {limit:.0f} {unit}"
+        return f"{used / _MIB_PER_GIB:.1f} of {limit / _MIB_PER_GIB:.1f} GiB"
+    return f"{used:.0f} of {limit:.0f} {'W' if rule == 'power' else 'replicas'}"
 
 
 def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
@@ -210,8 +213,7 @@ def _dearer(loss: float, unit: str) -> str:
 
 
 def _shown_loss(loss: float, unit: str) -> bool:
-    """Whether the decimals show it."""
-    return loss >= (5e-5 if unit == "usd_per_hour" else 0.05)
+    return loss >= (_LEAST_LOSS_USD if unit == "usd_per_hour" else _LEAST_LOSS_WEIGHT)
 
 
 def _pattern(alternative: Document) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from agents.protocol import NodeCommand, Observation
 from solvers.forecast.choose import Choice
-from solvers.outcome import PlanReport, Stability, Violation
+from solvers.outcome import TICK, PlanReport, Stability, Violation
 from solvers.plan import BoundPlan, Plan
 from solvers.predict.online import Health
 from solvers.predict.samples import Company, Group
@@ -41,20 +41,20 @@ class PolicySettings:
     """The forecast rate is multiplied by it before planning."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
-    solve_seconds: float = 0.8
-    solve_work: float = 1.0
-    seed: int = 0
+    solve_seconds: float = TICK.seconds
+    solve_work: float = TICK.work
+    seed: int = TICK.seed
     window_s: float = 1.0
     """Readings of all nodes are summed over windows of this length; at least the agents' reporting period."""
     fit_quantile: float = 0.9
     """Execution times are planned at this quantile of what they may be; 0.5 = as stated and learned."""
     learning: bool = True
     """Whether served latencies correct the operating points that are planned with."""
-    hysteresis: float = 0.03
+    hysteresis: float = TICK.stability.hysteresis
     """Fraction of the cost that a rearrangement must save beyond the price of its starts."""
-    move_budget: float = 0.1
+    move_budget: float = TICK.stability.move_budget
     """Replicas that one plan may start to save cost, as a fraction of those that run; a few always, 1 = any number."""
-    min_dwell_s: float = 60.0
+    min_dwell_s: float = TICK.stability.min_dwell_s
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
 
     @property

@@ -30,7 +30,7 @@ from solvers.joint.replanning.warm import HEADROOM, Warm, keep_warm, take_warm
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.whole.fluid import is_too_fine
-from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, Stability
+from solvers.outcome import LEAST_MOVES, Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.plan import Plan
 from solvers.policies import hetsev_greedy
 from solvers.policies.arrange import running_carriers
@@ -40,8 +40,6 @@ from solvers.state import Json, Observed
 
 NAME = "joint"
 MEMORY_VERSION = 1
-LEAST_MOVES = 8
-"""Starts that the move budget always allows: a fraction of a small fleet would be none."""
 _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6

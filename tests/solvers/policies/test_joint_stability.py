@@ -9,9 +9,9 @@ import pytest
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, started
-from solvers.outcome import Budget, PlanReport, Stability
+from solvers.outcome import LEAST_MOVES, Budget, PlanReport, Stability
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.policies.joint import LEAST_MOVES, make_plan
+from solvers.policies.joint import make_plan
 from solvers.problem import Problem
 from solvers.state import Json, Observed
 from tests.solvers.policies.instances import a_problem, a_service, random_problem, with_rates
