@@ -31,7 +31,7 @@ class PlainWorld:
         return self.deviation
 
     def batch_ms(self, placed: Placed) -> Floats:
-        times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbour_sm_percents)))
+        times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbours)))
         return times * (MAX_CLOCK_MHZ / placed.clock_mhz)
 
     def busy_w(self, placed: Placed, batch: int) -> float:
