@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from agents.device import MEMORY_TOLERANCE, GpuState
-from agents.protocol import GpuCommand, NodeCommand
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand
+from solvers.governors import GOVERNORS
 
 SM_TOLERANCE_PERCENT = 1e-6
 """Rounding that a sum of SM percents may carry."""
@@ -56,3 +58,22 @@ def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
         yield f"GPU {gpu.index}: the SM percents add up to {sm_percent:g}"
     if len(command.replicas) > gpu.max_replicas:
         yield f"GPU {gpu.index} takes {gpu.max_replicas} replicas, the command has {len(command.replicas)}"
+    if command.governor is not None:
+        yield from _ungovernable(command, command.governor)
+
+
+def _ungovernable(command: GpuCommand, governor: GovernorCommand) -> Iterator[str]:
+    if governor.name not in GOVERNORS:
+        yield f"GPU {command.index}: no governor is called {governor.name}; there are {', '.join(sorted(GOVERNORS))}"
+    if any(later <= earlier for earlier, later in pairwise(governor.clocks_mhz)):
+        yield f"GPU {command.index}: the governor's clocks do not ascend"
+    if not governor.clocks_mhz[0] <= command.clock_mhz <= governor.clocks_mhz[-1]:
+        yield (
+            f"GPU {command.index}: the clock of {command.clock_mhz:g} MHz is outside its governor's, "
+            f"{governor.clocks_mhz[0]:g} to {governor.clocks_mhz[-1]:g}"
+        )
+    if governor.power_limit_w < command.power_cap_w:
+        yield (
+            f"GPU {command.index}: under a board limit of {governor.power_limit_w:g} W no governor can see "
+            f"whether the cap of {command.power_cap_w:g} W is kept"
+        )

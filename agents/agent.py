@@ -1,11 +1,12 @@
-"""The agent of one node: observe, sync, enforce, each a step of its own, and a loop around them.
+"""The agent of one node: observe, sync, enforce, govern, each a step of its own, and a loop around them.
 
-The three loops run side by side, so that a silent control plane stops neither the counting nor the enforcement:
+The loops run side by side, so that a silent control plane stops neither the counting nor enforcement nor governors:
 
     observe   every period: read the device, put an observation into the outbox
     sync      when there is one: send the oldest; on an answer forget what is acknowledged, consider its command;
               without one wait (jittered, doubling) and send the same again
     enforce   every second, and at once after a new command: carry out what can be done now
+    govern    when the governor of a GPU is due: turn its clock and batches by what was measured
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
 from agents.device import Device, DeviceError, NodeState, Readings
 from agents.enforce import Action, Start, SwitchRoutes, actions, is_settled
+from agents.governing import Governing
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.perform import perform
@@ -65,6 +67,7 @@ class _Notes:
     sync_problem: str = ""
     device_problem: str = ""
     skew_problem: str = ""
+    governor_problems: tuple[str, ...] = ()
 
 
 class NodeAgent:
@@ -79,6 +82,9 @@ class NodeAgent:
         self._transport = transport
         self._clock = clock
         self._ledger = ledger
+        self._governing = Governing(device)
+        self._hands = asyncio.Lock()
+        """Held by whoever is setting the device: what one of them has read must not change under it."""
         self._restarts = Restarts()
         self._notes = _Notes()
         self._sequence = 0
@@ -162,10 +168,27 @@ class NodeAgent:
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""
+        async with self._hands:
+            if self._ledger.command is not None:
+                now_s = self._clock.now_s()
+                await self._enforce(self._governing.in_force(self._ledger.command, now_s), now_s)
+
+    async def govern(self) -> None:
+        """Let every governor that is due take a step, whether the control plane is there or not."""
+        async with self._hands:
+            if self._ledger.command is not None:
+                problems = await self._governing.step(self._ledger.command, self._clock.now_s())
+                if set(problems) - set(self._notes.governor_problems):
+                    log.error("%s", "; ".join(problems))
+                self._notes.governor_problems = problems
+
+    @property
+    def next_govern_s(self) -> float:
+        """When `govern` has something to do next, by the agent's clock; infinite while nothing is governed."""
         command = self._ledger.command
-        if command is None:
-            return
-        now_s = self._clock.now_s()
+        return math.inf if command is None else self._governing.next_s(command, self._clock.now_s())
+
+    async def _enforce(self, command: NodeCommand, now_s: float) -> None:
         failures: list[str] = []
         for _ in range(MOST_ROUNDS):
             state = await self._device.state()
@@ -205,8 +228,8 @@ class NodeAgent:
         return {each for each in unwanted if now_s < self._unwanted_since_s[each] + self.settings.handover_s}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Observe, sync and enforce until `stop` is set; then say goodbye once. The device is left as it is."""
-        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop()]
+        """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
+        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop(), self._govern_loop()]
         tasks = [asyncio.create_task(each) for each in loops]
         stopper = asyncio.create_task(stop.wait())
         try:
@@ -266,6 +289,12 @@ class NodeAgent:
                 await _cancel(nap, news)
             self._commanded.clear()
 
+    async def _govern_loop(self) -> None:
+        while True:
+            due_s = min(self.next_govern_s - self._clock.now_s(), self.settings.enforce_period_s)
+            await self._clock.sleep(max(0.0, due_s))
+            await self.govern()
+
     async def _take(self, reply: SyncReply) -> None:
         """Forget what is durable and consider the command."""
         if reply.boot == self.settings.boot:
@@ -305,6 +334,7 @@ class NodeAgent:
                 self._notes.device_problem,
                 self._notes.sync_problem,
                 self._notes.skew_problem,
+                *self._notes.governor_problems,
                 f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
             )
             if problem

@@ -125,6 +125,31 @@ class Readings:
     """What the device cannot do, in words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGlance:
+    """One replica since the last glance at its GPU."""
+
+    id: str
+    batches: int
+    """Batches that finished."""
+    requests: int
+    """Requests that finished with them."""
+    queued: int
+    """Requests that wait or run now."""
+    execution_ms: float
+    """Mean time of those batches; 0 without any."""
+    latency_buckets: tuple[tuple[int, int], ...] = ()
+    """(bucket, count) pairs of the latencies of its service's requests on this node; see `protocol.bucket_of`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGlance:
+    """One GPU since the last glance at it."""
+
+    peak_power_w: float
+    replicas: tuple[ReplicaGlance, ...] = ()
+
+
 class Device(Protocol):
     """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything
     simulated), `agents.standin_device` (real HTTP, no GPU) and `agents.readonly_device` (real GPUs, telemetry only).
@@ -136,6 +161,13 @@ class Device(Protocol):
 
     async def read(self) -> Readings:
         """What was measured since the last call (or since the start); reading starts a new window."""
+        ...
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        """What a GPU did since the last glance at it, or since the last `read`; leaves the window of `read` alone.
+
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
+        """
         ...
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:

@@ -14,6 +14,7 @@ from msgspec import Meta
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**12)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e12)]
 Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
 
 ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
@@ -123,7 +124,22 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True):
     """The plan's rate for this replica; its share of the service's routing weight."""
 
 
-class GpuCommand(Wire, frozen=True, kw_only=True):
+class GovernorCommand(Wire, frozen=True, kw_only=True):
+    """Who turns a GPU's clock and batches while it runs; `solvers.governors` says which names there are.
+
+    The GPU's own command is where it begins, its power cap and its replicas' batches are how far it may go.
+    """
+
+    name: Name
+    period_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 1.0
+    """From step to step."""
+    clocks_mhz: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=256)]
+    """Clocks that may be locked, ascending."""
+    power_limit_w: Positive
+    """The board's own limit while the governor acts, at least the power cap; the cap itself while it cannot."""
+
+
+class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU as it must be; a GPU that is not named carries nothing and runs at its defaults."""
 
     index: Count
@@ -131,6 +147,8 @@ class GpuCommand(Wire, frozen=True, kw_only=True):
     clock_mhz: Amount
     power_cap_w: Amount
     replicas: tuple[ReplicaCommand, ...] = ()
+    governor: GovernorCommand | None = None
+    """None: clock and batches stay as they are commanded. Not sent then, so that older agents take the command."""
 
 
 class Route(Wire, frozen=True, kw_only=True):

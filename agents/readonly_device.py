@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from agents.clock import Clock
-from agents.device import DeviceError, GpuState, NodeState, NotSupported, Readings, ServiceRoute
+from agents.device import DeviceError, GpuGlance, GpuState, NodeState, NotSupported, Readings, ServiceRoute
 from agents.nvml import GpuIdentity, GpuSample
 from agents.protocol import GpuReading, ReplicaCommand
 
@@ -58,6 +58,9 @@ class ReadOnlyDevice:
         window_s, self._last_s = now_s - self._last_s, now_s
         readings = tuple(self._read(gpu, window_s) for gpu in self._gpus)
         return Readings(gpus=readings, problems=(ADVICE, *self._problems.values()))
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        raise NotSupported(f"GPU {gpu_index} cannot be governed: {ADVICE}")
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         raise NotSupported(f"replica {replica.id} cannot start on GPU {gpu_index}: {ADVICE}")

@@ -18,9 +18,11 @@ from agents.clock import Clock
 from agents.device import (
     MEMORY_TOLERANCE,
     DeviceError,
+    GpuGlance,
     GpuState,
     LaunchFailed,
     NodeState,
+    NotSupported,
     Readings,
     RunningReplica,
     ServiceRoute,
@@ -85,6 +87,9 @@ class StandInDevice:
         gpus = tuple(self._read_gpu(gpu, busy_s[gpu.index], window_s) for gpu in self._gpus.values())
         replicas = tuple(map(_read_replica, self._replicas.values()))
         return Readings(gpus=gpus, replicas=replicas, services=self.router.read(), problems=(NO_POWER,))
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_POWER}")
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu = self._with_replicas(self._gpu(gpu_index))

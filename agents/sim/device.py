@@ -1,8 +1,9 @@
 """One node of a simulated cluster as a Device: the same protocol that a real machine has."""
 
-from agents.device import GpuState, NodeState, Readings, RunningReplica, ServiceRoute
+from agents.device import GpuGlance, GpuState, NodeState, Readings, RunningReplica, ServiceRoute
 from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading
 from agents.sim.cluster import SimulatedCluster
+from agents.sim.glances import Glances
 from agents.sim.node import SimGpu, SimReplica
 
 
@@ -13,6 +14,7 @@ class SimulatedDevice:
         """Raises UnknownPart when the cluster has no such node."""
         self._cluster = cluster
         self._node = cluster.node(node)
+        self._glances = Glances(self._node)
         self._window_start_s = cluster.advance()
 
     async def state(self) -> NodeState:
@@ -21,6 +23,7 @@ class SimulatedDevice:
 
     async def read(self) -> Readings:
         now_s = self._cluster.advance()
+        self._glances.end_window()
         window_s = now_s - self._window_start_s
         self._window_start_s = now_s
         readings = Readings(
@@ -33,6 +36,10 @@ class SimulatedDevice:
         for _, each in self._node.replicas():
             each.queue.new_window()
         return readings
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        self._cluster.advance()
+        return self._glances.take(self._node.gpu(gpu_index))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self._node.start(gpu_index, replica, self._cluster.advance())

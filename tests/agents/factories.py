@@ -6,8 +6,18 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from agents.device import DeviceError, GpuState, LaunchFailed, NodeState, Readings, RunningReplica, ServiceRoute
-from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.device import (
+    DeviceError,
+    GpuGlance,
+    GpuState,
+    LaunchFailed,
+    NodeState,
+    NotSupported,
+    Readings,
+    RunningReplica,
+    ServiceRoute,
+)
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route
 
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")
@@ -44,8 +54,26 @@ def a_replica(
     )
 
 
-def a_gpu(*replicas: ReplicaCommand, index: int = 0, clock_mhz: float = 1500.0, cap_w: float = 300.0) -> GpuCommand:
-    return GpuCommand(index=index, gpu_type=GPU_TYPE, clock_mhz=clock_mhz, power_cap_w=cap_w, replicas=replicas)
+def a_gpu(
+    *replicas: ReplicaCommand,
+    index: int = 0,
+    clock_mhz: float = 1500.0,
+    cap_w: float = 300.0,
+    governor: GovernorCommand | None = None,
+) -> GpuCommand:
+    return GpuCommand(
+        index=index,
+        gpu_type=GPU_TYPE,
+        clock_mhz=clock_mhz,
+        power_cap_w=cap_w,
+        replicas=replicas,
+        governor=governor,
+    )
+
+
+def a_governor(name: str = "dfs", **changes: object) -> GovernorCommand:
+    facts = {"clocks_mhz": tuple(float(clock) for clock in range(900, 1501, 15)), "power_limit_w": 330.0, **changes}
+    return GovernorCommand(name=name, **facts)  # type: ignore[arg-type]
 
 
 def a_command(*gpus: GpuCommand, generation: int = 1, node: str = "n1", services: tuple[str, ...] = ()) -> NodeCommand:
@@ -98,6 +126,8 @@ class PaperDevice:
         self.readings = Readings()
         self.error: DeviceError | None = None
         """Raised by whoever asks how the device is."""
+        self.glances: dict[int, GpuGlance] = {}
+        """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
 
@@ -110,6 +140,13 @@ class PaperDevice:
         if self.error is not None:
             raise self.error
         return self.readings
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        if self.error is not None:
+            raise self.error
+        if gpu_index not in self.glances:
+            raise NotSupported("nothing is measured here")
+        return self.glances[gpu_index]
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self.log.append(f"start {replica.id}")

@@ -195,6 +195,7 @@ def test_a_lost_gpu_is_unhealthy_and_comes_back() -> None:
 def test_commands_are_answered_with_not_supported() -> None:
     device = Watched().device
     for refused in (
+        device.glance(0),
         device.start_replica(0, a_replica()),
         device.switch_routes(()),
         device.drain("r1"),

@@ -5,7 +5,7 @@ import pytest
 
 from agents.clock import ManualClock
 from agents.daemon import make_device
-from agents.device import LaunchFailed
+from agents.device import LaunchFailed, NotSupported
 from agents.main import make_parser
 from tests.agents.factories import GPU_TYPE, a_replica, run
 
@@ -18,3 +18,9 @@ def test_a_network_that_nobody_measured_cannot_start() -> None:
     with pytest.raises(LaunchFailed, match="no-such-network"):
         run(device.start_replica(0, unknown))
     assert run(device.state()).gpus[0].replicas == ()
+
+
+def test_pretended_gpus_are_not_governed() -> None:
+    device = make_device(make_parser().parse_args(ARGUMENTS), ManualClock())
+    with pytest.raises(NotSupported, match="GPU 0 cannot be governed: stand-in GPUs draw no power"):
+        run(device.glance(0))
