@@ -1,9 +1,9 @@
 """A world in which everything takes exactly the time that the planner reckons with.
 
-A plan makes its promise under the laws of the contract, for Poisson arrivals and operating points it was given. Here these
-hold to the letter: a batch of any size takes the time of a whole one, neighbours slow as the law says, and no
-noise is added. So what goes wrong in this world is the planner's fault, or the loop's, and never the prediction's; and
-networks that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth` is for.
+A plan makes its promise under the laws of the contract, for Poisson arrivals and given operating points. Here these
+hold to the letter: a batch of any size takes the time of a whole one, neighbours slow as the law says, and no noise
+is added. So what goes wrong in this world is the planner's fault, or the loop's, never the prediction's; and networks
+that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth` is for.
 """
 
 from collections.abc import Iterable, Mapping
