@@ -97,6 +97,11 @@ class SimulatedCluster:
         """Every service that has a load."""
         return (*self._doors, *self._clients)
 
+    @property
+    def used_energy_j(self) -> float:
+        """Energy of all GPUs while they carried replicas, idle power included, up to each node's newest reading."""
+        return sum(gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus)
+
     def waiting(self, service: str) -> int:
         """Requests of a service that wait for a replica."""
         return self._doors[service].waiting if service in self._doors else 0

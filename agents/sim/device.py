@@ -31,7 +31,9 @@ class SimulatedDevice:
             replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
             services=self._read_services(),
         )
-        for gpu in self._node.gpus:
+        for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
+            if gpu.replicas or gpu.departed_energy_j > 0.0:
+                gpu.used_energy_j += reading.energy_j
             gpu.departed_energy_j = 0.0
         for _, each in self._node.replicas():
             each.queue.new_window()

@@ -52,6 +52,8 @@ class SimGpu:
         self.replicas: dict[str, SimReplica] = {}
         self.departed_energy_j = 0.0
         """Of the window, by replicas that are gone."""
+        self.used_energy_j = 0.0
+        """Of all windows in which it carried replicas, idle power included; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
         self._paces = PaceMaker(world)
 

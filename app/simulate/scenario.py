@@ -5,6 +5,7 @@ and for which seeds; every policy runs with every seed. Times are seconds of the
 docs/simulate.md explains it with examples.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -58,16 +59,16 @@ class Bursts(Strict):
     weight: float = Field(default=1.0, ge=0, le=10, allow_inf_nan=False, description="1 = as strong as measured")
 
 
-class Modulation(Strict):
-    """The rate jumps between levels and stays in each for an exponential time (MMPP)."""
+class Levels(Strict):
+    """The rate jumps between levels and stays at each for an exponential time (MMPP)."""
 
-    factors: list[Amount] = Field(min_length=2, max_length=16, description="Of the mean rate")
-    mean_stay_s: list[Positive] = Field(min_length=2, max_length=16, description="Of each level")
+    rates_rps: list[Amount] = Field(min_length=2, max_length=16)
+    mean_stays_s: list[Positive] = Field(min_length=2, max_length=16, description="Of each level")
 
     @model_validator(mode="after")
     def _one_stay_per_level(self) -> Self:
-        if len(self.factors) != len(self.mean_stay_s):
-            raise ValueError(f"{len(self.factors)} factors need as many mean_stay_s, not {len(self.mean_stay_s)}")
+        if len(self.rates_rps) != len(self.mean_stays_s):
+            raise ValueError(f"{len(self.rates_rps)} rates_rps need as many mean_stays_s, not {len(self.mean_stays_s)}")
         return self
 
 
@@ -80,27 +81,35 @@ class TraceRef(Strict):
     start_s: Seconds = Field(default=0.0, description="The trace's second at which the simulation begins")
 
 
-class Load(Strict):
-    """The requests of one service. One of `rate_rps`, `trace` and `clients`; what else is given shapes a rate."""
+class ClientStep(Strict):
+    """So many clients from a moment on, until the next one."""
 
-    rate_rps: Amount | None = Field(default=None, description="Mean rate; arrivals are Poisson inside each second")
-    trace: TraceRef | None = None
-    clients: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Closed loop: so many clients, each of which sends its next request when its last one is answered",
-    )
+    start_s: Seconds
+    clients: int = Field(ge=0, le=100_000)
+
+
+class Load(Strict):
+    """The requests of one service: a curve around `rate_rps`, a trace, levels, or clients; Poisson but for clients."""
+
+    rate_rps: Amount | None = Field(default=None, description="Mean of a curve, which the next three give its shape")
     day: DayCurve | None = None
     spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
     bursts: Bursts | None = None
-    modulation: Modulation | None = None
+    trace: TraceRef | None = None
+    levels: Levels | None = None
+    clients: Annotated[int, Field(ge=1, le=100_000)] | list[ClientStep] | None = Field(
+        default=None,
+        description="Closed loop: so many clients, each of which sends its next request when its last one is answered",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [name for name in ("rate_rps", "trace", "clients") if getattr(self, name) is not None]
+        sources = ("rate_rps", "trace", "levels", "clients")
+        given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give one of rate_rps, trace and clients, not {' and '.join(given) or 'none of them'}")
+            raise ValueError(f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}")
+        if given != ["rate_rps"] and (shaped := [name for name in ("day", "spikes", "bursts") if getattr(self, name)]):
+            raise ValueError(f"{shaped[0]} shapes a rate_rps; with {given[0]} it means nothing")
         return self
 
 
@@ -144,6 +153,7 @@ class ScenarioSpec(Strict):
 
     duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)]
     warm_up_s: Seconds = Field(default=0.0, description="Runs, but does not count in the report")
+    step_s: Positive = Field(default=60.0, description="Step of the report's time series")
     seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(default=[0], min_length=1, max_length=1000)
     policies: list[PolicyRun] = Field(min_length=1, max_length=32, description="Names, or objects where they differ")
     truth: Literal["measured", "planned"] = Field(
@@ -177,8 +187,11 @@ class ScenarioSpec(Strict):
     def _fits_together(self) -> Self:
         _refuse_repeats((service.name for service in self.services), "services")
         _refuse_repeats((pool.name for pool in self.fleet), "pools of the fleet")
-        if self.warm_up_s >= self.duration_s:
-            raise ValueError(f"warm_up_s {self.warm_up_s:g} leaves nothing of duration_s {self.duration_s:g}")
+        counted_s = self.duration_s - self.warm_up_s
+        if counted_s < self.step_s or not math.isclose(counted_s / self.step_s, round(counted_s / self.step_s)):
+            raise ValueError(
+                f"duration_s less warm_up_s is {counted_s:g} s, which must be a multiple of step_s {self.step_s:g}"
+            )
         if len(self.policies) * len(self.seeds) > MOST_RUNS:
             raise ValueError(
                 f"{len(self.policies)} policies with {len(self.seeds)} seeds are more than {MOST_RUNS} runs"
