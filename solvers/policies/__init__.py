@@ -14,8 +14,11 @@ from solvers.state import Json, Observed
 
 # Modules by name, imported when first asked for: a policy may load solvers.
 _MODULES = {
+    "gpulets": "solvers.policies.gpulets",
+    "gslice": "solvers.policies.gslice",
     "hetsev": "solvers.policies.hetsev",
     "hetsev_greedy": "solvers.policies.hetsev_greedy",
+    "igniter": "solvers.policies.igniter",
     "joint": "solvers.policies.joint",
     "k8s_hpa": "solvers.policies.k8s_hpa",
 }

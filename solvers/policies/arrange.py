@@ -78,7 +78,7 @@ def arrange(
     have = Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
     for key in sorted(wanted):
         if wanted[key] > have[key]:
-            _add(problem, carriers, key, rows[key], wanted[key] - have[key])
+            add(problem, carriers, key, rows[key], wanted[key] - have[key])
     return [carrier for carrier in carriers if carrier.seats]
 
 
@@ -97,7 +97,7 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
         rounding_rps = ROUNDING * service.arrival_rate_rps
         for option in (one for one in by_efficiency if one.service == service.name):
             key = (service.name, option.gpu_type)
-            while missing_rps > rounding_rps and min(spare, room) > 0 and _add(problem, filled, key, option.row, 1):
+            while missing_rps > rounding_rps and min(spare, room) > 0 and add(problem, filled, key, option.row, 1):
                 missing_rps, spare, room = missing_rps - option.capacity_rps, spare - 1, room - 1
     return filled
 
@@ -127,8 +127,11 @@ def without(carrier: Carrier, service: str) -> Carrier:
     return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seat for seat in carrier.seats if seat.service != service))
 
 
-def _add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int) -> int:
-    """Seat up to `count` replicas, on the running GPUs that hold one, then on empty ones; how many found a place."""
+def add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int) -> int:
+    """Seat up to `count` replicas, on the running GPUs that hold one, then on empty ones; how many found a place.
+
+    Changes `carriers`: the fullest that hold one take it; those without a replica may be dropped, new ones follow last.
+    """
     service, gpu_type = key
     seat = Seat(service=service, row=row)
     fitting = [

@@ -1,12 +1,13 @@
 """Routing: the rate of every replica of a finished arrangement, and what stays unserved."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.policies.limits import MOST_REPLICAS
 from solvers.predict.colocation import beside
 from solvers.problem import OperatingPoint, Problem, ServiceDemand
 
@@ -66,6 +67,20 @@ def route(
         _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, carried, strict=True) if carrier.seats
     )
     return Plan(policy=policy, gpus=merge_equal(gpus), unserved=_unserved(problem, gpus, counts, reasons))
+
+
+def reasons_short(problem: Problem, carriers: Sequence[Carrier], able: Container[str]) -> dict[str, UnservedReason]:
+    """Per service, what would stop it from being served in full; `able`: those that some GPU type can serve."""
+    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    reasons: dict[str, UnservedReason] = {}
+    for service in problem.services:
+        if service.name not in able:
+            reasons[service.name] = "slo"
+        elif service.max_replicas is not None and counts[service.name] >= service.max_replicas:
+            reasons[service.name] = "replicas"
+        else:
+            reasons[service.name] = "budget" if counts.total() >= MOST_REPLICAS else "stock"
+    return reasons
 
 
 def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:

@@ -20,13 +20,13 @@ from app.catalogue import (
     load_provenance,
 )
 from solvers.problem import OperatingPoint, OperatingPoints
+from tests.shared import SHARED, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = ROOT / "app" / "catalogue"
-SHARED = ROOT.parent / "shared" / "data"
+SOURCES = ("azure_llm_2023", "igniter_v100", "mlperf_inference", "rapp_v100", "sia_training")
+"""What the shipped files are made of."""
 DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
-
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared measurements are not here")
 
 
 def test_every_gpu_type_of_the_requirement_ships() -> None:
@@ -192,13 +192,21 @@ def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
     assert sum(too_slow) <= 0.02 * len(too_slow)
 
 
-@needs_shared
+@needs(*(f"data/{name}" for name in SOURCES))
 @pytest.mark.parametrize(
     ("script", "folder"),
     [("make_catalogue", CATALOGUE / "data"), ("make_truth", ROOT / "agents" / "sim" / "data")],
 )
 def test_the_scripts_make_the_shipped_files_byte_for_byte(script: str, folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", f"bench.catalogue.{script}", "--shared", str(SHARED), "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        f"bench.catalogue.{script}",
+        "--shared",
+        str(SHARED / "data"),
+        "--out",
+        str(tmp_path),
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     made = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.csv")}
     shipped = {file.relative_to(folder) for file in folder.rglob("*.csv")}

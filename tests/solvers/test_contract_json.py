@@ -19,9 +19,9 @@ from solvers.plan import Plan, Unserved
 from solvers.plan_json import RESERVED, plan_document, plan_from_json, plan_to_json
 from solvers.problem import Problem
 from solvers.problem_json import problem_document, problem_from_document, problem_from_json, problem_to_json
+from tests.shared import SHARED, needs
 from tests.solvers.small_plans import DATA, example, planned_problems
 
-SHARED = Path(__file__).parents[3] / "shared"
 PROBLEMS = sorted((SHARED / "problems").glob("*.json.gz"))
 DELETED = object()
 
@@ -251,9 +251,6 @@ def test_a_figure_that_json_cannot_hold_is_never_written() -> None:
         problem_to_json(replace(problem, energy_price_usd_per_kwh=float("inf")))
 
 
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="needs the shared folder beside the repository")
-
-
 def test_what_we_write_satisfies_the_schemas() -> None:
     problem, plan, report = example()
     plan = replace(plan, unserved=(Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),))
@@ -267,7 +264,7 @@ def test_what_we_write_satisfies_the_schemas() -> None:
         assert list(Draft202012Validator(document(f"{schema}.schema.json")).iter_errors(json.loads(text))) == []
 
 
-@needs_shared
+@needs("contracts")
 @pytest.mark.parametrize(
     "name", ["example_problem.json", "example_plan.json", "problem.schema.json", "plan.schema.json"]
 )
@@ -275,7 +272,7 @@ def test_the_copies_here_are_the_contract_s(name: str) -> None:
     assert document(name) == json.loads((SHARED / "contracts" / name).read_text())
 
 
-@needs_shared
+@needs("problems")
 @pytest.mark.parametrize("path", [each for each in PROBLEMS if "1000x" not in each.name], ids=lambda path: path.stem)
 def test_shared_problems_are_read_and_checked(path: Path) -> None:
     problem = problem_from_json(gzip.decompress(path.read_bytes()))
@@ -285,7 +282,7 @@ def test_shared_problems_are_read_and_checked(path: Path) -> None:
     assert plan_document(Plan(policy="none"))["gpus"] == []
 
 
-@needs_shared
+@needs("problems")
 @pytest.mark.parametrize("path", [each for each in PROBLEMS if "1000x" in each.name], ids=lambda path: path.stem)
 def test_the_largest_shared_problems_are_read(path: Path) -> None:
     assert len(problem_from_json(gzip.decompress(path.read_bytes())).services) == 100

@@ -3,16 +3,16 @@
 import csv
 from importlib import resources
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agents.sim.curves import BatchCurve, MeasuredCurves
 from agents.sim.truth import Neighbour, Placed, Truth, TruthError, load_truth
+from tests.shared import SHARED, needs
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared measurements are not here")
+SOURCES = (("data/rapp_v100/latency_sm_quota.csv", "", "100"), ("data/igniter_v100/solo_latency.csv", "-trt", None))
+"""File of `../shared`, ending of our names of its networks, time quota of the rows that ship."""
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,8 @@ def test_a_measured_point_is_returned_as_measured(truth: Truth) -> None:
         assert truth.execution_ms(where, int(row["batch"])) == pytest.approx(float(row["latency_ms"]), rel=1e-12)
 
 
-@needs_shared
 @pytest.mark.parametrize(
-    ("file", "suffix", "quota"),
-    [("rapp_v100/latency_sm_quota.csv", "", "100"), ("igniter_v100/solo_latency.csv", "-trt", None)],
+    ("file", "suffix", "quota"), [pytest.param(*source, marks=needs(source[0])) for source in SOURCES]
 )
 def test_the_truth_equals_the_raw_source_rows(truth: Truth, file: str, suffix: str, quota: str | None) -> None:
     compared = 0

@@ -98,6 +98,8 @@ def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None
         == f"Error: cannot read {tmp_path}/none.json: No such file or directory\n"
     )
     refused = cli("plan", EXAMPLE, "--policy", "magic")
-    assert "no policy is called 'magic'; there are hetsev, hetsev_greedy, joint, k8s_hpa" in refused.err
+    assert (
+        "no policy is called 'magic'; there are gpulets, gslice, hetsev, hetsev_greedy, igniter, joint" in refused.err
+    )
     result = cli("plan", EXAMPLE, "-o", tmp_path / "no" / "plan.json")
     assert (result.code, result.err.startswith("Error: cannot write ")) == (1, True)

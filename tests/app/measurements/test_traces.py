@@ -10,8 +10,8 @@ from app.errors import InvalidRequest
 from app.measurements.traces import MOST_STEPS, Trace, make_history, read_trace
 from solvers.forecast.forecast import Series
 from solvers.forecast.seasons import COARSE_S, DAY_S
+from tests.shared import SHARED, needs
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 NOW = datetime(2026, 3, 11, 15, 7, tzinfo=UTC)  # A Wednesday.
 
 
@@ -133,10 +133,13 @@ def test_long_steps_are_cut_into_five_minutes() -> None:
         make_history(trace(700.0), now_s=NOW.timestamp())
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+CODE, REQUESTS = "data/azure_llm_2023/per_second_code.csv", "data/alibaba_genai_2026/qps_10min.csv"
+
+
+@needs(CODE, REQUESTS)
 def test_published_traces_are_read() -> None:
-    code = read_trace(SHARED / "azure_llm_2023" / "per_second_code.csv").series
+    code = read_trace(SHARED / CODE).series
     assert code.window_s == 1.0
     assert np.nansum(code.arrivals) == 8819.0
-    shape = read_trace(SHARED / "alibaba_genai_2026" / "qps_10min.csv", "api_requests_sum_of_samples").series
+    shape = read_trace(SHARED / REQUESTS, "api_requests_sum_of_samples").series
     assert shape.window_s == 600.0

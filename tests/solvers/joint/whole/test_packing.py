@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import highspy
 import numpy as np
@@ -20,10 +19,9 @@ from solvers.joint.whole.packing_parts import Packer, PartTables, Wanted
 from solvers.outcome import Budget, SolveStatus
 from solvers.problem import OperatingPoints, Problem
 from solvers.problem_json import problem_from_json
+from tests.shared import SHARED, needs
 from tests.solvers.joint.whole_program import Setting, all_columns, set_up
 from tests.solvers.policies.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
-
-SHARED = Path(__file__).parents[4].parent / "shared" / "problems"
 
 
 def after(calls: int) -> Callable[[], bool]:
@@ -261,10 +259,15 @@ def test_a_packing_may_leave_replicas_to_services_that_no_gpu_carries() -> None:
     assert not solution.plan.unserved
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared problems are not here")
-@pytest.mark.parametrize(("name", "gpus"), [("n12_half", 3), ("n12_p98", 4), ("n50_half", 10), ("n50_p98", 13)])
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        pytest.param(name, gpus, marks=needs(f"problems/v100_3models_{name}.json.gz"))
+        for name, gpus in (("n12_half", 3), ("n12_p98", 4), ("n50_half", 10), ("n50_p98", 13))
+    ],
+)
 def test_measured_problems_are_packed_into_the_fewest_gpus_known(name: str, gpus: int) -> None:
-    text = gzip.decompress((SHARED / f"v100_3models_{name}.json.gz").read_bytes())
+    text = gzip.decompress((SHARED / "problems" / f"v100_3models_{name}.json.gz").read_bytes())
     problem = problem_from_json(text)
     assert sum(packed(set_up(problem)).plan.values()) == gpus
 

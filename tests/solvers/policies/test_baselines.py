@@ -1,0 +1,133 @@
+"""What all baselines of shared GPUs keep, whatever they believe: physical rules, honest figures, one answer."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from solvers.check import report_violations, violations
+from solvers.outcome import Budget, PlanReport
+from solvers.plan import Plan
+from solvers.policies import policy
+from solvers.policies.limits import MOST_REPLICAS
+from solvers.problem import Problem
+from solvers.state import Json, Observed, Reading
+from tests.solvers.policies.instances import a_problem, a_service, random_problem, with_rates
+from tests.solvers.small_plans import example
+
+NAMES = ("gpulets", "gslice", "igniter")
+PERIODS = 5
+
+every_baseline = pytest.mark.parametrize("name", NAMES)
+
+
+def decide(
+    name: str, problem: Problem, memory: Json = None, *, at_s: float = 0.0, readings: Sequence[Reading] = ()
+) -> tuple[Plan, PlanReport, Json]:
+    """One plan, which breaks no physical rule, lists what it does not serve, and reports what is true."""
+    observed = Observed(at_s=at_s, readings=tuple(readings))
+    plan, report, memory = policy(name).make_plan(problem, observed, memory, Budget())
+    assert plan.policy == name
+    assert [entry for entry in violations(problem, plan) if entry.rule != "capacity"] == []
+    assert report_violations(problem, plan, report) == ()
+    return plan, report, json.loads(json.dumps(memory))
+
+
+def some_readings(problem: Problem, draw: random.Random) -> list[Reading]:
+    """Late ones, early ones, ones that cannot keep up."""
+    return [
+        Reading(
+            service=service.name,
+            arrival_rate_rps=service.arrival_rate_rps,
+            served_rps=service.arrival_rate_rps * draw.choice((0.7, 1.0, 1.0)),
+            latency_ms=draw.choice((None, service.slo_ms * draw.uniform(0.2, 1.5))),
+            attainment=None,
+            age_s=1.0,
+        )
+        for service in problem.services
+    ]
+
+
+def with_one_gpu_less(problem: Problem) -> Problem:
+    fewer = (replace(each, count=max(0, (each.count or 0) - 1)) for each in problem.gpu_types)
+    return replace(problem, gpu_types=tuple(fewer))
+
+
+@every_baseline
+@pytest.mark.parametrize("seed", range(30))
+def test_physical_rules_hold_through_changing_rates_and_lost_gpus(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    problem = random_problem(seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6)
+    if seed % 5 == 0:
+        problem = replace(problem, objective="max_goodput")
+    memory: Json = None
+    for period in range(PERIODS):
+        readings = some_readings(problem, draw) if period else ()
+        plan, _, memory = decide(name, problem, memory, at_s=60.0 * period, readings=readings)
+        problem = replace(with_rates(problem, draw.uniform(0.7, 1.4)), current=plan)
+        if period == PERIODS // 2:
+            problem = with_one_gpu_less(problem)
+
+
+@every_baseline
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_what_a_problem_lists_changes_nothing(name: str, seed: int) -> None:
+    problem = random_problem(seed, services=10, types=2)
+    turned = replace(
+        problem,
+        services=problem.services[::-1],
+        gpu_types=problem.gpu_types[::-1],
+        points=tuple(replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]),
+    )
+    assert decide(name, turned)[0] == decide(name, problem)[0]
+    assert decide(name, problem) == decide(name, problem)
+
+
+@every_baseline
+def test_nothing_to_serve_needs_no_gpu(name: str) -> None:
+    assert decide(name, a_problem())[0] == Plan(policy=name)
+    assert decide(name, a_problem(a_service(rate_rps=0.0)))[0] == Plan(policy=name)
+
+
+@every_baseline
+def test_without_gpus_everything_is_unserved(name: str) -> None:
+    (entry,) = decide(name, a_problem(a_service(rate_rps=7.0), types=()))[0].unserved
+    assert (entry.service, entry.rate_rps, entry.reason) == ("chat", 7.0, "slo")
+
+
+@every_baseline
+def test_a_service_that_left_is_forgotten(name: str) -> None:
+    both = a_problem(a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))
+    plan, _, memory = decide(name, both)
+    later, _, _ = decide(name, replace(both, services=both.services[:1], current=plan), memory, at_s=60.0)
+    assert {replica.service for gpu in later.gpus for replica in gpu.replicas} == {"chat"}
+
+
+@every_baseline
+def test_figures_beyond_all_measure_end_at_the_most_replicas(name: str) -> None:
+    problem = a_problem(a_service(rate_rps=1e12))
+    plan, _, memory = decide(name, problem)
+    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == MOST_REPLICAS
+    assert [entry.reason for entry in plan.unserved] == ["budget"]
+    huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
+    later, _, _ = decide(name, replace(problem, current=huge), memory, at_s=60.0)
+    assert sum(gpu.count for gpu in later.gpus) <= MOST_REPLICAS
+
+
+@every_baseline
+@pytest.mark.parametrize("memory", [[], {"version": 99}, {"version": 1, "services": {"chat": {"steps": "x"}}}])
+def test_unknown_memory_starts_afresh(name: str, memory: Json) -> None:
+    problem = a_problem(a_service(rate_rps=60.0))
+    assert decide(name, problem, memory) == decide(name, problem)
+
+
+@every_baseline
+def test_the_contracts_example_is_served_under_both_objectives(name: str) -> None:
+    problem, _, _ = example()
+    for objective in ("min_cost", "max_goodput"):
+        counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
+        plan, report, _ = decide(name, replace(problem, objective=objective, gpu_types=counted))
+        assert plan.unserved == ()
+        assert (report.served_weight is None) == (objective == "min_cost")
