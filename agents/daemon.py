@@ -126,7 +126,11 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
     def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
         clock_mhz = gpu.clock_mhz or types[gpu.gpu_type].max_clock_mhz
         placed = Placed(
-            network=replica.network, gpu_type=gpu.gpu_type, sm_percent=replica.sm_percent, clock_mhz=clock_mhz
+            network=replica.network,
+            gpu_type=gpu.gpu_type,
+            sm_percent=replica.sm_percent,
+            batch=replica.batch,
+            clock_mhz=clock_mhz,
         )
         try:
             return truth.execution_ms(placed, min(size, truth.max_batch(replica.network))) / 1000.0

@@ -57,13 +57,13 @@ class Transport(Protocol):
 class DirectTransport:
     """The control plane in the same process."""
 
-    def __init__(self, handle: Handler, *, is_silent: Callable[[], bool] = lambda: False) -> None:
-        """`is_silent`: whether the agent is cut off at the moment."""
+    def __init__(self, handle: Handler, *, is_lost: Callable[[Observation], bool] = lambda _: False) -> None:
+        """`is_lost`: whether the network takes this observation nowhere at the moment."""
         self._handle = handle
-        self._is_silent = is_silent
+        self._is_lost = is_lost
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        if self._is_silent():
+        if self._is_lost(observation):
             raise Unreachable("the simulated network is down")
         return await self._handle(observation, wait_s)
 

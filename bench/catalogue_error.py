@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-from agents.sim.truth import Placed, Truth, load_truth
+from agents.sim.truth import Neighbour, Placed, Truth, load_truth
 from app.catalogue import load_gpu_types, load_profiles
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType
@@ -62,8 +62,9 @@ def _relative(truth: Truth, gpu_type: GpuType, points: OperatingPoints, row: Ope
         network=points.network,
         gpu_type=points.gpu_type,
         sm_percent=row.sm_percent,
+        batch=row.batch,
         clock_mhz=row.clock_mhz,
-        neighbour_sm_percents=(row.sm_percent,) * neighbours,
+        neighbours=(Neighbour(points.network, row.sm_percent, row.batch),) * neighbours,
     )
     true_ms = truth.execution_ms(placed, row.batch)
     return (predicted_ms - true_ms) / true_ms

@@ -4,18 +4,19 @@ Nothing runs in the background. A device's method first advances the whole clust
 (launches that end, faults that begin or end) cut the way there into steps in which nothing changes. One thread only.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from agents.clock import Clock
 from agents.device import UnknownPart
-from agents.sim.engine import Floats, ServiceTally
+from agents.sim.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.front_door import ArrivalSource, make_doors
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import World
 from agents.sim.spec import Fault, NodeSpec
+from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
 _NOISE_STREAM = 1_000_000
 """Random stream of the first node's noise, far from the services' streams."""
@@ -35,6 +36,11 @@ class ServiceTotals:
     """Replicas that take requests now."""
     latency_buckets: tuple[int, ...]
     """(BUCKET_COUNT,) finished requests by latency bucket."""
+    present_s: float = field(compare=False)
+    """Requests in the system, integrated over time, in request-seconds."""
+    sojourn_s: float = field(compare=False)
+    """Time in the system of all that left, served or not, and of those that are still there, summed: the same by
+    Little's law, counted in another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,8 @@ class Scenario:
     """Requests by service, in trace time."""
     seed: int
     faults: tuple[Fault, ...] = ()
+    clients: Mapping[str, ClientLoad] = field(default_factory=dict)
+    """Services whose clients wait for an answer before they send again, in place of a load."""
 
 
 class SimulatedCluster:
@@ -73,6 +81,9 @@ class SimulatedCluster:
         self._now_s = 0.0
         self._faults = scenario.faults
         self._doors = make_doors(scenario.loads, scenario.seed)
+        self._clients = make_clients(scenario.clients, scenario.seed)
+        if both := sorted(self._doors.keys() & self._clients.keys()):
+            raise ValueError(f"{', '.join(both)}: a service has a load or clients, not both")
         self._past: dict[str, ServiceTally] = {}
         self._apply_faults()
 
@@ -84,7 +95,12 @@ class SimulatedCluster:
     @property
     def services(self) -> tuple[str, ...]:
         """Every service that has a load."""
-        return tuple(self._doors)
+        return (*self._doors, *self._clients)
+
+    @property
+    def used_energy_j(self) -> float:
+        """Energy of all GPUs while they carried replicas, idle power included, up to each node's newest reading."""
+        return sum(gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus)
 
     def waiting(self, service: str) -> int:
         """Requests of a service that wait for a replica."""
@@ -96,11 +112,13 @@ class SimulatedCluster:
             raise UnknownPart(f"no simulated node {name!r}; known: {', '.join(self.nodes)}")
         return self.nodes[name]
 
-    def is_silent(self, name: str) -> bool:
-        """Whether the node's agent reaches nobody now."""
+    def is_lost(self, name: str, told_at_s: float) -> bool:
+        """Whether what the node's agent told at that time of the clock does not reach anybody now."""
         return any(
-            fault.kind == "silent" and fault.node == name and fault.start_s <= self._now_s < fault.end_s
+            fault.kind in ("silent", "node_lost")
+            or (fault.kind == "stale" and self._now_s < told_at_s - self._start_s + fault.delay_s)
             for fault in self._faults
+            if fault.node == name and fault.is_on(self._now_s)
         )
 
     def advance(self) -> float:
@@ -125,16 +143,28 @@ class SimulatedCluster:
     def totals(self) -> tuple[ServiceTotals, ...]:
         """Every service's counts since the start, up to the clock's present; by service."""
         self.advance()
-        return tuple(self._totals_of(service) for service in sorted(self._doors))
+        replicas: dict[str, list[SimReplica]] = {service: [] for service in self.services}
+        for node in self.nodes.values():
+            for _, each in node.replicas():
+                replicas.setdefault(each.command.service, []).append(each)
+        return tuple(self._totals_of(service, replicas[service]) for service in sorted(self.services))
 
-    def _totals_of(self, service: str) -> ServiceTotals:
+    def tally(self, service: str) -> ServiceTally:
+        """A service's counts on all nodes since the start, up to the clock's present; a copy."""
+        self.advance()
+        return self._tally(service)
+
+    def _tally(self, service: str) -> ServiceTally:
         total = ServiceTally()
-        replicas = [each for node in self.nodes.values() for _, each in node.replicas()]
-        mine = [each for each in replicas if each.command.service == service]
         present = (node.tallies.get(service) for node in self.nodes.values())
         for tally in (self._past.get(service), *present):
             if tally is not None:
                 total.add(tally)
+        return total
+
+    def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
+        total, door = self._tally(service), self._doors.get(service)
+        age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (door.age_s(self._now_s) if door else 0.0)
         return ServiceTotals(
             service=service,
             arrivals=total.arrivals,
@@ -144,6 +174,8 @@ class SimulatedCluster:
             queued=sum(each.queue.in_flight for each in mine) + self.waiting(service),
             replicas=sum(each.state == "ready" for each in mine),
             latency_buckets=tuple(int(count) for count in total.buckets),
+            present_s=total.present_s,
+            sojourn_s=total.sojourn_s + age_s,
         )
 
     def _events(self, after_s: float) -> Iterator[float]:
@@ -161,15 +193,33 @@ class SimulatedCluster:
             handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
                 self.home.tally(service).arrivals += handed.arrived
-            self.home.tally(service).reject(handed.dropped)
+            self.home.tally(service).reject(handed.dropped, after_s=handed.dropped_age_s)
+            self.home.tally(service).sums[PRESENT_S] += handed.waited_s
             for (node, each, _), share, new in zip(targets, handed.shares, handed.new, strict=True):
                 node.tally(service).arrivals += new
                 handed_to[node.spec.name, each.command.id] = share
+        for service, clients in self._clients.items():
+            self._step_clients(service, clients, (start_s, end_s))
         for name, node in self.nodes.items():
             for _, each in node.replicas():
-                if each.executes and each.pace is not None:
+                if each.executes and each.pace is not None and each.command.service not in self._clients:
                     share = handed_to.get((name, each.command.id), _NOTHING)
                     each.queue.advance((start_s, end_s), share, each.pace, node.tally(each.command.service))
+
+    def _step_clients(self, service: str, clients: Clients, window: tuple[float, float]) -> None:
+        weights = {each.command.id: weight for _, each, weight in self._targets(service)}
+        tallies, targets = [], []
+        for node in self.nodes.values():
+            for _, each in node.replicas():
+                if each.command.service == service and each.executes and each.pace is not None:
+                    tallies.append(node.tally(service))
+                    weight = weights.get(each.command.id, 0.0)
+                    targets.append(Target(queue=each.queue, pace=each.pace, tally=tallies[-1], weight=weight))
+        *sent, refused = clients.step(*window, targets).tolist()
+        for tally, requests in zip(tallies, sent, strict=True):
+            tally.arrivals += requests
+        self.home.tally(service).arrivals += refused
+        self.home.tally(service).reject(refused)
 
     def _targets(self, service: str) -> Iterator[tuple[SimNode, SimReplica, float]]:
         """Ready replicas that some node routes the service to, by node and id."""
@@ -184,10 +234,10 @@ class SimulatedCluster:
             for gpu in node.gpus:
                 active = [fault for fault in self._faults if fault.hits(name, gpu.index, self._now_s)]
                 gpu.launch_fails = any(fault.kind == "launch_failure" for fault in active)
-                is_lost = any(fault.kind == "gpu_lost" for fault in active)
+                is_lost = any(fault.kind in ("gpu_lost", "node_lost") for fault in active)
                 slowdown = float(np.prod([fault.factor for fault in active if fault.kind == "straggler"]))
                 if is_lost and gpu.is_healthy:
-                    node.lose_gpu(gpu)
+                    node.lose_gpu(gpu, self._now_s)
                 gpu.is_healthy = not is_lost
                 if slowdown != gpu.slowdown:
                     gpu.slowdown = slowdown

@@ -31,7 +31,9 @@ class SimulatedDevice:
             replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
             services=self._read_services(),
         )
-        for gpu in self._node.gpus:
+        for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
+            if gpu.replicas or gpu.departed_energy_j > 0.0:
+                gpu.used_energy_j += reading.energy_j
             gpu.departed_energy_j = 0.0
         for _, each in self._node.replicas():
             each.queue.new_window()
@@ -54,8 +56,7 @@ class SimulatedDevice:
         self._node.drain(replica_id, self._cluster.advance())
 
     async def stop_replica(self, replica_id: str) -> None:
-        self._cluster.advance()
-        self._node.stop(replica_id)
+        self._node.stop(replica_id, self._cluster.advance())
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         self._cluster.advance()
@@ -70,11 +71,11 @@ class SimulatedDevice:
         self._node.limit_power(gpu_index, limit_w)
 
     async def close(self) -> None:
-        self._cluster.advance()
+        now_s = self._cluster.advance()
         self._node.routes = ()
         for gpu in self._node.gpus:
             for replica_id in tuple(gpu.replicas):
-                self._node.stop(replica_id)
+                self._node.stop(replica_id, now_s)
             gpu.clock_mhz = gpu.power_limit_w = None
 
     def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:

@@ -5,27 +5,38 @@ a noise draw. The queue holds at most its capacity, running requests included; w
 So is, unless told otherwise, what cannot finish within the SLO any more even if nothing joined its batch: it would miss
 the SLO anyway, and would only make others late. An overloaded replica thus goes on serving what it can.
 
-A request counts when its batch has finished, so that at any moment arrivals = served + rejected + queued. The state
-lives in arrays that carry over from window to window, and no cut of the time axis changes the result.
+With a batch timeout it waits for a full batch, but no longer than until the oldest request has waited that long.
+
+A request counts when its batch has finished, so that at any moment arrivals = served + rejected + queued; and the time
+that requests spend here is summed twice, once as a level over time and once per request, so that Little's law can be
+held against every run. The state lives in arrays that carry over from window to window, and no cut of the time axis
+changes the result.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from agents.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, SMALLEST_BUCKET_MS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from agents.protocol import SMALLEST_BUCKET_MS
+from agents.sim.tally import (
+    FINE_COUNT,
+    FINE_PER_DOUBLING,
+    IN_SLO,
+    PRESENT_S,
+    REJECTED,
+    SERVED,
+    SOJOURN_S,
+    Floats,
+    Ints,
+    ServiceTally,
+)
 
 NOISE_DRAWS = 4096
 """Execution time factors drawn ahead per replica; they are used in turn, for ever."""
 
-# Positions in the state arrays of a queue.
-_HEAD, _LENGTH, _RUNNING, _DRAWN = 0, 1, 2, 3
-_SERVED, _IN_SLO, _REJECTED = 0, 1, 2
+HEAD, LENGTH, RUNNING, DRAWN = 0, 1, 2, 3
+"""Positions in the cursor of a queue."""
 _BATCHES, _REQUESTS, _EXECUTION_S, _BUSY_S, _ENERGY_J = 0, 1, 2, 3, 4
 
 
@@ -42,40 +53,8 @@ class Pace:
     slo_s: float
     sheds_late: bool = True
     """Whether requests that cannot make the SLO are rejected on arrival."""
-
-
-class ServiceTally:
-    """Counts of one service on one node since the last reading."""
-
-    def __init__(self) -> None:
-        self.arrivals = 0
-        self.counts: Ints = np.zeros(3, np.int64)
-        self.buckets: Ints = np.zeros(BUCKET_COUNT, np.int64)
-
-    @property
-    def served(self) -> int:
-        """Requests finished."""
-        return int(self.counts[_SERVED])
-
-    @property
-    def in_slo(self) -> int:
-        """Requests finished within the SLO."""
-        return int(self.counts[_IN_SLO])
-
-    @property
-    def rejected(self) -> int:
-        """Requests refused or lost."""
-        return int(self.counts[_REJECTED])
-
-    def reject(self, requests: int) -> None:
-        """Count requests that will never be served."""
-        self.counts[_REJECTED] += requests
-
-    def add(self, other: "ServiceTally") -> None:
-        """Add another tally to this one."""
-        self.arrivals += other.arrivals
-        self.counts += other.counts
-        self.buckets += other.buckets
+    timeout_s: float = 0.0
+    """How long the oldest request waits for others to fill its batch; 0 = not at all."""
 
 
 class ReplicaQueue:
@@ -86,13 +65,18 @@ class ReplicaQueue:
         self._queue: Floats = np.zeros(capacity)
         self._cursor: Ints = np.zeros(4, np.int64)
         self._times: Floats = np.zeros(2)
-        self._noise = noise
         self._work: Floats = np.zeros(5)
+        self.noise = noise
+
+    @property
+    def state(self) -> tuple[Floats, Ints, Floats, Floats]:
+        """The arrays that the kernels work on: arrival times in a ring, cursor, times of the batch, work done."""
+        return self._queue, self._cursor, self._times, self._work
 
     @property
     def in_flight(self) -> int:
         """Requests that wait or run."""
-        return int(self._cursor[_LENGTH])
+        return int(self._cursor[LENGTH])
 
     @property
     def batches(self) -> int:
@@ -128,20 +112,18 @@ class ReplicaQueue:
         router (from which its latency counts).
         """
         reached, since = arrivals
-        _advance(
-            (self._queue, self._cursor, self._times, self._work),
-            (reached, since),
-            window,
-            (pace.batch, pace.batch_s, pace.batch_w, pace.slo_s, pace.slo_s if pace.sheds_late else np.inf),
-            self._noise,
-            (tally.counts, tally.buckets),
-        )
+        _advance(self.state, (reached, since), window, numbers(pace), self.noise, arrays(tally))
+
+    def age_s(self, now_s: float) -> float:
+        """Summed time since the arrival of all that waits or runs."""
+        places = (self._cursor[HEAD] + np.arange(self.in_flight)) % len(self._queue)
+        return float(np.sum(now_s - self._queue[places]))
 
     def drop(self) -> int:
         """Lose everything that waits or runs; returns how many requests that were."""
         lost = self.in_flight
-        self._cursor[_LENGTH] = 0
-        self._cursor[_RUNNING] = 0
+        self._cursor[LENGTH] = 0
+        self._cursor[RUNNING] = 0
         return lost
 
     def new_window(self) -> None:
@@ -156,83 +138,127 @@ def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def bucket_of_s(latency_s: float) -> int:
-    """agents.protocol.bucket_of for seconds; a test holds the two together."""
-    latency_ms = 1000.0 * latency_s
-    if latency_ms <= SMALLEST_BUCKET_MS:
+def fine_bucket_of_s(latency_s: float) -> int:
+    """The fine bucket (`tally`) of a latency."""
+    ratio = 1000.0 * latency_s / SMALLEST_BUCKET_MS
+    if ratio <= 1.0:
         return 0
-    return min(BUCKET_COUNT - 1, int(np.ceil(BUCKETS_PER_DOUBLING * np.log2(latency_ms / SMALLEST_BUCKET_MS))))
+    return min(FINE_COUNT - 1, int(np.ceil(FINE_PER_DOUBLING * np.log2(ratio))))
+
+
+def numbers(pace: Pace) -> tuple[int, Floats, Floats, float, float, float]:
+    """A pace as the kernels take it: batch, batch_s, batch_w, slo_s, shed_s, timeout_s."""
+    shed_s = pace.slo_s if pace.sheds_late else np.inf
+    return pace.batch, pace.batch_s, pace.batch_w, pace.slo_s, shed_s, pace.timeout_s
+
+
+def arrays(tally: ServiceTally) -> tuple[Ints, Ints, Floats]:
+    """A tally as the kernels take it."""
+    return tally.counts, tally.fine, tally.sums
 
 
 @njit(cache=True)
-def _admit(state, arrivals, position, until_s, pace, counts):  # type: ignore[no-untyped-def]
-    """Queue the arrivals up to and including `until_s`; returns the position of the next one."""
+def admit(state, arrivals, position, until_s, most, pace, end_s, tallies):  # type: ignore[no-untyped-def]
+    """Queue arrivals up to and including `until_s`, until `most` requests are here; the position of the next one."""
     queue, cursor, times, _ = state
     reached, since = arrivals
-    batch, batch_s, _, _, shed_s = pace
-    while position < len(reached) and reached[position] <= until_s:
-        waiting = cursor[_LENGTH] - cursor[_RUNNING]
+    counts, _, sums = tallies
+    batch, batch_s, _, _, shed_s, _ = pace
+    while position < len(reached) and reached[position] <= until_s and cursor[LENGTH] < most:
+        waiting = cursor[LENGTH] - cursor[RUNNING]
         ahead_s = (waiting // batch) * batch_s[batch] + batch_s[waiting % batch + 1]
         finish_s = max(times[0], reached[position]) + ahead_s
-        if cursor[_LENGTH] < len(queue) and finish_s - since[position] <= shed_s:
-            queue[(cursor[_HEAD] + cursor[_LENGTH]) % len(queue)] = since[position]
-            cursor[_LENGTH] += 1
+        if cursor[LENGTH] < len(queue) and finish_s - since[position] <= shed_s:
+            queue[(cursor[HEAD] + cursor[LENGTH]) % len(queue)] = since[position]
+            cursor[LENGTH] += 1
+            sums[PRESENT_S] += end_s - reached[position]
         else:
-            counts[_REJECTED] += 1
+            counts[REJECTED] += 1
+            sums[SOJOURN_S] += reached[position] - since[position]
         position += 1
     return position
 
 
 @njit(cache=True)
-def _finish(state, slo_s, tallies):  # type: ignore[no-untyped-def]
+def finish(state, slo_s, end_s, tallies):  # type: ignore[no-untyped-def]
     """Count the running batch and take it off the queue."""
     queue, cursor, times, work = state
-    counts, buckets = tallies
+    counts, fine, sums = tallies
     finish_s = times[0]
-    for _ in range(cursor[_RUNNING]):
-        latency_s = finish_s - queue[cursor[_HEAD]]
-        cursor[_HEAD] = (cursor[_HEAD] + 1) % len(queue)
-        buckets[bucket_of_s(latency_s)] += 1
+    for _ in range(cursor[RUNNING]):
+        latency_s = finish_s - queue[cursor[HEAD]]
+        cursor[HEAD] = (cursor[HEAD] + 1) % len(queue)
+        fine[fine_bucket_of_s(latency_s)] += 1
+        sums[SOJOURN_S] += latency_s
         if latency_s <= slo_s:
-            counts[_IN_SLO] += 1
-    counts[_SERVED] += cursor[_RUNNING]
+            counts[IN_SLO] += 1
+    counts[SERVED] += cursor[RUNNING]
+    sums[PRESENT_S] -= cursor[RUNNING] * (end_s - finish_s)
     work[_BATCHES] += 1.0
-    work[_REQUESTS] += cursor[_RUNNING]
+    work[_REQUESTS] += cursor[RUNNING]
     work[_EXECUTION_S] += finish_s - times[1]
-    cursor[_LENGTH] -= cursor[_RUNNING]
-    cursor[_RUNNING] = 0
+    cursor[LENGTH] -= cursor[RUNNING]
+    cursor[RUNNING] = 0
+
+
+@njit(cache=True)
+def run_until_end(state, window, pace):  # type: ignore[no-untyped-def]
+    """Account for the running batch's part of the window; whether it ends later."""
+    _, cursor, times, work = state
+    start_s, end_s = window
+    busy_s = min(times[0], end_s) - max(times[1], start_s)
+    work[_BUSY_S] += busy_s
+    work[_ENERGY_J] += busy_s * pace[2][cursor[RUNNING]]
+    return times[0] >= end_s
+
+
+@njit(cache=True)
+def start(state, now_s, pace, noise):  # type: ignore[no-untyped-def]
+    """Take what waits, at most a batch, and run it."""
+    _, cursor, times, _ = state
+    batch, batch_s, _, _, _, _ = pace
+    take = min(cursor[LENGTH], batch)
+    cursor[RUNNING] = take
+    times[1] = now_s
+    times[0] = now_s + batch_s[take] * noise[cursor[DRAWN] % len(noise)]
+    cursor[DRAWN] += 1
 
 
 @njit(cache=True)
 def _advance(state, arrivals, window, pace, noise, tallies):  # type: ignore[no-untyped-def]
     """times[0]: when the running batch finishes, or the earliest moment of the next start; times[1]: its start."""
-    _, cursor, times, work = state
+    queue, cursor, times, _ = state
     reached, _ = arrivals
     start_s, end_s = window
-    batch, batch_s, batch_w, slo_s, _ = pace
-    counts, _ = tallies
+    batch, _, _, slo_s, _, timeout_s = pace
+    anything = len(queue)
+    tallies[2][PRESENT_S] += cursor[LENGTH] * (end_s - start_s)
     position = 0
     while True:
-        if cursor[_RUNNING] > 0:
+        if cursor[RUNNING] > 0:
             # What arrives at the very moment of the finish is in time for the next batch.
-            position = _admit(state, arrivals, position, min(times[0], end_s), pace, counts)
-            busy_s = min(times[0], end_s) - max(times[1], start_s)
-            work[_BUSY_S] += busy_s
-            work[_ENERGY_J] += busy_s * batch_w[cursor[_RUNNING]]
-            if times[0] >= end_s:
+            until_s = min(times[0], end_s)
+            position = admit(state, arrivals, position, until_s, anything + 1, pace, end_s, tallies)
+            if run_until_end(state, window, pace):
                 return
-            _finish(state, slo_s, tallies)
+            finish(state, slo_s, end_s, tallies)
             now_s = times[0]
-        elif cursor[_LENGTH] == 0:
+        elif cursor[LENGTH] == 0:
             if position == len(reached):
                 return
             now_s = reached[position]
         else:
             now_s = max(times[0], start_s)
-        position = _admit(state, arrivals, position, now_s, pace, counts)
-        if cursor[_LENGTH] > 0:
-            take = min(cursor[_LENGTH], batch)
-            cursor[_RUNNING] = take
-            times[1] = now_s
-            times[0] = now_s + batch_s[take] * noise[cursor[_DRAWN] % len(noise)]
-            cursor[_DRAWN] += 1
+        position = admit(state, arrivals, position, now_s, anything + 1, pace, end_s, tallies)
+        if cursor[LENGTH] == 0:
+            continue
+        if cursor[LENGTH] < batch and timeout_s > 0.0:
+            due_s = max(now_s, queue[cursor[HEAD]] + timeout_s)
+            position = admit(state, arrivals, position, min(due_s, end_s), batch, pace, end_s, tallies)
+            if cursor[LENGTH] >= batch:
+                now_s = max(now_s, reached[position - 1])
+            elif due_s >= end_s:
+                return
+            else:
+                now_s = due_s
+        start(state, now_s, pace, noise)

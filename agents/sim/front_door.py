@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from agents.sim.engine import Floats
+from agents.sim.tally import Floats
 
 Indices = NDArray[np.intp]
 
@@ -38,6 +39,10 @@ class HandOut:
     """Requests that reached the front door."""
     dropped: int = 0
     """Requests that had to leave the waiting queue."""
+    dropped_age_s: float = 0.0
+    """How long those had waited, summed."""
+    waited_s: float = 0.0
+    """Requests that waited here, integrated over the step: request-seconds."""
     shares: tuple[tuple[Floats, Floats], ...] = ()
     """For each target: when its requests reach the replica, and when they reached the front door; both ascending."""
     new: tuple[int, ...] = ()
@@ -66,20 +71,34 @@ class ServiceDoor:
         """
         fresh = self._arrivals(start_s, end_s)
         if not weights:
-            everything = np.concatenate([self._held, fresh])
-            dropped = max(0, len(everything) - HOLD_CAPACITY)
-            self._held = everything[dropped:]
-            return HandOut(arrived=len(fresh), dropped=dropped)
-        since = np.concatenate([self._held, fresh])
-        reached = np.concatenate([np.full(len(self._held), start_s), fresh])
-        is_new = np.arange(len(since)) >= len(self._held)
-        self._held = np.empty(0)
+            return self._hold(fresh, start_s, end_s)
+        held, self._held = self._held, np.empty(0)
+        since = np.concatenate([held, fresh]) if len(held) else fresh
         chosen = self._choose(weights, len(since))
-        masks = [chosen == target for target in range(len(weights))]
+        order, ends = _sort(chosen, len(weights))
+        mine = np.split(since[order], ends[:-1])
         return HandOut(
             arrived=len(fresh),
-            shares=tuple((reached[mask], since[mask]) for mask in masks),
-            new=tuple(int(np.count_nonzero(mask & is_new)) for mask in masks),
+            shares=tuple((np.maximum(each, start_s), each) for each in mine),
+            new=tuple(np.bincount(chosen[len(held) :], minlength=len(weights)).tolist()),
+        )
+
+    def age_s(self, now_s: float) -> float:
+        """Summed time since the arrival of all that wait."""
+        return float(np.sum(now_s - self._held))
+
+    def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
+        """Let them wait; the oldest leaves when one comes that the queue has no room for."""
+        everything = np.concatenate([self._held, fresh])
+        dropped = max(0, len(everything) - HOLD_CAPACITY)
+        left_s = np.full(len(everything), end_s)
+        left_s[:dropped] = everything[HOLD_CAPACITY : HOLD_CAPACITY + dropped]
+        self._held = everything[dropped:]
+        return HandOut(
+            arrived=len(fresh),
+            dropped=dropped,
+            dropped_age_s=float(np.sum(left_s[:dropped] - everything[:dropped])),
+            waited_s=float(np.sum(left_s - np.maximum(everything, start_s))),
         )
 
     def _choose(self, weights: Sequence[float], count: int) -> Indices:
@@ -103,6 +122,22 @@ class ServiceDoor:
             parts.append(self._block[first:last])
             start_s = until_s
         return np.concatenate(parts) if parts else np.empty(0)
+
+
+@njit(cache=True)
+def _sort(chosen, targets):  # type: ignore[no-untyped-def]
+    """Positions by target, in their order for each; and where each target's end."""
+    ends = np.zeros(targets, np.int64)
+    for target in chosen:
+        ends[target] += 1
+    ends = np.cumsum(ends)
+    places = np.zeros(targets, np.int64)
+    places[1:] = ends[:-1]
+    order = np.empty(len(chosen), np.int64)
+    for position, target in enumerate(chosen):
+        order[places[target]] = position
+        places[target] += 1
+    return order, ends
 
 
 def make_doors(sources: Mapping[str, ArrivalSource], seed: int) -> dict[str, ServiceDoor]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from agents.device import GpuGlance, ReplicaGlance
 from agents.protocol import BUCKET_COUNT
-from agents.sim.engine import Floats
 from agents.sim.node import SimGpu, SimNode, SimReplica
+from agents.sim.tally import Floats
 
 _BATCHES, _REQUESTS, _EXECUTION_S, _BUSY_S, _ENERGY_J = range(5)
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
 from agents.protocol import ReplicaCommand, ReplicaState
-from agents.sim.engine import Floats, Pace, ReplicaQueue, ServiceTally, draw_noise
+from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant, World
 from agents.sim.spec import GpuSpec, NodeSpec
+from agents.sim.tally import Floats, ServiceTally
 from agents.sim.truth import TruthError
 
 QUEUE_CAPACITY = 512
@@ -51,6 +52,8 @@ class SimGpu:
         self.replicas: dict[str, SimReplica] = {}
         self.departed_energy_j = 0.0
         """Of the window, by replicas that are gone."""
+        self.used_energy_j = 0.0
+        """Of all windows in which it carried replicas, idle power included; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
         self._paces = PaceMaker(world)
 
@@ -147,10 +150,10 @@ class SimNode:
         if each.state == "ready":
             each.state, each.draining_since_s = "draining", now_s
 
-    def stop(self, replica_id: str) -> None:
+    def stop(self, replica_id: str, now_s: float) -> None:
         """End a replica; its requests are lost."""
         gpu, each = self.find(replica_id)
-        self._lose(each)
+        self._lose(each, now_s)
         del gpu.replicas[replica_id]
         gpu.departed_energy_j += each.queue.energy_j
         self.set_paces(gpu)
@@ -181,20 +184,21 @@ class SimNode:
         gpu.power_limit_w = limit_w
         self.set_paces(gpu)
 
-    def lose_gpu(self, gpu: SimGpu) -> None:
+    def lose_gpu(self, gpu: SimGpu, now_s: float) -> None:
         """The GPU stops answering: every replica on it fails."""
         gpu.is_healthy = False
         gpu.clock_mhz = gpu.power_limit_w = None
         for each in gpu.replicas.values():
-            self._lose(each)
+            self._lose(each, now_s)
             each.state = "failed"
 
     def set_paces(self, gpu: SimGpu) -> None:
         """Look the execution times on a GPU up again."""
         gpu.set_paces({route.service: route.slo_ms / 1000.0 for route in self.routes})
 
-    def _lose(self, each: SimReplica) -> None:
-        self.tally(each.command.service).reject(each.queue.drop())
+    def _lose(self, each: SimReplica, now_s: float) -> None:
+        age_s = each.queue.age_s(now_s)
+        self.tally(each.command.service).reject(each.queue.drop(), after_s=age_s)
 
     def _check_batch(self, command: ReplicaCommand) -> None:
         try:

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from agents.sim.engine import Floats, Pace
-from agents.sim.truth import Placed
+from agents.sim.engine import Pace
+from agents.sim.tally import Floats
+from agents.sim.truth import Neighbour, Placed
 
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
@@ -94,7 +95,7 @@ class PaceMaker:
             for replica_id, tenant in tenants.items()
         }
 
-    def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[float, ...]) -> Floats:
+    def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Floats:
         placed = _placed(board, clock_mhz, tenant, others)
         return self.world.batch_ms(placed) * (board.slowdown / 1000.0)
 
@@ -110,16 +111,21 @@ class PaceMaker:
         return self.world.idle_w(board.gpu_type) + busy_w
 
 
-def neighbours(tenants: Mapping[str, Tenant], replica_id: str) -> tuple[float, ...]:
-    """SM percents of the other replicas."""
-    return tuple(tenant.sm_percent for other, tenant in tenants.items() if other != replica_id)
+def neighbours(tenants: Mapping[str, Tenant], replica_id: str) -> tuple[Neighbour, ...]:
+    """The other replicas."""
+    return tuple(
+        Neighbour(tenant.network, tenant.sm_percent, tenant.batch)
+        for other, tenant in tenants.items()
+        if other != replica_id
+    )
 
 
-def _placed(board: Board, clock_mhz: float, tenant: Tenant, others: tuple[float, ...]) -> Placed:
+def _placed(board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Placed:
     return Placed(
         network=tenant.network,
         gpu_type=board.gpu_type,
         sm_percent=tenant.sm_percent,
+        batch=tenant.batch,
         clock_mhz=clock_mhz,
-        neighbour_sm_percents=others,
+        neighbours=others,
     )

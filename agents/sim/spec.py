@@ -6,7 +6,7 @@ from typing import Literal
 
 from agents.sim.truth_data import read_types
 
-FaultKind = Literal["gpu_lost", "launch_failure", "straggler", "silent"]
+FaultKind = Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,9 @@ class NodeSpec:
 class Fault:
     """Something that goes wrong between two moments of trace time.
 
-    gpu_lost: the GPU stops, its replicas fail and lose their requests. launch_failure: a replica that should become
-    ready fails. straggler: everything on the GPU takes `factor` times as long. silent: the agent reaches nobody.
+    gpu_lost: the GPU stops, its replicas fail and lose their requests. node_lost: all GPUs of the node, and its agent
+    reaches nobody. launch_failure: a replica that should become ready fails. straggler: everything on the GPU takes
+    `factor` times as long. silent: the agent reaches nobody. stale: what the agent reports arrives `delay_s` late.
     """
 
     kind: FaultKind
@@ -45,10 +46,15 @@ class Fault:
     gpu_index: int | None = None
     """None = every GPU of the node."""
     factor: float = 1.0
+    delay_s: float = 0.0
+
+    def is_on(self, at_s: float) -> bool:
+        """Whether it lasts then."""
+        return self.start_s <= at_s < self.end_s
 
     def hits(self, node: str, gpu_index: int, at_s: float) -> bool:
         """Whether it affects that GPU then."""
-        return self.node == node and self.gpu_index in (None, gpu_index) and self.start_s <= at_s < self.end_s
+        return self.node == node and self.gpu_index in (None, gpu_index) and self.is_on(at_s)
 
 
 def make_node(name: str, gpu_type: str, *, gpus: int, memory_mib: float, launch_s: float = 5.0) -> NodeSpec:

@@ -7,6 +7,7 @@ This package never imports `solvers`: prediction and truth share no code, only t
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agents.sim import truth_data
 from agents.sim.curves import FloatArray
@@ -23,6 +24,14 @@ class TruthError(LookupError):
     """The measured tables hold no such network, GPU type or batch."""
 
 
+class Neighbour(NamedTuple):
+    """Another replica on the same GPU."""
+
+    network: str
+    sm_percent: float
+    batch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """One replica where it runs."""
@@ -31,9 +40,11 @@ class Placed:
     gpu_type: str
     sm_percent: float
     """0 < sm_percent <= 100."""
+    batch: int
+    """The largest that it takes."""
     clock_mhz: float
-    neighbour_sm_percents: tuple[float, ...] = ()
-    """SM percent of every other replica on the same GPU."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Every other replica on the same GPU."""
 
 
 class Truth:
@@ -76,7 +87,7 @@ class Truth:
 
     def provenance(self, placed: Placed) -> str:
         """How the replica's mean execution time is known: measured, scaled, estimated or synthetic."""
-        if 1 + len(placed.neighbour_sm_percents) > self._launch_delay.x[-1]:
+        if 1 + len(placed.neighbours) > self._launch_delay.x[-1]:
             return "synthetic"
         speed = self._speed(placed)
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
@@ -102,11 +113,11 @@ class Truth:
         """
         network = self._network(placed.network)
         solo_ms = network.curves.batch_ms(self._v100_share(placed))
-        if not placed.neighbour_sm_percents:
+        if not placed.neighbours:
             return solo_ms
-        others = sum(placed.neighbour_sm_percents)
+        others = sum(each.sm_percent for each in placed.neighbours)
         table = self._slowdowns.get(placed.network, self._slowdowns[truth_data.ANY_NETWORK])
-        delay_ms = network.kernels * self._extra_delay_ms(1 + len(placed.neighbour_sm_percents))
+        delay_ms = network.kernels * self._extra_delay_ms(1 + len(placed.neighbours))
         busy_ms = solo_ms * table.at(others) + delay_ms
         busy_ms[0] = 0.0
         return busy_ms

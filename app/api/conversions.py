@@ -1,6 +1,5 @@
-"""Manifests ↔ nouns, and rows of the database → what the API answers."""
+"""Rows of the database → what the API answers."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -35,27 +34,10 @@ from app.db.profiles import NetworkRow, Profile, ProfileRow
 from app.db.projects import ProjectRow
 from app.db.services import ServiceRow
 from app.errors import InvalidRequest, no_such
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import GpuType, Mode, Scaling, Service, Slo
+from solvers.state import Service
 
 POLICY_NAME = "default"
 """There is one policy object for now; per-project policies would be others."""
-
-
-def to_service(manifest: manifests.Service) -> Service:
-    """The service that a manifest states."""
-    spec = manifest.spec
-    return Service(
-        name=manifest.metadata.name,
-        project=manifest.metadata.project,
-        network=spec.network,
-        slo=Slo(latency_ms=spec.slo.latency_ms, percentile=spec.slo.percentile),
-        scaling=Scaling(**spec.scaling.model_dump()),
-        priority=spec.priority,
-        allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
-        excluded_gpu_types=tuple(spec.gpu_types.excluded),
-        mode=Mode(spec.mode),
-    )
 
 
 def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
@@ -122,24 +104,6 @@ def service_forecast(found: ForecastView) -> ServiceForecast:
     )
 
 
-def to_gpu_type(manifest: manifests.GpuType) -> GpuType:
-    """The GPU type that a manifest states."""
-    spec = manifest.spec
-    if spec.power_cap_w < spec.idle_w:
-        raise InvalidRequest(f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}", field="spec.power_cap_w")
-    return GpuType(
-        name=manifest.metadata.name,
-        price_usd_per_hour=float(spec.price_usd_per_hour),
-        memory_mib=spec.memory_mib,
-        sm_percent_step=spec.sm_percent_step,
-        idle_w=spec.idle_w,
-        power_cap_w=spec.power_cap_w,
-        clocks_mhz=tuple(spec.clocks_mhz),
-        launch_per_neighbour=spec.launch_per_neighbour,
-        launch_base=spec.launch_base,
-    )
-
-
 def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
     """A stored GPU type as a manifest."""
     noun = row.gpu_type
@@ -198,53 +162,10 @@ def network_view(row: NetworkRow, predictions: Sequence[PredictionView] | None =
     )
 
 
-def to_points(manifest: manifests.Profile) -> OperatingPoints:
-    """The operating points that a manifest states. Raises InvalidRequest, which names row and field."""
-    rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
-    for index, row in enumerate(rows):
-        _check_row(row, f"spec.rows[{index}]")
-    if len({row[:3] for row in rows}) < len(rows):
-        raise InvalidRequest("two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows")
-    return OperatingPoints(
-        network=manifest.spec.network,
-        gpu_type=manifest.spec.gpu_type,
-        sensitivity=manifest.spec.sensitivity,
-        rows=rows,
-    )
-
-
-def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
-    """The uncertainty that a manifest states of each row. Raises InvalidRequest."""
-    stated, rows = manifest.spec.latency_sigma, manifest.spec.rows
-    if not isinstance(stated, list):
-        return (stated,) * len(rows)
-    if len(stated) != len(rows):
-        raise InvalidRequest(f"has {len(stated)} entries for {len(rows)} rows", field="spec.latency_sigma")
-    return tuple(stated)
-
-
 def _latency_sigma(profile: Profile) -> float | list[float | None] | None:
     """One figure where all rows have the same."""
     stated = profile.stated_sigma
     return stated[0] if len(set(stated)) == 1 else list(stated)
-
-
-LARGEST_FIGURE = 1e9
-LARGEST_BATCH = 65_536
-
-
-def _check_row(row: OperatingPoint, where: str) -> None:
-    for index, (name, value) in enumerate(zip(row._fields, row, strict=True)):
-        if not (math.isfinite(value) and 0 <= value <= LARGEST_FIGURE):
-            raise InvalidRequest(f"{name} must be from 0 to {LARGEST_FIGURE:g}", field=f"{where}[{index}]")
-    if not 0 < row.sm_percent <= 100:
-        raise InvalidRequest("sm_percent must be above 0 and at most 100", field=f"{where}[0]")
-    if not 1 <= row.batch <= LARGEST_BATCH:
-        raise InvalidRequest(f"batch must be from 1 to {LARGEST_BATCH}", field=f"{where}[1]")
-    if not row.clock_mhz > 0:
-        raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
-    if not row.solo_ms > 0:
-        raise InvalidRequest("transfer_ms, launch_ms and run_ms are all 0", field=where)
 
 
 def profile_name(network: str, gpu_type: str) -> str:
@@ -275,11 +196,6 @@ def project_view(row: ProjectRow) -> manifests.Project:
     return manifests.Project(
         metadata=manifests.Metadata(name=row.name, project=row.name, labels=dict(row.labels), created_at=row.created_at)
     )
-
-
-def to_settings(manifest: manifests.Policy) -> PolicySettings:
-    """The settings that a manifest states; their version is given when they are saved."""
-    return PolicySettings(**{**manifest.spec.model_dump(), "mode": Mode(manifest.spec.mode)})
 
 
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:

@@ -38,6 +38,8 @@ class Loop:
     clock: Clock
     promises_may_break: bool = False
     """Only in simulation, for baselines that learn from misses."""
+    forecast: Callable[[Snapshot], tuple[Demand, ...]] = make_demands
+    """Only simulations put another one here."""
     now_s: Callable[[], float] = time.perf_counter
     telemetry: Telemetry = field(default_factory=Telemetry)
     held_for: str = ""
@@ -89,7 +91,7 @@ async def tick(loop: Loop) -> TickOutcome:
     silent = silent_nodes(snapshot)
     await _tell_silence(loop, snapshot, silent)
     state = without_silent_nodes(snapshot.state, silent)
-    demands = await asyncio.to_thread(make_demands, snapshot)
+    demands = await asyncio.to_thread(loop.forecast, snapshot)
     # 5. Predict, plan, check, bind.
     problem, decision = await _decide(loop, snapshot, state, demands)
     decision = _unless_proposed(loop, snapshot, decision)

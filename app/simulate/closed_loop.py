@@ -103,7 +103,9 @@ class ClosedLoop:
         return NodeAgent(
             AgentSettings(node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s),
             SimulatedDevice(self.cluster, node),
-            transport=DirectTransport(self._sync, is_silent=lambda: self.cluster.is_silent(node)),
+            transport=DirectTransport(
+                self._sync, is_lost=lambda told: self.cluster.is_lost(node, told.window_start_s + told.window_s)
+            ),
             clock=self.clock,
             ledger=Ledger(None),
         )

@@ -181,7 +181,11 @@ def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
     for entry in load_profiles(gpu_types=[gpu_type]):
         for row in entry.rows:
             placed = Placed(
-                network=entry.network, gpu_type=gpu_type, sm_percent=row.sm_percent, clock_mhz=row.clock_mhz
+                network=entry.network,
+                gpu_type=gpu_type,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                clock_mhz=row.clock_mhz,
             )
             too_slow.append(truth.execution_ms(placed, row.batch) > 1.05 * row.solo_ms)
     # Measured points scatter by several percent, so a lone outlier stays above the smoothed curve.

@@ -49,7 +49,10 @@ class Running:
         self.plane = PaperControlPlane(self.clock, COMMAND)
         scenario = Scenario(loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults)
         self.cluster = SimulatedCluster((a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock)
-        transport = DirectTransport(self.plane.answer, is_silent=lambda: self.cluster.is_silent("n1"))
+        transport = DirectTransport(
+            self.plane.answer,
+            is_lost=lambda told: self.cluster.is_lost("n1", told.window_start_s + told.window_s),
+        )
         self.agent = NodeAgent(
             AgentSettings(node="n1", boot="b1"),
             SimulatedDevice(self.cluster, "n1"),

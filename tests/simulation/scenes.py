@@ -1,6 +1,7 @@
 """Small clusters of measured GPUs, and a run that holds the loop's laws against every tick."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,6 +68,7 @@ class Scene:
         _check_devices(self)
         for totals in self.counts[-1].values():
             assert totals.arrivals == totals.served + totals.rejected + totals.queued
+            assert math.isclose(totals.present_s, totals.sojourn_s, rel_tol=1e-9, abs_tol=1e-6)
 
 
 def _check_plans(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.spec import Fault
-from agents.sim.truth import Placed, load_truth
+from agents.sim.truth import Neighbour, Placed, load_truth
 from app.control.predict import PlannedPoints
 from app.simulate.closed_loop import ClusterPlan
 from solvers.plan import BoundReplica
@@ -55,8 +55,13 @@ def planned_over_true(scene: Scene) -> Mapping[str, float]:
                 network=replica.network,
                 gpu_type=TYPE,
                 sm_percent=row.sm_percent,
+                batch=row.batch,
                 clock_mhz=row.clock_mhz,
-                neighbour_sm_percents=tuple(each.sm_percent for each in others),
+                neighbours=tuple(
+                    Neighbour(other.network, other.sm_percent, other.batch)
+                    for index, other in enumerate(gpu.replicas)
+                    if index != own
+                ),
             )
             ratio = planned_ms / TRUTH.execution_ms(placed, row.batch)
             ratios[replica.service] = min(ratio, ratios.get(replica.service, ratio))

@@ -6,7 +6,7 @@ from app import manifests
 from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
-from app.api.conversions import gpu_type_view, to_gpu_type
+from app.api.conversions import gpu_type_view
 from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
@@ -14,6 +14,7 @@ from app.api.schemas import GpuTypeView, Page
 from app.db import gpu_types
 from app.db.transaction import Connection
 from app.manifests import TypeName
+from app.nouns import to_gpu_type
 
 router = resource_router("gpu-types", prefix="/gpu-types")
 

@@ -9,7 +9,7 @@ from app import manifests
 from app.api.answers import ACT, LIST, READ, WRITE, created
 from app.api.auth import Admin, ClusterOperator, Viewer
 from app.api.body import resource_router
-from app.api.conversions import POLICY_NAME, check_known, policy_view, to_settings
+from app.api.conversions import POLICY_NAME, check_known, policy_view
 from app.api.idempotency import IdempotencyKey, once
 from app.api.objects import Conditions, Kind, check_name, read, replace, with_notes
 from app.api.pages import Paging
@@ -20,6 +20,7 @@ from app.db import policies
 from app.db.transaction import Connection, lock_object
 from app.errors import NotFound
 from app.manifests import Name
+from app.nouns import to_settings
 from solvers.policies import policies as known_policies
 
 router = resource_router("policies", prefix="/policies")

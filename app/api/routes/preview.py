@@ -6,7 +6,7 @@ from app import manifests
 from app.api.answers import problems
 from app.api.auth import ClusterOperator
 from app.api.body import resource_router
-from app.api.conversions import check_known, to_service
+from app.api.conversions import check_known
 from app.api.parts import Context
 from app.api.plan_conversions import preview_view
 from app.api.preview_schemas import PreviewRequest, PreviewView, ScenarioBody
@@ -14,6 +14,7 @@ from app.control.preview import Changes, Question, Questions, preview
 from app.control.scenario import Scenario
 from app.control.store import Snapshot
 from app.errors import Unavailable
+from app.nouns import to_service
 from solvers.policies import policies as known_policies
 
 router = resource_router("plans", prefix="/plans")

@@ -8,7 +8,7 @@ from app import manifests
 from app.api.answers import LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
-from app.api.conversions import check_known, profile_view, to_latency_sigma, to_points
+from app.api.conversions import check_known, profile_view
 from app.api.objects import Conditions, Kind, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
@@ -17,6 +17,7 @@ from app.db import gpu_types, profiles
 from app.db.transaction import Connection
 from app.errors import InvalidRequest, NotFound
 from app.manifests import TypeName
+from app.nouns import to_latency_sigma, to_points
 
 router = resource_router("profiles", prefix="/profiles")
 

@@ -9,7 +9,7 @@ from app import manifests
 from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Operator, Viewer
 from app.api.body import resource_router
-from app.api.conversions import check_known, parse_selector, service_forecast, service_view, to_service
+from app.api.conversions import check_known, parse_selector, service_forecast, service_view
 from app.api.forecast_schemas import ServiceForecast
 from app.api.objects import Conditions, Kind, check_name, delete, etag, replace
 from app.api.pages import Paging
@@ -23,6 +23,7 @@ from app.db import forecasts, gpu_types, profiles, projects, services
 from app.db.transaction import Connection
 from app.errors import Forbidden, InvalidRequest, NotFound
 from app.manifests import Name
+from app.nouns import to_service
 from solvers.state import Service
 
 router = resource_router("services", prefix="/services")

@@ -13,12 +13,13 @@ from agents.device import GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPa
 from agents.enforce import actions, is_settled
 from agents.perform import perform
 from agents.protocol import NodeCommand, bucket_of
+from agents.sim.clients import ClientLoad
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.front_door import HOLD_CAPACITY, ServiceDoor
 from agents.sim.load import Load, LoadShape
 from agents.sim.node import QUEUE_CAPACITY
-from agents.sim.spec import Fault, make_node
+from agents.sim.spec import Fault, FaultKind, make_node
 from agents.sim.truth import load_truth
 from tests.agents.factories import a_command, a_gpu, a_replica, commands, run
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
@@ -45,11 +46,23 @@ def settle(device: SimulatedDevice, wanted: NodeCommand, clock: ManualClock) -> 
 
 
 def is_balanced(cluster: SimulatedCluster) -> bool:
-    return all(each.arrivals == each.served + each.rejected + each.queued for each in cluster.totals())
+    """Whether every request is somewhere, and Little's law holds."""
+    return all(
+        each.arrivals == each.served + each.rejected + each.queued
+        and each.present_s == pytest.approx(each.sojourn_s, rel=1e-9, abs=1e-6)
+        for each in cluster.totals()
+    )
 
 
-def wanted(*, clock_mhz: float = 1500.0, generation: int = 1, batch: int = 8, sm_percent: float = 50.0) -> NodeCommand:
-    replica = a_replica("r1", batch=batch, sm_percent=sm_percent)
+def wanted(
+    replica_id: str = "r1",
+    *,
+    clock_mhz: float = 1500.0,
+    generation: int = 1,
+    batch: int = 8,
+    sm_percent: float = 50.0,
+) -> NodeCommand:
+    replica = a_replica(replica_id, batch=batch, sm_percent=sm_percent)
     return a_command(a_gpu(replica, clock_mhz=clock_mhz), generation=generation)
 
 
@@ -193,14 +206,58 @@ def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_i
     settle(device, wanted(), clock)
 
 
-def test_a_silent_node_is_silent_only_while_the_fault_lasts() -> None:
-    cluster, clock = a_cluster(faults=(Fault(kind="silent", node="n1", start_s=10.0, end_s=20.0),))
+@pytest.mark.parametrize("kind", ["silent", "node_lost"])
+def test_a_silent_node_is_silent_only_while_the_fault_lasts(kind: FaultKind) -> None:
+    cluster, clock = a_cluster(faults=(Fault(kind=kind, node="n1", start_s=10.0, end_s=20.0),))
     seen = []
     for _ in range(3):
         clock.advance(9.0)
         cluster.advance()
-        seen.append(cluster.is_silent("n1"))
+        seen.append(cluster.is_lost("n1", clock.now_s()))
     assert seen == [False, True, False]
+
+
+def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
+    cluster, clock = a_cluster(
+        a_node("n1"), a_node("n2"), faults=(Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0),)
+    )
+    told_at_s = clock.now_s()
+    lost = []
+    for _ in range(4):
+        lost.append((cluster.is_lost("n1", told_at_s), cluster.is_lost("n2", told_at_s)))
+        clock.advance(10.0)
+        cluster.advance()
+    assert lost == [(True, False), (True, False), (False, False), (False, False)]
+    clock.advance(20.0)
+    cluster.advance()
+    assert not cluster.is_lost("n1", clock.now_s())
+
+
+def test_a_lost_node_loses_all_its_gpus_and_comes_back_empty() -> None:
+    fault = Fault(kind="node_lost", node="n1", start_s=30.0, end_s=60.0)
+    cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"chat": 100.0}, faults=(fault,))
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(), clock)
+    clock.advance(35.0)
+    assert [gpu.healthy for gpu in run(device.state()).gpus] == [False, False]
+    clock.advance(30.0)
+    assert [gpu.healthy for gpu in run(device.state()).gpus] == [True, True]
+    assert [each.state for each in run(device.state()).gpus[0].replicas] == ["failed"]
+    settle(device, wanted(), clock)
+    assert is_balanced(cluster)
+
+
+def test_clients_who_wait_for_answers_are_served_by_the_replicas_of_all_nodes() -> None:
+    cluster, clock = a_cluster(a_node("n1"), a_node("n2"), clients={"chat": ClientLoad(clients=np.full(200, 4.0))})
+    devices = [SimulatedDevice(cluster, name) for name in ("n1", "n2")]
+    for device, replica_id in zip(devices, ("r1", "r2"), strict=True):
+        settle(device, wanted(replica_id), clock)
+    clock.advance(100.0)
+    assert is_balanced(cluster)
+    (chat,) = cluster.totals()
+    readings = [run(device.read()).services[0] for device in devices]
+    assert sum(each.served for each in readings) == chat.served
+    assert all(each.served > 0.4 * chat.served for each in readings)
 
 
 def test_what_no_device_takes_is_refused_in_words() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.sim.curves import BatchCurve, MeasuredCurves
-from agents.sim.truth import Placed, Truth, TruthError, load_truth
+from agents.sim.truth import Neighbour, Placed, Truth, TruthError, load_truth
 from tests.shared import SHARED, needs
 
 SOURCES = (("data/rapp_v100/latency_sm_quota.csv", "", "100"), ("data/igniter_v100/solo_latency.csv", "-trt", None))
@@ -33,8 +33,9 @@ def placed(
         network=network,
         gpu_type=gpu_type,
         sm_percent=sm_percent,
+        batch=1,
         clock_mhz=clock_mhz or clocks[gpu_type],
-        neighbour_sm_percents=neighbours,
+        neighbours=tuple(Neighbour(network, percent, 1) for percent in neighbours),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.clock import ManualClock
+from agents.sim.clients import ClientLoad
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.engine import Floats
 from agents.sim.spec import Fault, GpuSpec, NodeSpec
@@ -30,7 +31,7 @@ class PlainWorld:
         return self.deviation
 
     def batch_ms(self, placed: Placed) -> Floats:
-        times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbour_sm_percents)))
+        times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbours)))
         return times * (MAX_CLOCK_MHZ / placed.clock_mhz)
 
     def busy_w(self, placed: Placed, batch: int) -> float:
@@ -59,11 +60,13 @@ def a_node(name: str = "n1", *, gpus: int = 1, launch_s: float = 5.0) -> NodeSpe
 def a_cluster(
     *nodes: NodeSpec,
     rates_rps: Mapping[str, float] | None = None,
+    clients: Mapping[str, ClientLoad] | None = None,
     faults: tuple[Fault, ...] = (),
     world: PlainWorld | None = None,
 ) -> tuple[SimulatedCluster, ManualClock]:
     """A cluster whose trace begins at 1000 s of its clock."""
     clock = ManualClock(1000.0)
-    loads = {service: EvenLoad(rate_rps=rate) for service, rate in (rates_rps or {"chat": 100.0}).items()}
-    scenario = Scenario(loads=loads, seed=1, faults=faults)
+    rates = rates_rps if rates_rps is not None else {} if clients else {"chat": 100.0}
+    loads = {service: EvenLoad(rate_rps=rate) for service, rate in rates.items()}
+    scenario = Scenario(loads=loads, clients=clients or {}, seed=1, faults=faults)
     return SimulatedCluster(nodes or (a_node(),), scenario, world=world or PlainWorld(), clock=clock), clock

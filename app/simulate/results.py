@@ -1,0 +1,104 @@
+"""Results of simulated runs: what every run says, and what several seeds say together.
+
+A run is one policy with one seed. Its results are counts and sums over the time that counts (warm-up left out); rates,
+shares and percentiles follow from them. Nothing here depends on how long the machine took, except `seconds`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceResult:
+    """One service in one run. arrived + queued_before = served + rejected + queued_after."""
+
+    service: str
+    network: str
+    slo_ms: float
+    percentile: float
+    arrived: int
+    served: int
+    in_slo: int
+    rejected: int
+    queued_before: int
+    queued_after: int
+    latency_ms: Mapping[str, float | None]
+    """Percentiles of the served requests by name: p50, p95, p98, p99; None where nothing was served."""
+    worst_minute: float | None
+    """Least attainment of a whole minute with requests."""
+    cost_usd: float
+    """Its part of the GPUs' price, divided by SM percent."""
+    memory_usd: float
+    """In HetSev's accounting: the price of the memory that its replicas occupy."""
+    present_s: float
+    """Requests in the system, integrated over the whole run: request-seconds."""
+    sojourn_s: float
+    """The same by Little's law: their times in the system, summed."""
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of the finished requests that met the SLO's latency; a rejected one did not. None: none finished."""
+        finished = self.served + self.rejected
+        return self.in_slo / finished if finished else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What the plans changed."""
+
+    plans: int
+    """Targets pushed."""
+    replicas_started: int
+    replicas_stopped: int
+    batches_changed: int
+    """Of replicas that went on."""
+    clocks_changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """How a run went, minute by minute (`step_s`); every list has one entry per step."""
+
+    step_s: float
+    start_s: float
+    cost_usd_per_hour: list[float]
+    power_w: list[float]
+    gpus: Mapping[str, list[float]]
+    """Used GPUs by type, mean over the step."""
+    services: Mapping[str, "ServiceSeries"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSeries:
+    """One service, step by step."""
+
+    arrival_rate_rps: list[float]
+    planned_rps: list[float]
+    attainment: list[float | None]
+    p99_ms: list[float | None]
+    replicas: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One policy with one seed."""
+
+    policy: str
+    """The run's name; the policy's where it has none of its own."""
+    seed: int
+    counted_s: float
+    services: tuple[ServiceResult, ...]
+    cost_usd: float
+    """Price of the used GPUs."""
+    memory_usd: float
+    gpu_hours: Mapping[str, float]
+    energy_kwh: float
+    """Of the GPUs while they carried replicas, idle watts included."""
+    moves: Moves
+    holds: int
+    """Ticks at which the loop held."""
+    refused: int
+    """Plans that the checker refused."""
+    series: Series
+    decision_seconds: tuple[float, ...] = ()
+    """Wall seconds of each decision, in order; the only part that differs from machine to machine."""

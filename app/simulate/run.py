@@ -1,0 +1,138 @@
+"""Runs of a scenario: every policy with every seed, each in the production loop on a clock of its own."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+
+from app.clock import ManualClock
+from app.control.store import Snapshot
+from app.control.worker import InlineSolver
+from app.simulate.build import Catalogue, make_cluster, make_world, true_rates
+from app.simulate.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.record import Recorder
+from app.simulate.results import RunResult
+from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
+from solvers.state import Demand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run that is wanted. Carries all that it needs, so that another process can do it."""
+
+    scenario: Scenario
+    run: PolicyRun
+    seed: int
+    catalogue: Catalogue
+    folder: Path
+
+
+def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job, ...]:
+    """Every policy with every seed, seed by seed."""
+    return tuple(
+        Job(scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder)
+        for seed in scenario.spec.seeds
+        for run in scenario.spec.policies
+    )
+
+
+def simulate(job: Job) -> RunResult:
+    """Do one run, here and now."""
+    return asyncio.run(_simulate(job))
+
+
+def simulate_all(jobs: tuple[Job, ...], *, processes: int) -> Iterator[RunResult]:
+    """Do many runs, several at a time; their results in the order of the jobs."""
+    if processes <= 1 or len(jobs) <= 1:
+        yield from map(simulate, jobs)
+        return
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(simulate, jobs)
+
+
+async def _simulate(job: Job) -> RunResult:
+    spec = job.scenario.spec
+    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    clock = ManualClock()
+    closed = ClosedLoop(
+        plan,
+        world=make_world(job.scenario, job.catalogue),
+        clock=clock,
+        solver=InlineSolver(),
+        promises_may_break=True,
+    )
+    if job.run.clairvoyant:
+        closed.loop.forecast = _clairvoyant(plan, clock.now_s())
+    recorder = Recorder(
+        cluster=closed.cluster,
+        store=closed.store,
+        services=tuple(sorted(plan.services, key=lambda service: service.name)),
+        gpu_types=plan.gpu_types,
+        begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
+        step_s=spec.step_s,
+    )
+    await _play(closed, plan, recorder, spec)
+    return recorder.result(job.run.label, job.seed)
+
+
+async def _play(closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec) -> None:
+    """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
+
+    Of what falls together agents come first, then the recorder, then the loop: what it decides counts from then on.
+    """
+    begun_s = closed.clock.now_s()
+    agents, ticks = _Timer(plan.agent_period_s), _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
+    steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
+    while steps.due_s <= spec.duration_s:
+        now_s = min(agents.due_s, ticks.due_s, steps.due_s)
+        await closed.pass_time(begun_s + now_s - closed.clock.now_s())
+        if agents.rings(now_s):
+            await closed.step()
+        if steps.rings(now_s):
+            recorder.note() if steps.rung > 1 else recorder.begin()
+        if ticks.rings(now_s):
+            outcome = await closed.tick()
+            if steps.rung:
+                recorder.outcomes.append(outcome)
+
+
+class _Timer:
+    """Rings at even intervals, without adding up rounding."""
+
+    def __init__(self, period_s: float, *, first_s: float = 0.0) -> None:
+        self._period_s, self._first_s = period_s, first_s
+        self.rung = 0
+
+    @property
+    def due_s(self) -> float:
+        return self._first_s + self.rung * self._period_s
+
+    def rings(self, now_s: float) -> bool:
+        """Whether it is due; if so, it has rung."""
+        if now_s < self.due_s:
+            return False
+        self.rung += 1
+        return True
+
+
+def _clairvoyant(plan: ClusterPlan, begun_s: float) -> Callable[[Snapshot], tuple[Demand, ...]]:
+    """Demands from the true rates: the highest second until the next decision."""
+    loads = {name: load.rates_rps for name, load in true_rates(plan).items()}
+
+    def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
+        now = int(snapshot.at.timestamp() - begun_s)
+        until = math.ceil(now + snapshot.settings.period_s)
+        return tuple(
+            Demand(
+                service=service.name,
+                arrival_rate_rps=float(loads[service.name][now:until].max(initial=0.0)),
+                method="clairvoyant",
+            )
+            for service in sorted(snapshot.state.services, key=lambda service: service.name)
+        )
+
+    return make_demands

@@ -1,0 +1,237 @@
+"""Scenarios: what is simulated, as users write it (YAML or JSON). Strict like manifests, and as well documented.
+
+A scenario says which fleet serves which services under which load, what goes wrong meanwhile, which policies decide,
+and for which seeds; every policy runs with every seed. Times are seconds of the simulated clock, from 0 on.
+docs/simulate.md explains it with examples.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from app.manifests import Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
+from solvers.policies import policies
+
+Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
+PolicyName = Annotated[str, Field(min_length=1, max_length=63)]
+Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+
+MOST_RUNS = 1000
+"""Policies times seeds."""
+_SHOWN = 5
+
+
+class NodePool(Strict):
+    """Equal nodes, called `<name>-1`, `<name>-2`, ..."""
+
+    name: Name
+    gpu_type: TypeName
+    nodes: int = Field(default=1, ge=1, le=10_000)
+    gpus_per_node: int = Field(default=1, ge=1, le=64)
+    launch_s: Seconds = Field(default=10.0, description="From the start of a replica until it is ready")
+
+
+class DayCurve(Strict):
+    """The rate swings around its mean once per period."""
+
+    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="1: from nothing to twice the mean")
+    period_s: Positive = 86_400.0
+    phase_s: Seconds = Field(default=0.0, description="When the curve passes its mean on its way up")
+
+
+class LoadSpike(Strict):
+    """The rate climbs to `factor` times what it would be, stays there, and falls back."""
+
+    start_s: Seconds
+    length_s: Seconds
+    factor: float = Field(ge=0, le=1000, allow_inf_nan=False)
+    ramp_s: Seconds = 20.0
+
+
+class Bursts(Strict):
+    """Bursts as measured of two LLM services (Azure 2023), resampled."""
+
+    service: Literal["conv", "code"] = Field(default="conv", description="conv: mild; code: strong")
+    weight: float = Field(default=1.0, ge=0, le=10, allow_inf_nan=False, description="1 = as strong as measured")
+
+
+class Levels(Strict):
+    """The rate jumps between levels and stays at each for an exponential time (MMPP)."""
+
+    rates_rps: list[Amount] = Field(min_length=2, max_length=16)
+    mean_stays_s: list[Positive] = Field(min_length=2, max_length=16, description="Of each level")
+
+    @model_validator(mode="after")
+    def _one_stay_per_level(self) -> Self:
+        if len(self.rates_rps) != len(self.mean_stays_s):
+            raise ValueError(f"{len(self.rates_rps)} rates_rps need as many mean_stays_s, not {len(self.mean_stays_s)}")
+        return self
+
+
+class TraceRef(Strict):
+    """Requests per second from a trace file (`plimsoll trace`)."""
+
+    file: PurePath = Field(description="Relative to the scenario's own file")
+    column: str = Field(min_length=1, max_length=253)
+    scale: Positive = Field(default=1.0, description="Factor on the trace's rates")
+    start_s: Seconds = Field(default=0.0, description="The trace's second at which the simulation begins")
+
+
+class ClientStep(Strict):
+    """So many clients from a moment on, until the next one."""
+
+    start_s: Seconds
+    clients: int = Field(ge=0, le=100_000)
+
+
+class Load(Strict):
+    """The requests of one service: a curve around `rate_rps`, a trace, levels, or clients; Poisson but for clients."""
+
+    rate_rps: Amount | None = Field(default=None, description="Mean of a curve, which the next three give its shape")
+    day: DayCurve | None = None
+    spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
+    bursts: Bursts | None = None
+    trace: TraceRef | None = None
+    levels: Levels | None = None
+    clients: Annotated[int, Field(ge=1, le=100_000)] | list[ClientStep] | None = Field(
+        default=None,
+        description="Closed loop: so many clients, each of which sends its next request when its last one is answered",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = ("rate_rps", "trace", "levels", "clients")
+        given = [name for name in sources if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}")
+        if given != ["rate_rps"] and (shaped := [name for name in ("day", "spikes", "bursts") if getattr(self, name)]):
+            raise ValueError(f"{shaped[0]} shapes a rate_rps; with {given[0]} it means nothing")
+        return self
+
+
+class SimulatedService(ServiceSpec):
+    """A service as its manifest states it, and who asks for it."""
+
+    name: Name
+    project: Name = "default"
+    load: Load
+
+
+class FaultSpec(Strict):
+    """Something that goes wrong between two moments."""
+
+    kind: Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
+    node: Name
+    gpu: int | None = Field(default=None, ge=0, le=63, description="Absent: every GPU of the node")
+    start_s: Seconds
+    end_s: Seconds | None = Field(default=None, description="Absent: for good")
+    factor: Positive = Field(default=1.0, description="straggler: everything takes so many times as long")
+    delay_s: Positive | None = Field(default=None, description="stale: telemetry comes so much later")
+
+
+class PolicyRun(Strict):
+    """One way to decide: a policy, and in what it differs from the scenario's `loop`."""
+
+    policy: PolicyName
+    name: PolicyName | None = Field(default=None, description="In the report; absent: the policy's own name")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Fields of `loop` that it has otherwise")
+    clairvoyant: bool = Field(default=False, description="It knows the true rates until the next decision")
+    launch_s: Seconds | None = Field(default=None, description="In place of the nodes' own")
+
+    @property
+    def label(self) -> str:
+        """What it is called in the report."""
+        return self.name or self.policy
+
+
+class ScenarioSpec(Strict):
+    """What is simulated."""
+
+    duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)]
+    warm_up_s: Seconds = Field(default=0.0, description="Runs, but does not count in the report")
+    step_s: Positive = Field(default=60.0, description="Step of the report's time series")
+    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(default=[0], min_length=1, max_length=1000)
+    policies: list[PolicyRun] = Field(min_length=1, max_length=32, description="Names, or objects where they differ")
+    truth: Literal["measured", "planned"] = Field(
+        default="measured",
+        description="measured: curves and noise that no predictor sees; planned: exactly what the planner reckons with",
+    )
+    loop: PolicySpec = Field(default=PolicySpec(), description="How the loop decides, whatever the policy")
+    agent_period_s: Positive = 5.0
+    handover_s: Seconds = Field(default=15.0, description="How long a replica that moves to another node serves on")
+    fleet: list[NodePool] = Field(min_length=1, max_length=1000)
+    services: list[SimulatedService] = Field(min_length=1, max_length=10_000)
+    faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _names_are_policies(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [{"policy": entry} if isinstance(entry, str) else entry for entry in value]
+
+    @field_validator("policies")
+    @classmethod
+    def _known_and_named_apart(cls, value: list[PolicyRun]) -> list[PolicyRun]:
+        for run in value:
+            if run.policy not in policies():
+                raise ValueError(f"no policy is called {run.policy!r}; there are {', '.join(policies())}")
+        _refuse_repeats((run.label for run in value), "policies; give one of them a name of its own")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        _refuse_repeats((service.name for service in self.services), "services")
+        _refuse_repeats((pool.name for pool in self.fleet), "pools of the fleet")
+        counted_s = self.duration_s - self.warm_up_s
+        if counted_s < self.step_s or not math.isclose(counted_s / self.step_s, round(counted_s / self.step_s)):
+            raise ValueError(
+                f"duration_s less warm_up_s is {counted_s:g} s, which must be a multiple of step_s {self.step_s:g}"
+            )
+        if len(self.policies) * len(self.seeds) > MOST_RUNS:
+            raise ValueError(
+                f"{len(self.policies)} policies with {len(self.seeds)} seeds are more than {MOST_RUNS} runs"
+            )
+        if self.loop.window_s < self.agent_period_s:
+            raise ValueError(
+                f"agents report every {self.agent_period_s:g} s, so loop.window_s must be at least as long, "
+                f"not {self.loop.window_s:g}"
+            )
+        nodes = {f"{pool.name}-{number}": pool for pool in self.fleet for number in range(1, pool.nodes + 1)}
+        for fault in self.faults:
+            pool = nodes.get(fault.node)
+            if pool is None:
+                raise ValueError(f"a fault is on node {fault.node!r}; there are {_shortened(sorted(nodes))}")
+            if fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
+                raise ValueError(f"a fault is on GPU {fault.gpu} of {fault.node}, which has {pool.gpus_per_node}")
+        for run in self.policies:
+            loop_of(self, run)
+        return self
+
+
+class Scenario(Strict):
+    """A scenario's file."""
+
+    apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every manifest
+    kind: Literal["Scenario"] = "Scenario"
+    metadata: Metadata
+    spec: ScenarioSpec
+
+
+def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
+    """The settings under which a policy decides. Raises ValueError for a field that settings do not have."""
+    return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
+
+
+def _refuse_repeats(names: Iterable[str], what: str) -> None:
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
+    if repeated:
+        raise ValueError(f"{repeated[0]!r} is there twice among the {what}")
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
