@@ -5,24 +5,24 @@
 * Each period, by its newest reading: where the measured latency is over the SLO, or less was served than came, every
   replica of the service is widened by a step; where the latency is below SLACK of the SLO, and narrower replicas would
   still carry the rate by their profile, they are narrowed by a step. Beyond the widest share a step is a replica more.
-* It learns from misses: a service that missed is not narrowed to that share again while its rate is as high.
-* A reading that is older than the service's last step says nothing of it and is left aside.
+* It learns from misses: a service is for a while not narrowed to where it missed, while its rate is as high as then.
+* Readings from before a change of the service's replicas, or too soon after it, are left aside (`tuning`).
 
 Replicas stay where they are. One that has grown beyond its GPU goes to the fullest other one that holds it, keeps its
 size where there is none. GPU types of new replicas: the cheapest for the service first, the next where that is full.
 
 Source: Dhakal, Kulkarni, Ramakrishnan, "GSLICE: Controlled Spatial Sharing of GPUs for a Scalable Inference Platform",
 ACM SoCC 2020, and what InSS says of it (sections 6.1 and 6.3); steps and thresholds are not in what we have of it, so
-those here and in `tuning` are ours. Changed: GSLICE fills one GPU; several GPUs and types, and replicas, are ours.
+STEP_PERCENT and those of `tuning` are ours. Changed: GSLICE fills one GPU; several GPUs, types and replicas are ours.
 
 Good as a baseline that needs no predictions beyond the profile alone. Limits: it finds out by missing SLOs, and only
 after the fact; neighbours that come are a surprise; capacities of a plan are those of replicas alone, so that promises
 may break; no priority but in who is placed first.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.outcome import Budget, PlanReport
@@ -47,7 +47,8 @@ _FRESH = Tuning()
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan after one step of tuning, its report, and where every service's tuning stands."""
     begun = budget.elapsed()
-    carriers = running_carriers(problem)
+    running = running_carriers(problem)
+    carriers = list(running)
     before = {name: tuning_from_json(entry, now_s=observed.at_s) for name, entry in _services_of(memory).items()}
     tuned = [_tune(one, observed, before.get(one.service.name, _FRESH)) for one in _slices(problem, carriers)]
     _resize(problem, tuned, carriers)
@@ -68,8 +69,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         ),
         served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
     )
-    services = {one.service.name: tuning_to_json(one.tuning) for one in tuned}
-    return plan, report, {"version": MEMORY_VERSION, "services": services}
+    return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +191,13 @@ def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
     # At most twice the replicas: where that does not help, more of them would not either.
     most = top + max(1, replicas_for(one.service.arrival_rate_rps, first.rate_rps(top)))
     steps = min(max(before.steps, -first.knee), most)
-    reading = observed.reading(one.service.name)
+    # Where nothing runs, nothing was measured that a share could have changed.
+    reading = observed.reading(one.service.name) if any(one.running.values()) else None
     rate_rps = max(one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0)
     is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
     allowed = Range(lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps, highest=most)
     tuning = tune(before.at(steps), reading, allowed, slo_ms=one.service.slo_ms, now_s=observed.at_s)
-    return _Slices(service=one.service, ways=one.ways, running=one.running, tuning=tuning)
+    return replace(one, tuning=tuning)
 
 
 def _carried_rps(one: _Slices, steps: int) -> float:
@@ -278,6 +279,26 @@ def _want(one: _Slices) -> _Want:
 
 def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
     return Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+
+
+def _remember(tuned: Sequence[_Slices], before: Sequence[Carrier], after: Sequence[Carrier], *, now_s: float) -> Json:
+    """Every service's tuning, with the present as its last change where its replicas have changed."""
+    old, new = _rows(before), _rows(after)
+    services: dict[str, Json] = {}
+    for one in tuned:
+        name = one.service.name
+        tuning = one.tuning if old[name] == new[name] else replace(one.tuning, changed_at_s=now_s)
+        services[name] = tuning_to_json(tuning)
+    return {"version": MEMORY_VERSION, "services": services}
+
+
+def _rows(carriers: Sequence[Carrier]) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
+    """By service, its replicas by GPU type and row."""
+    rows: defaultdict[str, Counter[tuple[str, OperatingPoint]]] = defaultdict(Counter)
+    for carrier in carriers:
+        for seat in carrier.seats:
+            rows[seat.service][carrier.gpu_type, seat.row] += 1
+    return rows
 
 
 def _services_of(memory: Json) -> Mapping[str, Json]:

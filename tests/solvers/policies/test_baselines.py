@@ -65,7 +65,7 @@ def test_physical_rules_hold_through_changing_rates_and_lost_gpus(name: str, see
     memory: Json = None
     for period in range(PERIODS):
         readings = some_readings(problem, draw) if period else ()
-        plan, _, memory = decide(name, problem, memory, at_s=60.0 * period, readings=readings)
+        plan, _, memory = decide(name, problem, memory, at_s=120.0 * period, readings=readings)
         problem = replace(with_rates(problem, draw.uniform(0.7, 1.4)), current=plan)
         if period == PERIODS // 2:
             problem = with_one_gpu_less(problem)

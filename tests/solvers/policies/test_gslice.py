@@ -36,12 +36,12 @@ def reading(service: str = "chat", *, latency_ms: float | None, rate: float = 10
 
 
 def run(problem: Problem, periods: Iterable[tuple[Reading, ...]]) -> list[Plan]:
-    """The plans of periods of a minute; each becomes the current one, and the memory passes through JSON."""
+    """The plans of periods of two minutes; each becomes the current one, and the memory passes through JSON."""
     plans: list[Plan] = []
     memory: Json = None
     for period, readings in enumerate(periods):
         problem = replace(problem, current=plans[-1] if plans else problem.current)
-        plan, _, memory = make_plan(problem, Observed(at_s=60.0 * period, readings=readings), memory, Budget())
+        plan, _, memory = make_plan(problem, Observed(at_s=120.0 * period, readings=readings), memory, Budget())
         memory = json.loads(json.dumps(memory))
         assert {entry.severity for entry in violations(problem, plan)} <= {"promise"}
         plans.append(plan)
@@ -102,6 +102,15 @@ def test_a_share_that_missed_is_not_tried_again() -> None:
         [60.0],
         [60.0],
     ]
+
+
+def test_misses_while_replicas_start_are_no_reason_for_a_step() -> None:
+    problem, memory = problem_of(a_service(rate_rps=10.0)), None
+    for at_s, expected in ((0.0, 40.0), (5.0, 40.0), (100.0, 40.0), (101.0, 60.0), (200.0, 60.0), (202.0, 100.0)):
+        observed = Observed(at_s=at_s, readings=(reading(latency_ms=150.0),))
+        plan, _, memory = make_plan(problem, observed, memory, Budget())
+        problem = replace(problem, current=plan)
+        assert shares(plan) == [expected]
 
 
 def test_slack_takes_an_extra_replica_back() -> None:
@@ -178,7 +187,9 @@ def test_what_cannot_be_served_names_its_rule(
 
 def test_a_step_is_reported() -> None:
     problem = problem_of(a_service(rate_rps=10.0))
-    _, report, memory = make_plan(problem, Observed(at_s=0.0), None, Budget())
+    plan, report, memory = make_plan(problem, Observed(at_s=0.0), None, Budget())
     assert report.messages == ()
-    missed = Observed(at_s=60.0, readings=(reading(latency_ms=150.0),))
-    assert make_plan(problem, missed, memory, Budget())[1].messages == ("chat: step +1 from the knee",)
+    missed = Observed(at_s=120.0, readings=(reading(latency_ms=150.0),))
+    assert make_plan(replace(problem, current=plan), missed, memory, Budget())[1].messages == (
+        "chat: step +1 from the knee",
+    )
