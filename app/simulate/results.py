@@ -57,14 +57,13 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """How a run went, minute by minute (`step_s`); every list has one entry per step."""
+    """How a run went, step by step from the end of the warm-up on; every list has one entry per step."""
 
     step_s: float
-    start_s: float
     cost_usd_per_hour: list[float]
     power_w: list[float]
-    gpus: Mapping[str, list[float]]
-    """Used GPUs by type, mean over the step."""
+    gpus: Mapping[str, list[int]]
+    """Used GPUs by type at the end of the step."""
     services: Mapping[str, "ServiceSeries"]
 
 
