@@ -20,6 +20,19 @@ def parse_duration(words: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def duration_text(seconds: float) -> str:
+    """`1d2h`, `4m52s` or `0.5s`: what parse_duration reads, to the millisecond and in at most two units."""
+    parts = []
+    rest = round(seconds, 3)
+    for unit in ("d", "h", "m"):
+        whole, rest = divmod(rest, UNITS[unit])
+        if whole:
+            parts.append(f"{whole:.0f}{unit}")
+    if rest or not parts:
+        parts.append(f"{round(rest, 3):g}s")
+    return "".join(parts[:2])
+
+
 def parse_moment(words: str, now: datetime) -> datetime:
     """A duration before now, or an ISO 8601 date or time (UTC where it has no zone). Raises BadParameter."""
     if re.match(r"\d{4}-", words):

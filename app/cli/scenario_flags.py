@@ -48,14 +48,14 @@ def read_scenarios(
     Raises BadParameter, CliError.
     """
     services = dict(read_service(path) for path in flags.service)
-    rates = [_pairs(text, "--rate", _rate) for text in flags.rate]
-    asked: list[Document] = [{"demand_factor": _pairs(text, "--demand", _factor)} for text in flags.demand]
+    rates = [parse_pairs(text, "--rate", parse_rate) for text in flags.rate]
+    asked: list[Document] = [{"demand_factor": parse_pairs(text, "--demand", parse_factor)} for text in flags.demand]
     own = {name: rate for pairs in rates for name, rate in pairs.items() if name in services}
     others = [{name: rate for name, rate in pairs.items() if name not in services} for pairs in rates]
     asked += [{"demand_rps": pairs} for pairs in others if pairs]
-    asked += [{"gpus": _pairs(text, "--gpus", _more)} for text in flags.gpus]
-    asked += [{"price_usd_per_hour": _pairs(text, "--price", _positive)} for text in flags.price]
-    asked += [{"slo_ms": _pairs(text, "--slo", _positive)} for text in flags.slo]
+    asked += [{"gpus": parse_pairs(text, "--gpus", _more)} for text in flags.gpus]
+    asked += [{"price_usd_per_hour": parse_pairs(text, "--price", _positive)} for text in flags.price]
+    asked += [{"slo_ms": parse_pairs(text, "--slo", _positive)} for text in flags.slo]
     for name, entry in services.items():
         asked.append({"services": [entry], **({"demand_rps": {name: own[name]}} if name in own else {})})
     asked += [{"without": names.split(",")} for names in flags.without]
@@ -85,8 +85,8 @@ def _together(asked: Sequence[Document]) -> Document:
     return whole
 
 
-def _pairs(text: str, flag: str, read: Callable[[str], float | int]) -> Mapping[str, float | int]:
-    """`a=1,b=2`. Raises BadParameter."""
+def parse_pairs(text: str, flag: str, read: Callable[[str], float | int]) -> Mapping[str, float | int]:
+    """`a=1,b=2` of an option. read: raises ValueError for what is no value. Raises BadParameter."""
     found: dict[str, float | int] = {}
     for name, value in _split(text, flag):
         try:
@@ -124,11 +124,13 @@ def _number(value: str, least: float, words: str) -> float:
     return figure
 
 
-def _factor(value: str) -> float:
+def parse_factor(value: str) -> float:
+    """`1.5`, `x1.5` or `×1.5`, 0 or more. Raises ValueError."""
     return _number(value.removeprefix("x").removeprefix("×"), 0.0, "a factor of 0 or more, such as 1.5")
 
 
-def _rate(value: str) -> float:
+def parse_rate(value: str) -> float:
+    """Requests per second, 0 or more. Raises ValueError."""
     return _number(value, 0.0, "0 or more requests per second")
 
 

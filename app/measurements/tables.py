@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.errors import InvalidRequest
-from app.measurements.rows import CheckHeader, open_rows, refusal
+from app.measurements.rows import CheckHeader, Rows, open_rows, refusal
 from solvers.document import LARGEST_NUMBER
 
 Reals = npt.NDArray[np.float64]
@@ -95,7 +95,11 @@ def parse_number(cell: str, allowed: Range) -> float:
 
 def read_table(source: Path, check_header: CheckHeader) -> Table:
     """A CSV file, or stdin for `-`; blank lines are passed over. Raises InvalidRequest."""
-    opened = open_rows(source, check_header)
+    return make_table(open_rows(source, check_header))
+
+
+def make_table(opened: Rows) -> Table:
+    """All rows of a file that is open. Raises InvalidRequest."""
     columns: list[list[str]] = [[] for _ in opened.names]
     lines = array("L")
     pool: dict[str, str] = {}

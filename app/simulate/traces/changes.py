@@ -1,0 +1,77 @@
+"""Traces made of traces: scaled, faster or slower, cut, and with fewer series. Each change leaves a note."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.errors import InvalidRequest
+from app.simulate.traces.trace import Trace
+
+SHORTEST_STEP_S = 1.0
+"""What a trace is averaged to when its time is compressed: the simulator draws second by second."""
+_TOLERANCE = 1e-9
+
+
+def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
+    """Rates of the named series times their factor. Raises InvalidRequest."""
+    columns = np.ones(len(trace.names))
+    for name, factor in factors.items():
+        columns[trace.place(name)] = factor
+    named = ", ".join(f"{name} × {factor:g}" for name, factor in factors.items())
+    return replace(trace, rates_rps=trace.rates_rps * columns).with_note(f"change: scaled {named}")
+
+
+def factors_to(trace: Trace, means_rps: Mapping[str, float]) -> dict[str, float]:
+    """Factors that bring the named series to a mean rate. Raises InvalidRequest for a series without requests."""
+    factors = {}
+    for name, wanted_rps in means_rps.items():
+        mean_rps = float(trace.means_rps[trace.place(name)])
+        if mean_rps == 0.0 and wanted_rps > 0.0:
+            raise InvalidRequest(f"{name} has no requests, so that no factor makes its mean {wanted_rps:g} rps")
+        factors[name] = wanted_rps / mean_rps if mean_rps else 1.0
+    return factors
+
+
+def compressed(trace: Trace, factor: float) -> Trace:
+    """The same rates, but time goes `factor` times as fast: 24 makes a day an hour with a 24th of its requests.
+
+    Steps become shorter, or longer for a factor below 1, so that nothing is lost; down to one second, from where on
+    they are averaged, and what is left of less than a second at the end is dropped. Raises InvalidRequest.
+    """
+    if not 0.0 < factor < np.inf:
+        raise InvalidRequest(f"time cannot go {factor:g} times as fast; the factor must be above 0")
+    step_s = trace.step_s / factor
+    note = f"change: time × {factor:g}"
+    if step_s >= min(SHORTEST_STEP_S, trace.step_s) * (1.0 - _TOLERANCE):
+        return replace(trace, step_s=step_s).with_note(note)
+    new_step_s = min(SHORTEST_STEP_S, trace.step_s)
+    steps = int(len(trace.rates_rps) * step_s / new_step_s * (1.0 + _TOLERANCE))
+    return replace(trace, rates_rps=_resampled(trace, steps, new_step_s / step_s), step_s=new_step_s).with_note(note)
+
+
+def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
+    """The steps that begin in [start, end), from second 0 on. Raises InvalidRequest where the trace is shorter."""
+    if end_s > trace.duration_s * (1.0 + _TOLERANCE):
+        raise InvalidRequest(f"the trace ends after {trace.duration_s:g} s, before {end_s:g} s")
+    first, last = (int(np.ceil(moment_s / trace.step_s - _TOLERANCE)) for moment_s in (start_s, end_s))
+    if last - first < 2:
+        raise InvalidRequest(f"fewer than two steps of {trace.step_s:g} s begin from {start_s:g} s until {end_s:g} s")
+    note = f"change: seconds {first * trace.step_s:g} to {last * trace.step_s:g}"
+    return replace(trace, rates_rps=trace.rates_rps[first:last]).with_note(note)
+
+
+def chosen(trace: Trace, names: Sequence[str]) -> Trace:
+    """Some series, in this order. Raises InvalidRequest."""
+    columns = [trace.place(name) for name in names]
+    kept = replace(trace, names=tuple(names), rates_rps=trace.rates_rps[:, columns])
+    return kept.with_note(f"change: series {', '.join(names)} of {len(trace.names)}")
+
+
+def _resampled(trace: Trace, steps: int, width: float) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """(steps, S) means over `width` old steps each, by their share of it."""
+    sums = np.vstack([np.zeros(len(trace.names)), np.cumsum(trace.rates_rps, axis=0)])
+    edges = np.minimum(np.arange(steps + 1) * width, len(trace.rates_rps))
+    at_edges = np.column_stack([np.interp(edges, np.arange(len(sums)), column) for column in sums.T])
+    # Differences of sums may fall a rounding error below 0 where nothing arrives.
+    return np.maximum(np.diff(at_edges, axis=0) / width, 0.0)

@@ -1,0 +1,35 @@
+"""Traces made from shapes of the simulator: day curves, spikes, Markov chains."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from agents.sim.load import Load
+from agents.sim.rates import Shape
+from app.measurements.tables import Reals
+from app.simulate.traces.trace import Trace, check_size
+
+_AT_ONCE_S = 3600
+"""Seconds whose arrivals are in memory at a time."""
+
+
+def generate(shape: Shape, *, names: Sequence[str], duration_s: int, seed: int, draws: bool, note: str) -> Trace:
+    """A trace in steps of a second, each series of its own random stream.
+
+    draws: requests as they would arrive, instead of the rates at which a simulation draws them itself. Raises
+    InvalidRequest.
+    """
+    check_size(duration_s, len(names))
+    loads = [Load(shape=shape, duration_s=duration_s, seed=seed, stream=stream) for stream in range(len(names))]
+    columns = [_counts(load) if draws else load.rates_rps for load in loads]
+    return Trace(names=tuple(names), rates_rps=np.column_stack(columns), step_s=1.0, notes=(f"source: {note}",))
+
+
+def _counts(load: Load) -> Reals:
+    """(T,) arrivals in each second."""
+    parts = [
+        np.bincount((load.arrivals(start, end) - start).astype(int), minlength=end - start)
+        for start, end in pairwise([*range(0, load.duration_s, _AT_ONCE_S), load.duration_s])
+    ]
+    return np.concatenate(parts).astype(float)

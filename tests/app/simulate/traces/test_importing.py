@@ -1,0 +1,160 @@
+"""Public formats by hand-made files of a few lines, and the shared sets where they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import InvalidRequest
+from app.measurements.traces import MOST_STEPS
+from app.simulate.traces.files import Missing
+from app.simulate.traces.importing import FileKind, ImportOptions, import_file
+from app.simulate.traces.jobs import JobList
+from app.simulate.traces.trace import Trace
+
+SHARED = Path(__file__).parents[4].parent / "shared" / "data"
+MINUTES = ",".join(str(minute) for minute in range(1, 1441))
+
+
+def read(tmp_path: Path, kind: FileKind, text: str, **options: object) -> Trace | JobList:
+    path = tmp_path / "file.csv"
+    path.write_text(text, encoding="utf-8")
+    return import_file(kind, path, ImportOptions(**options))  # type: ignore[arg-type]
+
+
+def read_trace(tmp_path: Path, kind: FileKind, text: str, **options: object) -> Trace:
+    found = read(tmp_path, kind, text, **options)
+    assert isinstance(found, Trace)
+    return found
+
+
+def read_jobs(tmp_path: Path, kind: FileKind, text: str) -> JobList:
+    found = read(tmp_path, kind, text)
+    assert isinstance(found, JobList)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:48.1,1,1\n"
+        "2023-11-16 18:15:46.9999999,5,6\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.5+00:00,3,4\n2024-05-10 00:00:02.5+00:00,3,4\n"
+        "2024-05-10 00:00:00.9+00:00,3,4\n",
+        "t_s,context_tokens,generated_tokens\n0.98,48,10\n0.99,1,1\n2.0,3,4\n",
+        "second,requests,context_tokens,generated_tokens\n0,2,49,11\n1,0,0,0\n2,1,3,4\n",
+    ],
+    ids=["2023", "2024", "by seconds", "counted"],
+)
+def test_llm_requests_are_counted_by_the_second(tmp_path: Path, text: str) -> None:
+    trace = read_trace(tmp_path, FileKind.AZURE_LLM, text)
+    assert (trace.names, trace.step_s, trace.rates_rps[:, 0].tolist()) == (("requests",), 1.0, [2.0, 0.0, 1.0])
+
+
+def functions_text(*rows: tuple[str, str, dict[int, int]]) -> str:
+    lines = [
+        f"o,a,{name},{trigger}," + ",".join(str(counts.get(minute, 0)) for minute in range(1, 1441))
+        for name, trigger, counts in rows
+    ]
+    return "\n".join([f"HashOwner,HashApp,HashFunction,Trigger,{MINUTES}", *lines]) + "\n"
+
+
+def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> None:
+    text = functions_text(
+        ("aaaaaaaa11", "http", {1: 60, 1440: 120}),
+        ("bbbbbbbb22", "timer", {2: 6000}),
+        ("cccccccc33", "http", {3: 1}),
+        ("aaaaaaaa44", "http", {1: 30}),
+    )
+    trace = read_trace(tmp_path, FileKind.AZURE_FUNCTIONS, text, top=3)
+    assert (trace.names, trace.step_s, trace.rates_rps.shape) == (
+        ("bbbbbbbb", "aaaaaaaa", "aaaaaaaa-2"),
+        60.0,
+        (1440, 3),
+    )
+    assert trace.requests.tolist() == pytest.approx([6000.0, 180.0, 30.0])
+    assert (trace.rates_rps[1, 0], trace.rates_rps[0, 1], trace.rates_rps[-1, 1]) == (100.0, 1.0, 2.0)
+    by_http = read_trace(tmp_path, FileKind.AZURE_FUNCTIONS, text, trigger="http")
+    assert by_http.names == ("aaaaaaaa", "aaaaaaaa-2", "cccccccc")
+
+
+def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
+    text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
+    jobs = read_jobs(tmp_path, FileKind.PHILLY, text)
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == ([0, 60], [50, 25], [8, 1])
+    assert jobs.names == ("blue-1", "red-3")
+    assert jobs.notes[-1] == "left out: 0 without a GPU, 1 that never ran"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "pod,num_gpu,gpu_milli,creation_s,deletion_s,scheduled_s",
+        "name,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time",
+    ],
+    ids=["shared", "published"],
+)
+def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(tmp_path: Path, header: str) -> None:
+    text = f"{header}\nlate,1,460,500,900,600\nfirst,2,1000,100,200,100\ncpu,0,0,0,50,0\nwaiting,1,1000,300,400,\n"
+    jobs = read_jobs(tmp_path, FileKind.ALIBABA, text)
+    assert jobs.names == ("first", "late")
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == ([0, 400], [100, 300], [2, 0.46])
+    assert jobs.notes[-1] == "left out: 1 without a GPU, 1 that never ran"
+
+
+def test_a_family_per_column_keeps_its_notes_and_takes_new_ones(tmp_path: Path) -> None:
+    text = "# source: the file's own\nsecond,bert,t5\n0,1,2\n2,3,4\n3,5,6\n"
+    trace = read_trace(tmp_path, FileKind.RATES, text, columns=("t5",), missing=Missing.HOLD, source="a friend")
+    assert (trace.names, trace.rates_rps[:, 0].tolist()) == (("t5",), [2.0, 2.0, 4.0, 6.0])
+    assert trace.notes == ("source: a friend", "source: the file's own")
+
+
+def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -> None:
+    text = "t_s\n0.1\n1.1\n"
+    assert "Splitwise" in read(tmp_path, FileKind.AZURE_LLM, text).notes[0]
+    notes = read(tmp_path, FileKind.AZURE_LLM, text, source="our gateway", licence="ours").notes
+    assert notes == ("source: our gateway", "licence: ours")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "place", "problem"),
+    [
+        (FileKind.AZURE_LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
+        (FileKind.AZURE_LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
+        (FileKind.AZURE_LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
+        (FileKind.AZURE_LLM, f"t_s,a\n1,2\n{MOST_STEPS + 2},2\n", ":3: column t_s:", "more than"),
+        (FileKind.AZURE_LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
+        (FileKind.AZURE_FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
+        (FileKind.AZURE_FUNCTIONS, functions_text(("f", "queue", {1: 1})), ": column Trigger:", "'http'"),
+        (FileKind.AZURE_FUNCTIONS, functions_text(("f", "http", {7: -1})), ":2: column 7:", "at least 0"),
+        (FileKind.PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "num_gpus, virtual_cluster"),
+        (FileKind.PHILLY, "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,-1,a\n", ":2: column num_gpus:", "-1"),
+        (FileKind.PHILLY, "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,0,a\n", ":", "no job needs a GPU"),
+        (FileKind.ALIBABA, "pod,num_gpu,gpu_milli\na,1,1\n", ":1:", "creation_s, deletion_s, scheduled_s"),
+    ],
+)
+def test_errors_name_file_line_and_column(tmp_path: Path, kind: FileKind, text: str, place: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(tmp_path, kind, text, trigger="http" if kind is FileKind.AZURE_FUNCTIONS else "")
+    assert str(caught.value).startswith(f"{tmp_path / 'file.csv'}{place}")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+def test_the_shared_traces_are_read() -> None:
+    def found(kind: FileKind, file: str) -> Trace | JobList:
+        return import_file(kind, SHARED / file, ImportOptions())
+
+    by_request = found(FileKind.AZURE_LLM, "azure_llm_2023/requests_code.csv")
+    counted = found(FileKind.AZURE_LLM, "azure_llm_2023/per_second_code.csv")
+    assert isinstance(by_request, Trace)
+    assert isinstance(counted, Trace)
+    assert by_request.requests.tolist() == counted.requests.tolist() == [8819.0]
+    np.testing.assert_array_equal(by_request.rates_rps, counted.rates_rps)
+    families = found(FileKind.RATES, "proteus_traces/twitter_zipf_per_second.csv")
+    assert isinstance(families, Trace)
+    assert len(families.names) == 9
+    assert isinstance(found(FileKind.PHILLY, "philly_jobs/jobs.csv"), JobList)
+    pods = found(FileKind.ALIBABA, "alibaba_gpu_2023/pods_default.csv")
+    assert isinstance(pods, JobList)
+    assert set(np.unique(pods.gpus)) >= {0.46, 1.0, 8.0}
