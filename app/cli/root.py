@@ -73,7 +73,10 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Print the highest utilisation at which a percentile of the requests is in time.",
         ),
     ),
-    "Simulation": (Entry("trace", "trace:app", "Import, make, change and describe load for simulations."),),
+    "Simulation": (
+        Entry("simulate", "simulate:simulate", "Simulate a fleet under load, one policy beside the other."),
+        Entry("trace", "trace:app", "Import, make, change and describe load for simulations."),
+    ),
     "Reports": (
         Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type."),
         Entry("slo", "reports:slo", "Show how many requests met their SLO, by service."),

@@ -1,0 +1,59 @@
+"""Scenario files: read strictly; every complaint names file, line, field and remedy, and all come at once."""
+
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.cli.errors import CliError
+from app.cli.files import STDIO
+from app.cli.manifest_files import Complaint, ManifestErrors
+from app.cli.remedies import remedy
+from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
+from app.simulate.scenario import Scenario
+
+
+def read_scenario(source: Path) -> Scenario:
+    """The scenario of a file, or of stdin (`-`). Raises CliError."""
+    file = "stdin" if source == STDIO else str(source)
+    complaints: list[Complaint] = []
+
+    def complain(line: int, field: str, problem: str) -> None:
+        complaints.append(Complaint(file=file, line=line, field=field, problem=problem))
+
+    documents = list(read_documents(_text(source), complain))
+    if complaints:
+        raise ManifestErrors(sorted(complaints))
+    if len(documents) != 1:
+        raise CliError(f"{file} holds {len(documents) or 'no'} documents; a scenario is one")
+    return _validated(file, documents[0])
+
+
+def folder_of(source: Path) -> Path:
+    """Where a scenario's traces are looked for: beside its file."""
+    return Path() if source == STDIO else source.parent
+
+
+def _validated(file: str, document: Document) -> Scenario:
+    try:
+        return Scenario.model_validate(document.value)
+    except ValidationError as error:
+        raise ManifestErrors(
+            sorted(
+                _complaint(file, document, entry["loc"], remedy(Scenario, entry["loc"], entry))
+                for entry in error.errors()
+            )
+        ) from error
+
+
+def _complaint(file: str, document: Document, path: FieldPath, problem: str) -> Complaint:
+    return Complaint(file=file, line=document.line(path), field=dotted(path), problem=problem)
+
+
+def _text(source: Path) -> str:
+    try:
+        return sys.stdin.read() if source == STDIO else source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot read {source}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from error

@@ -1,0 +1,145 @@
+"""The report of a simulation: every run, and what the seeds say together of each policy. JSON in and out."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import msgspec
+from scipy.stats import t as student
+
+from app.simulate.results import RunResult
+from app.simulate.scenario import Scenario
+
+VERSION = 1
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds."""
+
+    mean: float
+    half_width: float | None
+    """Of its 95 % confidence interval, by Student's t; None with one seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSummary:
+    """One service under one policy, over all seeds."""
+
+    service: str
+    attainment: Estimate | None
+    """None where nothing finished in some run."""
+    p99_ms: Estimate | None
+    cost_usd: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySummary:
+    """One policy over all seeds."""
+
+    policy: str
+    cost_usd: Estimate
+    memory_usd: Estimate
+    gpu_hours: Estimate
+    energy_kwh: Estimate
+    violations: Estimate
+    """Share of all finished requests that were late or rejected."""
+    worst_attainment: Estimate | None
+    """Of the service that is worst off in each run."""
+    replicas_started: Estimate
+    services: tuple[ServiceSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a simulation came to."""
+
+    scenario: Mapping[str, Any]
+    """As it was run, defaults filled in."""
+    runs: tuple[RunResult, ...]
+    """Seed by seed, policies in the scenario's order."""
+    policies: tuple[PolicySummary, ...]
+    version: int = VERSION
+
+
+def make_report(scenario: Scenario, runs: Iterable[RunResult]) -> Report:
+    """The report of these runs, which may be less than the scenario asks for."""
+    done = tuple(runs)
+    names = dict.fromkeys(run.policy for run in done)
+    return Report(
+        scenario=scenario.model_dump(mode="json"),
+        runs=done,
+        policies=tuple(_summary(name, [run for run in done if run.policy == name]) for name in names),
+    )
+
+
+def report_to_json(report: Report) -> bytes:
+    """As a file. Equal scenarios give equal bytes but for `seconds`, how long each run's decisions took."""
+    bare = replace(report, runs=tuple(replace(run, decision_seconds=()) for run in report.runs))
+    document = msgspec.to_builtins(bare)
+    for run in document["runs"]:
+        del run["decision_seconds"]
+    seconds = [{"policy": run.policy, "seed": run.seed, "decisions": run.decision_seconds} for run in report.runs]
+    return msgspec.json.format(msgspec.json.encode({**document, "seconds": seconds}), indent=1) + b"\n"
+
+
+def report_from_json(text: bytes) -> Report:
+    """A report from its file. Raises msgspec.ValidationError."""
+    document = msgspec.json.decode(text)
+    seconds = document.pop("seconds", [])
+    for run, times in zip(document.get("runs", []), seconds, strict=False):
+        run["decision_seconds"] = times["decisions"]
+    return msgspec.convert(document, Report)
+
+
+def violations(run: RunResult) -> float:
+    """Share of all finished requests that were late or rejected; 0 where none finished."""
+    finished = sum(service.served + service.rejected for service in run.services)
+    return 1.0 - sum(service.in_slo for service in run.services) / finished if finished else 0.0
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and confidence interval of independent values, at least one."""
+    if len(values) < 2:
+        return Estimate(mean=values[0], half_width=None)
+    factor = float(student.ppf(0.5 + CONFIDENCE / 2.0, len(values) - 1))
+    return Estimate(mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values)))
+
+
+def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
+    def over(value: Callable[[RunResult], float]) -> Estimate:
+        return estimate([value(run) for run in runs])
+
+    return PolicySummary(
+        policy=policy,
+        cost_usd=over(lambda run: run.cost_usd),
+        memory_usd=over(lambda run: run.memory_usd),
+        gpu_hours=over(lambda run: sum(run.gpu_hours.values())),
+        energy_kwh=over(lambda run: run.energy_kwh),
+        violations=over(violations),
+        worst_attainment=_where_known([_worst(run) for run in runs]),
+        replicas_started=over(lambda run: run.moves.replicas_started),
+        services=tuple(_service(runs, place) for place in range(len(runs[0].services))),
+    )
+
+
+def _service(runs: Sequence[RunResult], place: int) -> ServiceSummary:
+    mine = [run.services[place] for run in runs]
+    return ServiceSummary(
+        service=mine[0].service,
+        attainment=_where_known([each.attainment for each in mine]),
+        p99_ms=_where_known([each.latency_ms["p99"] for each in mine]),
+        cost_usd=estimate([each.cost_usd for each in mine]),
+    )
+
+
+def _worst(run: RunResult) -> float | None:
+    return min((each.attainment for each in run.services if each.attainment is not None), default=None)
+
+
+def _where_known(values: Sequence[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return estimate(known) if len(known) == len(values) else None
