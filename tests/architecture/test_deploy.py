@@ -201,6 +201,15 @@ def test_images_run_as_a_user_of_their_own_from_pinned_parts() -> None:
     assert bases == ["python:3.11-slim-bookworm"], "one base, with its version"
 
 
+def test_a_container_finds_the_kernels_that_its_image_brings() -> None:
+    compiled = re.search(r"NUMBA_CACHE_DIR=(\S+) \S+python -c .*\n.*warm_up\(\)", DOCKERFILE)
+    used = re.search(r"^ENV .*NUMBA_CACHE_DIR=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert compiled and used and 'ENTRYPOINT ["plimsoll-start"]' in DOCKERFILE
+    assert f'cp -R {compiled[1]} "$NUMBA_CACHE_DIR"' in (ROOT / "deploy" / "start.sh").read_text()
+    # The one place that a read-only container may write to and that is empty at its start.
+    assert str(Path(used[1]).parent) in words(SERVICES["control-plane"]["tmpfs"])
+
+
 def test_everything_that_an_image_copies_exists_and_is_let_through() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
