@@ -1,12 +1,12 @@
 """A ladder of settings whose power rises from rung to rung, climbed under a cap and not beyond a rung that broke it.
 
 Between α · cap and the cap the rung stays. A rung that exceeded the cap is remembered with its watts; it is tried again
-only when the rung below draws so little that the same growth would keep the cap:
+only when the rung below has drawn so little, ten periods in a row, that the same growth would keep the cap:
 
     P · P_breach / P_base <= α · cap
 
-with P the power now, P_base that of the present rung when it was first seen after (or last before) the breach. So under
-a steady load a governor settles and never breaks the cap again, and under a falling one it climbs.
+with P the power of the period, P_base that of the present rung when it was first seen after (or last before) the
+breach. So under a steady load a governor settles and never breaks the cap again, and under a falling one it climbs.
 
 Sources: the steady band α · cap .. cap is Morak's (Algorithm 1); α = 0.98 and steps of 1, 2, 5 or 10 grid points by the
 distance from the cap are those of a public re-implementation (PctoDL); the memory of the breach is ours.
@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 STEADY_SHARE = 0.98
 """α: from this share of the cap on, power is as high as it should be."""
+
+CALM_PERIODS = 10
+"""One low second says little of a load whose batches vary: trying again after it breaks the cap every few seconds."""
 
 NEAR = ((0.05, 1), (0.10, 2), (0.20, 5))
 FAR_RUNGS = 10
@@ -37,6 +40,8 @@ class Climb:
     breach: int = -1
     """The last rung that broke the cap; -1 = none is known."""
     breach_w: float = 0.0
+    calm: int = 0
+    """Periods in a row, up to this one, after which the breach would not come again."""
 
     @property
     def is_over(self) -> bool:
@@ -58,20 +63,25 @@ class Climb:
         """The highest rung that may be tried now."""
         if self.breach < 0:
             return top
-        is_forgiven = self.power_w * self.breach_w <= STEADY_SHARE * self.cap_w * self.base_w
-        return min(top, self.breach if is_forgiven else self.breach - 1)
+        return min(top, self.breach if self.calm >= CALM_PERIODS else self.breach - 1)
 
     @property
     def memory(self) -> Mapping[str, float]:
         """What must be known at the next step."""
-        notes = {"base": self.base, "base_w": self.base_w, "breach": self.breach, "breach_w": self.breach_w}
-        return {name: float(value) for name, value in notes.items()}
+        return {
+            "base": float(self.base),
+            "base_w": self.base_w,
+            "breach": float(self.breach),
+            "breach_w": self.breach_w,
+            "calm": float(self.calm),
+        }
 
 
 def look(memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float) -> Climb:
     """The climb after a period on `rung`, from the notes of the one before."""
     base, base_w = int(memory.get("base", -1)), memory.get("base_w", 0.0)
     breach, breach_w = int(memory.get("breach", -1)), memory.get("breach_w", 0.0)
+    calm = 0
     if power_w > cap_w:
         breach, breach_w = rung, power_w
         if base >= rung:  # the load has grown: what was kept then says nothing now
@@ -81,7 +91,18 @@ def look(memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float
             breach, breach_w = -1, 0.0
         if rung != base or breach < 0:
             base, base_w = rung, power_w
-    return Climb(rung=rung, power_w=power_w, cap_w=cap_w, base=base, base_w=base_w, breach=breach, breach_w=breach_w)
+        elif power_w * breach_w <= STEADY_SHARE * cap_w * base_w:
+            calm = int(memory.get("calm", 0)) + 1
+    return Climb(
+        rung=rung,
+        power_w=power_w,
+        cap_w=cap_w,
+        base=base,
+        base_w=base_w,
+        breach=breach,
+        breach_w=breach_w,
+        calm=calm,
+    )
 
 
 def stride_to(climb: Climb, *, lowest: int, top: int) -> int:

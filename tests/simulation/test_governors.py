@@ -38,9 +38,9 @@ def under_a_cap(governor: str | None) -> Callable[[ClusterPlan], ClusterPlan]:
     return change
 
 
-def a_busy_gpu(governor: str | None, *faults: Fault) -> Scene:
-    """One GPU with twice the load that it can carry under the cap."""
-    return a_scene(nodes=1, gpus=1, rates_rps={"resnet50": 600.0}, faults=faults, change_plan=under_a_cap(governor))
+def a_busy_gpu(governor: str | None, *faults: Fault, rate_rps: float = 600.0) -> Scene:
+    """One GPU with more load than it can carry under the cap, if not told otherwise."""
+    return a_scene(nodes=1, gpus=1, rates_rps={"resnet50": rate_rps}, faults=faults, change_plan=under_a_cap(governor))
 
 
 def play(scene: Scene, periods: int, *, step_s: float = 1.0) -> list[float]:
@@ -77,15 +77,18 @@ def test_batch_dvfs_keeps_a_cap_that_the_plan_would_break_and_leaves_the_board_n
     watts = play(scene, 24)
     (gpu,) = gpus(scene)
     assert max(watts[:STEADY_S]) > 1.05 * CAP_W
-    # A second of larger batches than ever before may still exceed it, by little, and lowers the clock for good.
-    steady = watts[STEADY_S:]
-    assert max(steady) <= 1.01 * CAP_W
-    assert sum(each > CAP_W for each in steady) <= 0.02 * len(steady)
-    assert sum(steady) / len(steady) >= 0.93 * CAP_W
+    assert 0.98 * CAP_W <= min(watts[STEADY_S:]) <= max(watts[STEADY_S:]) <= CAP_W
     planned = scene.target.gpus[0]
     assert gpu.clock_mhz is not None and gpu.clock_mhz < planned.clock_mhz
     assert gpu.effective_clock_mhz == gpu.clock_mhz
     assert gpu.power_limit_w == NET_W
+
+
+def test_where_batches_vary_from_second_to_second_the_cap_is_broken_rarely_and_by_little() -> None:
+    steady = play(a_busy_gpu("batch_dvfs", rate_rps=300.0), 36)[STEADY_S:]
+    assert max(steady) <= 1.02 * CAP_W
+    assert sum(each > CAP_W for each in steady) <= 0.02 * len(steady)
+    assert sum(steady) / len(steady) >= 0.93 * CAP_W
 
 
 def test_a_node_that_hears_nobody_goes_on_governing() -> None:
