@@ -21,9 +21,9 @@ def parse_duration(words: str) -> timedelta:
 
 
 def duration_text(seconds: float) -> str:
-    """`1d2h`, `4m52s` or `0.5s`: what parse_duration reads, to the millisecond and in at most two units."""
+    """`1d2h`, `4m52s` or `0.5s`: what parse_duration reads, in at most two units; below a minute to the millisecond."""
     parts = []
-    rest = round(seconds, 3)
+    rest = round(seconds, 3 if seconds < UNITS["m"] else 0)
     for unit in ("d", "h", "m"):
         whole, rest = divmod(rest, UNITS[unit])
         if whole:

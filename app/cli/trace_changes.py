@@ -11,7 +11,7 @@ from app.cli.errors import CliError
 from app.cli.files import STDIO
 from app.cli.scenario_flags import parse_factor, parse_pairs, parse_rate
 from app.cli.trace_files import TraceFile, Written, list_of, write
-from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled
+from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
 from app.simulate.traces.files import read_any
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import Trace
@@ -25,6 +25,9 @@ def scale(
     mean: Annotated[
         str | None, typer.Option(metavar="RPS|A=RPS", help="So many requests per second in the mean, of each series")
     ] = None,
+    smooth: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First take the mean over so long around each step, such as 15s")
+    ] = None,
     time: Annotated[
         float | None, typer.Option(metavar="X", help="Time goes so many times as fast: 24 makes a day an hour")
     ] = None,
@@ -32,19 +35,22 @@ def scale(
 ) -> None:
     """Change the rates of a trace, or how fast its time goes.
 
-    Rates stay what they are when time goes faster: an hour of 24-fold time has the rates of a day and a 24th of its
-    requests. A job list takes --time alone: submissions and durations shrink.
+    Small counts are mostly noise, which a factor blows up and a simulation draws anew: smooth them first. Rates stay
+    what they are when time goes faster: an hour of 24-fold time has the rates of a day and a 24th of its requests. A
+    job list takes --time alone: submissions and durations shrink.
     """
-    if factor is None and mean is None and time is None:
-        raise typer.BadParameter("give --factor, --mean or --time")
+    if factor is None and mean is None and smooth is None and time is None:
+        raise typer.BadParameter("give --factor, --mean, --smooth or --time")
     if factor is not None and mean is not None:
         raise typer.BadParameter("give either --factor or --mean")
     found = read_any(trace)
     if isinstance(found, JobList):
-        if time is None:
+        if time is None or factor or mean or smooth:
             raise CliError("a job list has no rates; it takes --time alone")
         write(found.faster(time), output)
         return
+    if smooth is not None:
+        found = smoothed(found, _seconds(smooth, "--smooth", 0.0))
     if factor is not None:
         found = scaled(found, _by_series(found, factor, "--factor"))
     if mean is not None:

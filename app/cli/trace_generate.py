@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -131,6 +132,7 @@ def _write(
     if duration_s != int(duration_s):
         raise typer.BadParameter(f"{duration!r} is not in whole seconds", param_hint="'--duration'")
     names = name or ["service"]
+    words += "".join(f" --name {quote(each)}" for each in name or ())
     words += f" --duration {duration} --seed {seed}{' --draw' if draw else ''}"
     note = f"plimsoll trace generate {words}"
     write(generate(shape, names=names, duration_s=int(duration_s), seed=seed, draws=draw, note=note), output)

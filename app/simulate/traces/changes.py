@@ -1,4 +1,4 @@
-"""Traces made of traces: scaled, faster or slower, cut, and with fewer series. Each change leaves a note."""
+"""Traces made of traces: scaled, smoothed, faster or slower, cut, with fewer series. Each change leaves a note."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.errors import InvalidRequest
+from app.measurements.tables import Reals
 from app.simulate.traces.trace import Trace
 
 SHORTEST_STEP_S = 1.0
@@ -33,6 +34,26 @@ def factors_to(trace: Trace, means_rps: Mapping[str, float]) -> dict[str, float]
     return factors
 
 
+def smoothed(trace: Trace, width_s: float) -> Trace:
+    """Each rate the mean of the `width_s` around it, less of it at the ends; every series keeps its requests.
+
+    Counts hold the noise of a Poisson stream, which a simulation draws anew and a factor above 1 blows up: a mean over
+    w steps divides its variance by w. Bursts shorter than the width go with it. Raises InvalidRequest.
+    """
+    reach = round((width_s / trace.step_s - 1.0) / 2.0)
+    if reach < 1:
+        raise InvalidRequest(f"a mean over {width_s:g} s needs at least three steps, here of {trace.step_s:g} s")
+    steps = np.arange(len(trace.rates_rps))
+    first, last = np.maximum(steps - reach, 0), np.minimum(steps + reach + 1, len(steps))
+    sums = _sums(trace)
+    means = (sums[last] - sums[first]) / (last - first)[:, None]
+    totals = means.sum(axis=0)
+    # Rounding errors of sums must not leave a rate below 0 where nothing arrives.
+    kept = np.maximum(means, 0.0) * np.divide(sums[-1], totals, out=np.ones_like(totals), where=totals > 0.0)
+    note = f"change: mean over {(2 * reach + 1) * trace.step_s:g} s"
+    return replace(trace, rates_rps=kept).with_note(note)
+
+
 def compressed(trace: Trace, factor: float) -> Trace:
     """The same rates, but time goes `factor` times as fast: 24 makes a day an hour with a 24th of its requests.
 
@@ -57,7 +78,7 @@ def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
     first, last = (int(np.ceil(moment_s / trace.step_s - _TOLERANCE)) for moment_s in (start_s, end_s))
     if last - first < 2:
         raise InvalidRequest(f"fewer than two steps of {trace.step_s:g} s begin from {start_s:g} s until {end_s:g} s")
-    note = f"change: seconds {first * trace.step_s:g} to {last * trace.step_s:g}"
+    note = f"change: seconds {first * trace.step_s:.12g} to {last * trace.step_s:.12g}"
     return replace(trace, rates_rps=trace.rates_rps[first:last]).with_note(note)
 
 
@@ -68,9 +89,14 @@ def chosen(trace: Trace, names: Sequence[str]) -> Trace:
     return kept.with_note(f"change: series {', '.join(names)} of {len(trace.names)}")
 
 
-def _resampled(trace: Trace, steps: int, width: float) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _sums(trace: Trace) -> Reals:
+    """(T + 1, S) rates summed up to the beginning of each step, and to the end of the last one."""
+    return np.vstack([np.zeros(len(trace.names)), np.cumsum(trace.rates_rps, axis=0)])
+
+
+def _resampled(trace: Trace, steps: int, width: float) -> Reals:
     """(steps, S) means over `width` old steps each, by their share of it."""
-    sums = np.vstack([np.zeros(len(trace.names)), np.cumsum(trace.rates_rps, axis=0)])
+    sums = _sums(trace)
     edges = np.minimum(np.arange(steps + 1) * width, len(trace.rates_rps))
     at_edges = np.column_stack([np.interp(edges, np.arange(len(sums)), column) for column in sums.T])
     # Differences of sums may fall a rounding error below 0 where nothing arrives.

@@ -96,7 +96,7 @@ def describe_jobs(jobs: JobList) -> JobSummary:
         gpus_mean=float(jobs.gpus.mean()),
         gpus_most=float(jobs.gpus.max()),
         gpu_hours=float(jobs.gpus @ jobs.duration_s) / HOUR_S,
-        outline=_outline(per_hour),
+        outline=_outline(np.histogram(jobs.submit_s, bins=OUTLINE)[0].astype(float)),
     )
 
 

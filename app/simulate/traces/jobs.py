@@ -51,7 +51,7 @@ class JobList:
             duration_s=self.duration_s[first:last],
             gpus=self.gpus[first:last],
             names=self.names[first:last],
-            notes=(*self.notes, f"change: submitted from second {start_s:g} to {end_s:g}"),
+            notes=(*self.notes, f"change: submitted from second {start_s:.12g} to {end_s:.12g}"),
         )
 
     def faster(self, factor: float) -> "JobList":

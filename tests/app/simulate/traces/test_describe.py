@@ -73,7 +73,7 @@ def test_the_figures_of_a_job_list() -> None:
     found = describe_jobs(jobs)
     assert (found.jobs, found.duration_s, found.per_hour, found.dispersion_per_hour) == (3, 7200.0, 1.5, None)
     assert (found.gpu_hours, found.gpus_most, found.duration_s_p50) == (3.0, 2.0, 3600.0)
-    assert found.outline == (1.0, 0.0, 0.5)
+    assert found.outline == (1.0, *(0.0,) * (OUTLINE - 2), 0.5)
 
 
 def test_drawn_counts_of_a_steady_rate_are_a_poisson_stream() -> None:

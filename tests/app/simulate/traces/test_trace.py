@@ -10,7 +10,7 @@ from agents.sim.load import Load
 from app.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.measurements.traces import MOST_STEPS
-from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled
+from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
 from app.simulate.traces.trace import MOST_VALUES, Trace, check_size
 
 RATES = arrays(
@@ -91,6 +91,35 @@ def test_factors_bring_series_to_a_mean() -> None:
 def test_an_unknown_series_is_refused_with_those_that_are_there() -> None:
     with pytest.raises(InvalidRequest, match=r"no series is called 'x'.*a, b"):
         scaled(make_trace([[1.0, 2.0], [3.0, 4.0]]), {"x": 2.0})
+
+
+@given(rates_rps=RATES, width_s=st.floats(3.0, 50.0))
+def test_smoothing_keeps_requests_and_stays_within_the_rates(rates_rps: Reals, width_s: float) -> None:
+    trace = make_trace(rates_rps)
+    smooth = smoothed(trace, width_s)
+    np.testing.assert_allclose(smooth.requests, trace.requests)
+    flat = smoothed(make_trace(np.full_like(rates_rps, 7.0)), width_s)
+    np.testing.assert_allclose(flat.rates_rps, 7.0)
+
+
+def test_smoothing_takes_the_mean_around_each_step() -> None:
+    # Means of two or three: 6, 4, 5, 4, 6, which add up to 25, for 24 requests.
+    smooth = smoothed(make_trace([9.0, 3.0, 0.0, 12.0, 0.0]), 3.0)
+    means = np.array([6.0, 4.0, 5.0, 4.0, 6.0])
+    np.testing.assert_allclose(smooth.rates_rps[:, 0], means * 24.0 / means.sum())
+
+
+def test_smoothing_takes_the_noise_of_a_poisson_stream_out() -> None:
+    counts = np.random.default_rng(1).poisson(5.0, size=20_000)
+    smooth = smoothed(make_trace(counts), 15.0).rates_rps
+    # A variance of 20 000 / 15 independent means is known to 4 %.
+    assert smooth.var() / smooth.mean() == pytest.approx(1.0 / 15.0, rel=0.2)
+
+
+@pytest.mark.parametrize("width_s", [0.0, 1.0, 1.9])
+def test_a_mean_of_one_step_is_refused(width_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="at least three steps"):
+        smoothed(make_trace([1.0, 2.0]), width_s)
 
 
 def test_compressed_time_averages_steps_of_a_second() -> None:
