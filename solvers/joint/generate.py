@@ -37,7 +37,7 @@ class Phase:
 
 PHASES = (
     Phase(effort=Effort(2, 0, 0, 2e-3), least_gain=2e-3),
-    Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=1e-3),
+    Phase(effort=Effort(2, 500, 0, 2e-3), least_gain=1e-3),
     Phase(effort=Effort(8, 500, 3, 5e-4), least_gain=5e-4),
     Phase(effort=Effort(8, 30000, 4, 5e-4), least_gain=0.0),
 )

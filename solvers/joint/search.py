@@ -141,7 +141,7 @@ class JointSearch:
         is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
         if not whole.best.counts:
             whole.sketch(relaxation)
-        elif (relaxation.phase > 0 or is_due()) and not whole.has_dived and not is_short:
+        elif (relaxation.phase > 1 or is_due()) and not whole.has_dived and not is_short:
             self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
 
     def _dive(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
