@@ -57,7 +57,7 @@ TARGETS = (
         unit="ms",
     ),
     Target(
-        what="the same, p99",
+        what="tick that keeps or changes what runs, 8 GPUs × 4 services, p99",
         results="tick",
         pick=_row("total_ms_p99", gpus=8, kind="keeps or changes"),
         limit=100,
@@ -115,7 +115,7 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        what="the same, used memory against whole GPUs",
+        what="cost `k8s_hpa` / `joint`, used memory against whole GPUs",
         results="demo",
         pick=_row("used_memory_usd", policy="k8s_hpa / joint"),
         limit=2.0,
