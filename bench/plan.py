@@ -3,7 +3,7 @@
 Run: `python -m bench.plan [--only PART] [--quick] [--threads N]`. Prints a table per part as it goes, and how many
 figures are as aimed at, as they must be, or not; after each part writes what there is, with more columns, to
 bench/results/plan.json (plan_PART.json with --only, plan_quick.json with --quick). About 16 minutes; --quick takes
-two, on the smaller problems. Without `../shared` beside the checkout only generated problems are planned.
+four, on the smaller problems. Without `../shared` beside the checkout only generated problems are planned.
 
 `met`: `aim`, `must`, `no`, `short` of the aim where nothing must be, `-` where nothing is demanded. With a fault a plan
 meets nothing: it breaks a rule or leaves something unserved (`broken`), costs less than what is called proven
@@ -71,7 +71,7 @@ PARTS = {
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.plan", description=__doc__)
     parser.add_argument("--only", default="", choices=("", *PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="two minutes")
+    parser.add_argument("--quick", action="store_true", help="four minutes")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
 
