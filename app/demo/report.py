@@ -57,8 +57,10 @@ class Summary:
     services: Sequence[ServiceSummary]
     memory_usd: float
     """HetSev's accounting for shared GPUs: the price of the memory in use."""
-    decision_ms: Sequence[float]
-    """Wall time of every tick, snapshot to committed plan."""
+    keeps_ms: Sequence[float]
+    """Wall time of every tick that kept or changed what runs, snapshot to committed plan."""
+    looks_ms: Sequence[float]
+    """The same of every tick that also looked for something cheaper."""
     plans_pushed: int
     first_plan_s: float
     """Wall seconds from the command to the first plan in force."""
@@ -152,12 +154,17 @@ def _ratio(baseline: float, ours: float) -> str:
 def _decisions(summary: Summary) -> Text:
     text = Text("decisions\n", style="bold")
     text.append(
-        f"  {len(summary.decision_ms)} ticks, {summary.plans_pushed} plans pushed; a tick took "
-        f"{percentile(summary.decision_ms, 0.5):.0f} ms (p50), {percentile(summary.decision_ms, 0.99):.0f} ms (p99)\n"
+        f"  {len(summary.keeps_ms) + len(summary.looks_ms)} ticks, {summary.plans_pushed} plans pushed\n"
+        f"  {len(summary.keeps_ms)} kept or changed what runs: {_p50_and_p99(summary.keeps_ms)}\n"
+        f"  {len(summary.looks_ms)} also looked for something cheaper: {_p50_and_p99(summary.looks_ms)}\n"
         f"  first plan in force {summary.first_plan_s:.1f} s after the command\n",
         style="",
     )
     return text
+
+
+def _p50_and_p99(milliseconds: Sequence[float]) -> str:
+    return f"{percentile(milliseconds, 0.5):.0f} ms (p50), {percentile(milliseconds, 0.99):.0f} ms (p99)"
 
 
 def _sql(psql: str, answers: Sequence[Report]) -> Iterator[RenderableType]:

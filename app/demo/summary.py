@@ -9,7 +9,7 @@ from decimal import Decimal
 from agents.sim.cluster import ServiceTotals
 from app.control.loop import TickOutcome
 from app.control.observe import bucket_percentile_ms
-from app.db import reports
+from app.db import plans, reports
 from app.db.transaction import Connection
 from app.demo.feed import Feed, attainment
 from app.demo.report import ServiceSummary, Summary
@@ -36,6 +36,7 @@ async def make_summary(
     totals = {entry.service: entry for entry in feed.cluster.totals()}
     theirs = {entry.service: entry for entry in baseline_totals}
     bill = make_bill(feed.baseline, feed.gpu_types, course.ended_at)
+    keeps_ms, looks_ms = await _ticks_ms(connection, course.ticks)
     return Summary(
         trace_s=feed.duration_s,
         wall_s=course.wall_s,
@@ -56,10 +57,18 @@ async def make_summary(
             for service in feed.services
         ],
         memory_usd=sum(memory_usd.values()),
-        decision_ms=[1000.0 * tick.seconds["total"] for tick in course.ticks if tick.state is not None],
+        keeps_ms=keeps_ms,
+        looks_ms=looks_ms,
         plans_pushed=sum(tick.state == "target" for tick in course.ticks),
         first_plan_s=course.first_plan_s,
     )
+
+
+async def _ticks_ms(connection: Connection, ticks: Sequence[TickOutcome]) -> tuple[list[float], list[float]]:
+    """Of ticks that kept or changed what runs, and of those that looked for something cheaper: these prove a bound."""
+    looks = {plan.id for plan in await plans.list_rows(connection) if plan.lower_bound_usd_per_hour is not None}
+    decided = [(1000.0 * tick.seconds["total"], tick.plan_id in looks) for tick in ticks if tick.state is not None]
+    return [ms for ms, is_look in decided if not is_look], [ms for ms, is_look in decided if is_look]
 
 
 async def _costs(connection: Connection) -> tuple[dict[str, float], dict[str, float]]:

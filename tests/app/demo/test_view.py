@@ -102,7 +102,8 @@ def summary(**values: object) -> report.Summary:
         "wall_s": 150.0,
         "services": services,
         "memory_usd": 0.1,
-        "decision_ms": [20.0] * 98 + [90.0, 100.0],
+        "keeps_ms": [20.0] * 98 + [90.0, 100.0],
+        "looks_ms": [780.0, 800.0],
         "plans_pushed": 30,
         "first_plan_s": 6.5,
     }
@@ -129,6 +130,12 @@ def test_the_closing_report_states_both_accountings() -> None:
     text = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
     assert "5.00×" in text  # 2.50 / 0.50 USD in whole GPUs
     assert "25.00×" in text  # 2.50 / 0.10 USD in HetSev's accounting
+
+
+def test_the_closing_report_tells_long_ticks_apart() -> None:
+    text = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
+    assert "100 kept or changed what runs: 20 ms (p50), 90 ms (p99)" in text
+    assert "2 also looked for something cheaper: 780 ms (p50), 800 ms (p99)" in text
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 20.0), (0.5, 20.0), (0.98, 20.0), (0.99, 90.0), (1.0, 100.0)])
