@@ -113,5 +113,8 @@ def _of_files(problem_file: Path, plan_file: Path | None, policy: str, time_limi
     report_document = document.pop("report")
     figures = ("steps", "messages", "cost_usd_per_hour", "lower_bound_usd_per_hour", "gap_percent")
     whole = {**document, **{name: report_document[name] for name in figures}}
+    if question.current is None:
+        # Nothing ran before, so that every replica would be a change.
+        whole |= {"changes": [], "moves": None}
     answer: Document = json.loads(json.dumps(whole))
     return answer

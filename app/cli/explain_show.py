@@ -270,7 +270,7 @@ def _show_steps(steps: Sequence[Document]) -> None:
             text(step, "technique"),
             text(step, "method"),
             text(step, "status"),
-            amount(1000 * (number(step, "seconds") or 0.0)),
+            amount(1000 * seconds) if (seconds := number(step, "seconds")) else "-",
             "; ".join(_texts(step.get("messages"))) or "-",
         )
         for step in steps
@@ -280,6 +280,8 @@ def _show_steps(steps: Sequence[Document]) -> None:
 
 
 def _show_changes(answer: Document) -> None:
+    if answer.get("moves") is None and not answer.get("changes"):
+        return
     show_line(Cell(text="\nAgainst the plan before", style="bold"))
     started, stopped = number(answer, "moves", "replicas_started"), number(answer, "moves", "replicas_stopped")
     cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0

@@ -215,7 +215,7 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         replicas=groups,
         unserved=unserved,
         limit=_limit(name, groups, unserved, problem),
-        bindings=() if company is None else company.bindings(plan, name),
+        bindings=() if company is None else company.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,
         price_per_replica=None if price is None else price.per_replica,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from solvers.joint.explaining.explanation import Binding, Rule, Use
+from solvers.outcome import Prices
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.predict.colocation import beside, capacities_rps, executions_ms, neighbours_of
 from solvers.problem import OperatingPoint, OperatingPoints, Problem
@@ -73,8 +74,11 @@ class Company:
             for rule, used, limit, more in sums
         )
 
-    def bindings(self, plan: Plan, service: str) -> tuple[Binding, ...]:
-        """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service."""
+    def bindings(self, plan: Plan, service: str, prices: Prices | None = None) -> tuple[Binding, ...]:
+        """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
+
+        Of a GPU type that is used up, but of which one more would be worth nothing at the prices, nothing is said.
+        """
         counts: dict[tuple[Rule, str], int] = {}
         for gpu in plan.gpus:
             for replica in gpu.replicas:
@@ -83,7 +87,7 @@ class Company:
                         counts[key] = counts.get(key, 0) + gpu.count
         found = [Binding(rule=rule, replicas=count, detail=detail) for (rule, detail), count in counts.items()]
         found.sort(key=lambda binding: (-binding.replicas, binding.rule))
-        return (*found, *self._of_service(plan, service))
+        return (*found, *self._of_service(plan, service, prices))
 
     def types_held_by(self, plan: Plan, rule: Rule) -> set[str]:
         """GPU types on which a limit keeps some replica from carrying more, or another one from coming."""
@@ -160,7 +164,7 @@ class Company:
             broken.append("slo")
         return tuple(broken)
 
-    def _of_service(self, plan: Plan, name: str) -> Iterator[Binding]:
+    def _of_service(self, plan: Plan, name: str, prices: Prices | None) -> Iterator[Binding]:
         service = self.problem.service(name)
         own = [gpu for gpu in plan.gpus if any(replica.service == name for replica in gpu.replicas)]
         count = sum(gpu.count for gpu in own)
@@ -169,10 +173,11 @@ class Company:
         if 0 < count <= service.min_replicas:
             yield Binding(rule="min_replicas", replicas=count, detail=f"no fewer than {service.min_replicas} may run")
         for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock = self.problem.gpu_type(kind).count
-            if stock is not None and sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind) >= stock:
+            stock, used = self.problem.gpu_type(kind).count, sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
+            if stock is not None and used >= stock and (prices is None or prices.of_gpu_type(kind) > 0.0):
                 replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
-                yield Binding(rule="stock", replicas=replicas, detail=f"all {stock} {kind} are in use")
+                words = f"the only {kind} is in use" if stock == 1 else f"all {stock} {kind} are in use"
+                yield Binding(rule="stock", replicas=replicas, detail=words)
 
     def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
         """Rows that might still come to the GPU: of services that are not there."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.joint.explaining.company import Company
+from solvers.outcome import GpuTypePrice, Prices
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.problem import OperatingPoint, Problem
 from tests.solvers.policies.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
@@ -67,6 +68,16 @@ def test_limits_of_the_service_and_the_stock_are_named() -> None:
         ("min_replicas", "no fewer than 2 may run"),
         ("stock", "all 2 gpu are in use"),
     ]
+
+
+def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothing() -> None:
+    problem, plan = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)), a_plan(a_replica())
+
+    def said(per_gpu: float) -> list[str]:
+        prices = Prices(unit="usd_per_hour", services=(), gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),))
+        return [each.detail for each in Company(problem).bindings(plan, "chat", prices) if each.rule == "stock"]
+
+    assert (said(0.2), said(0.0)) == (["the only gpu is in use"], [])
 
 
 def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
