@@ -303,10 +303,10 @@ class NodeAgent:
         is_skewed = abs(skew_s) > CLOCK_SKEW_S
         self._notes.skew_problem = f"the node's clock is {skew_s:+.0f} s off the control plane's" if is_skewed else ""
         if reply.command is not None:
-            await self._consider(reply.command)
+            await self.consider(reply.command)
 
-    async def _consider(self, command: NodeCommand) -> None:
-        """Accept a command, or refuse it in the next observation."""
+    async def consider(self, command: NodeCommand) -> None:
+        """Accept a command, or refuse it in the next observation. Simulations hand it over as a waiting sync would."""
         if command == self._ledger.command:
             return
         state = await self._device.state()

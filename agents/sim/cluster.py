@@ -121,6 +121,18 @@ class SimulatedCluster:
             if fault.node == name and fault.is_on(self._now_s)
         )
 
+    def next_launches_s(self) -> Mapping[str, float]:
+        """When, by the clock, the next replica of each node becomes ready; of nodes on which one is starting."""
+        self.advance()
+        ends = {
+            name: min(
+                (each.ready_at_s for _, each in node.replicas() if each.state == "starting"),
+                default=np.inf,
+            )
+            for name, node in self.nodes.items()
+        }
+        return {name: self._start_s + end_s for name, end_s in ends.items() if end_s < np.inf}
+
     def advance(self) -> float:
         """Move everything on to the clock's present; returns the trace time."""
         target_s = self._clock.now_s() - self._start_s

@@ -72,6 +72,8 @@ class PaceMaker:
 
     def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
+        if self._full_load_w(board, tenants, board.clock_mhz) <= board.power_limit_w:
+            return board.clock_mhz
         steps = int((board.clock_mhz - board.lowest_mhz) // CLOCK_STEP_MHZ)
         low, high = 0, max(0, steps)
         while low < high:  # watts fall with every step down: find the first step that fits

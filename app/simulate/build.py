@@ -49,9 +49,7 @@ def make_world(scenario: Scenario, catalogue: Catalogue) -> World:
     return PlannedWorld(catalogue.gpu_types, catalogue.points)
 
 
-def make_cluster(
-    scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path
-) -> ClusterPlan:
+def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path) -> ClusterPlan:
     """The cluster under one policy; `folder`: where the scenario's traces are looked for.
 
     Raises InvalidRequest for a trace that cannot be read.

@@ -4,6 +4,7 @@ Used by closed-loop tests (on a clock that they move) and as the baseline that t
 plane (on the demo's own clock).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,8 @@ class ClusterPlan:
 class ClosedLoop:
     """The cluster; call `step` once per agent period and `tick` once per control period, with `pass_time` between.
 
-    Time may also pass on the clock alone; governors then act only when `step` is called.
+    As on real nodes, a new command reaches the agents at once, and an agent acts when a replica becomes ready. Time may
+    also pass on the clock alone; governors and agents then act only when `step` is called.
     """
 
     def __init__(
@@ -65,12 +67,16 @@ class ClosedLoop:
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
     async def pass_time(self, seconds: float) -> None:
-        """Let so much time pass; every agent governs whenever one of its governors is due, as its own loop would."""
+        """Let so much time pass; agents govern and enforce when that is due, as their own loops would."""
         until_s = self.clock.now_s() + seconds
         while (now_s := self.clock.now_s()) < until_s:
-            due_s = min((agent.next_govern_s for agent in self.agents), default=until_s)
-            await self.clock.sleep(min(max(due_s, now_s), until_s) - now_s)
+            launches_s = self.cluster.next_launches_s()
+            due_s = min([until_s, *(agent.next_govern_s for agent in self.agents), *launches_s.values()])
+            await self.clock.sleep(max(due_s, now_s) - now_s)
             await self._govern()
+            for agent in self.agents:
+                if launches_s.get(agent.settings.node, math.inf) <= self.clock.now_s():
+                    await agent.enforce()
 
     async def _govern(self) -> None:
         for agent in self.agents:
@@ -88,7 +94,22 @@ class ClosedLoop:
         if self.clock.now_s() - self._learned_at_s >= LEARNING_PERIOD_S:
             self._learned_at_s = self.clock.now_s()
             await learn_once(self.learner)
-        return await tick(self.loop)
+        outcome = await tick(self.loop)
+        if outcome.state == "target":
+            await self._hand_over()
+        return outcome
+
+    async def _hand_over(self) -> None:
+        """Give every agent that can be reached its new command, as the answer to a waiting sync."""
+        for agent in self.agents:
+            node = agent.settings.node
+            if self.cluster.is_lost(node, self.clock.now_s()):
+                continue
+            generation = agent.command.generation if agent.command else 0
+            command = await self.store.command_for(node, generation)
+            if command is not None:
+                await agent.consider(command)
+                await agent.enforce()
 
     async def _sync(self, observation: Observation, wait_s: float) -> SyncReply:  # noqa: ARG002  answers at once
         result = await self.store.ingest((observation,), self.clock.now())

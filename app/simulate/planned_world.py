@@ -6,6 +6,7 @@ is added. So what goes wrong in this world is the planner's fault, or the loop's
 that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth` is for.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -16,8 +17,8 @@ from solvers.predict.colocation import Neighbours, execution_ms
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType
 
-Key = tuple[str, str, float, int, float]
-"""Network, GPU type, SM percent, batch, clock."""
+Key = tuple[str, str, float, int]
+"""Network, GPU type, SM percent, batch."""
 
 
 class PlannedWorld:
@@ -27,11 +28,10 @@ class PlannedWorld:
         known = tuple(points)
         self._types: Mapping[str, GpuType] = {each.name: each for each in gpu_types}
         self._sensitivity = {(each.network, each.gpu_type): each.sensitivity for each in known}
-        self._rows: Mapping[Key, OperatingPoint] = {
-            (each.network, each.gpu_type, row.sm_percent, row.batch, row.clock_mhz): row
-            for each in known
-            for row in each.rows
-        }
+        self._rows: dict[Key, list[OperatingPoint]] = defaultdict(list)
+        for each in known:
+            for row in each.rows:
+                self._rows[each.network, each.gpu_type, row.sm_percent, row.batch].append(row)
         self._max_batch: dict[str, int] = {}
         for each in known:
             largest = max((row.batch for row in each.rows), default=0)
@@ -77,12 +77,11 @@ class PlannedWorld:
         return self._types[gpu_type].idle_w
 
     def _row(self, network: str, gpu_type: str, *at: float) -> OperatingPoint:
-        """At SM percent, batch and clock."""
+        """At SM percent, batch and clock; at a clock that no row has, such as a throttled one, the nearest row's."""
         sm_percent, batch, clock_mhz = at
-        row = self._rows.get((network, gpu_type, sm_percent, int(batch), clock_mhz))
-        if row is None:
+        rows = self._rows.get((network, gpu_type, sm_percent, int(batch)), [])
+        if not rows:
             raise TruthError(
-                f"{network} has no operating point on {gpu_type} at {sm_percent:g} % SM, batch {batch:g} and "
-                f"{clock_mhz:g} MHz"
+                f"{network} has no operating point on {gpu_type} at {sm_percent:g} % SM and batch {batch:g}"
             )
-        return row
+        return min(rows, key=lambda row: abs(row.clock_mhz - clock_mhz))

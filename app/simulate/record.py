@@ -17,6 +17,7 @@ from solvers.state import GpuType, Service
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p98": 0.98, "p99": 0.99}
 
+
 class LawBroken(AssertionError):
     """The simulation lost or invented requests; a fault of the simulator, never of a policy."""
 
@@ -114,9 +115,7 @@ class Recorder:
     def _totals(self) -> tuple[ServiceTotals, ...]:
         return self.cluster.totals()
 
-    def _service(
-        self, service: Service, total: ServiceTotals, *, whole_usd: float, memory_usd: float
-    ) -> ServiceResult:
+    def _service(self, service: Service, total: ServiceTotals, *, whole_usd: float, memory_usd: float) -> ServiceResult:
         counted = ServiceTally()
         for step in self._steps:
             counted.add(step.tallies[service.name])

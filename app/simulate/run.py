@@ -120,12 +120,13 @@ class _Timer:
 
 
 def _clairvoyant(plan: ClusterPlan, begun_s: float) -> Callable[[Snapshot], tuple[Demand, ...]]:
-    """Demands from the true rates: the highest second until the next decision."""
+    """Demands from the true rates: the highest second until what the next decision starts is ready."""
     loads = {name: load.rates_rps for name, load in true_rates(plan).items()}
+    ahead_s = plan.settings.period_s + max(node.launch_s for node in plan.nodes)
 
     def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
         now = int(snapshot.at.timestamp() - begun_s)
-        until = math.ceil(now + snapshot.settings.period_s)
+        until = math.ceil(now + ahead_s)
         return tuple(
             Demand(
                 service=service.name,

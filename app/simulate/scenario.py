@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.manifests import Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
 from solvers.policies import policies
@@ -192,10 +192,8 @@ class ScenarioSpec(Strict):
             raise ValueError(
                 f"duration_s less warm_up_s is {counted_s:g} s, which must be a multiple of step_s {self.step_s:g}"
             )
-        if len(self.policies) * len(self.seeds) > MOST_RUNS:
-            raise ValueError(
-                f"{len(self.policies)} policies with {len(self.seeds)} seeds are more than {MOST_RUNS} runs"
-            )
+        if (runs := len(self.policies) * len(self.seeds)) > MOST_RUNS:
+            raise ValueError(f"policies times seeds are {runs} runs; at most {MOST_RUNS} are allowed")
         if self.loop.window_s < self.agent_period_s:
             raise ValueError(
                 f"agents report every {self.agent_period_s:g} s, so loop.window_s must be at least as long, "
@@ -209,7 +207,12 @@ class ScenarioSpec(Strict):
             if fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
                 raise ValueError(f"a fault is on GPU {fault.gpu} of {fault.node}, which has {pool.gpus_per_node}")
         for run in self.policies:
-            loop_of(self, run)
+            try:
+                loop_of(self, run)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = ".".join(map(str, first["loc"]))
+                raise ValueError(f"settings of policy {run.label!r}: {field}: {first['msg']}") from error
         return self
 
 
@@ -223,7 +226,7 @@ class Scenario(Strict):
 
 
 def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
-    """The settings under which a policy decides. Raises ValueError for a field that settings do not have."""
+    """The settings under which a policy decides. Raises ValidationError."""
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
 
 

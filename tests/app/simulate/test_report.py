@@ -1,0 +1,72 @@
+"""What seeds say together, by hand; and reports that come back from their files as they went in."""
+
+import math
+
+import msgspec
+import pytest
+
+from app.simulate.report import estimate, make_report, report_from_json, report_to_json, violations
+from tests.app.simulate.runs import a_run, a_scenario, a_service_result
+
+
+def test_a_mean_over_seeds_has_students_interval() -> None:
+    # Five values of mean 3 and deviation sqrt(2.5): 2.776 · sqrt(2.5 / 5).
+    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3.0
+    assert found.half_width == pytest.approx(2.776 * math.sqrt(0.5), rel=1e-3)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert estimate([7.0]).half_width is None
+
+
+def test_violations_count_late_and_rejected_requests_of_all_services() -> None:
+    run = a_run(services=(a_service_result("a", served=80, in_slo=70, rejected=20), a_service_result("b", served=100)))
+    assert violations(run) == pytest.approx(30 / 200)
+
+
+def test_without_finished_requests_nothing_is_violated_and_attainment_is_unknown() -> None:
+    idle = a_service_result("a", served=0)
+    run = a_run(services=(idle,))
+    assert violations(run) == 0.0
+    assert idle.attainment is None
+    assert make_report(a_scenario(), [run]).policies[0].worst_attainment is None
+
+
+def test_policies_are_summed_up_over_their_own_seeds() -> None:
+    runs = [
+        a_run("one", seed=seed, cost_usd=cost, services=(a_service_result("a", served=100, in_slo=in_slo),))
+        for seed, cost, in_slo in ((1, 2.0, 90), (2, 4.0, 100))
+    ] + [a_run("two", cost_usd=9.0)]
+    one, two = make_report(a_scenario(), runs).policies
+    assert (one.policy, two.policy) == ("one", "two")
+    assert one.cost_usd.mean == 3.0
+    assert one.worst_attainment is not None and one.worst_attainment.mean == pytest.approx(0.95)
+    assert one.services[0].attainment == one.worst_attainment
+    assert two.cost_usd == estimate([9.0])
+
+
+def test_a_service_that_is_idle_in_one_run_has_no_mean_attainment() -> None:
+    runs = [a_run(seed=1), a_run(seed=2, services=(a_service_result("a", served=0),))]
+    assert make_report(a_scenario(), runs).policies[0].services[0].attainment is None
+
+
+def test_a_report_comes_back_as_it_was_written() -> None:
+    report = make_report(a_scenario(), [a_run(seed=1, decision_seconds=(0.25, 0.5)), a_run(seed=2)])
+    assert report_from_json(report_to_json(report)) == report
+
+
+def test_only_seconds_tell_how_long_the_machine_took() -> None:
+    slow, fast = (
+        msgspec.json.decode(report_to_json(make_report(a_scenario(), [a_run(decision_seconds=(seconds,))])))
+        for seconds in (3.0, 0.1)
+    )
+    assert slow != fast
+    assert slow.pop("seconds") == [{"policy": "one", "seed": 1, "decisions": [3.0]}]
+    fast.pop("seconds")
+    assert slow == fast
+
+
+def test_a_file_that_is_no_report_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        report_from_json(b'{"runs": [3]}')

@@ -1,0 +1,164 @@
+"""Runs of scenarios: the loop at work, counted by hand where that can be done, and always the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.sim.cluster import ServiceTotals
+from app.simulate.build import shipped_catalogue
+from app.simulate.record import LawBroken, check_laws, count_moves
+from app.simulate.report import make_report, report_to_json
+from app.simulate.results import RunResult
+from app.simulate.run import jobs_of, simulate, simulate_all
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica
+from solvers.state import GpuId, NodeId, ReplicaId
+from tests.app.simulate.runs import SERVICE, a_scenario
+
+
+def run(**spec: Any) -> RunResult:
+    scenario = a_scenario(**spec)
+    (job, *_) = jobs_of(scenario, shipped_catalogue(scenario), Path())
+    return simulate(job)
+
+
+@pytest.fixture(scope="module")
+def steady() -> RunResult:
+    return run(duration_s=180, warm_up_s=60)
+
+
+def test_a_steady_load_is_served_within_its_slo_and_every_request_is_counted(steady: RunResult) -> None:
+    (service,) = steady.services
+    assert service.arrived == pytest.approx(100 * 120, rel=0.05)
+    assert service.arrived + service.queued_before == service.served + service.rejected + service.queued_after
+    assert service.attainment is not None and service.attainment >= 0.98
+    assert service.present_s == pytest.approx(service.sojourn_s)
+    assert steady.counted_s == 120.0
+
+
+def test_cost_is_price_times_time_of_the_used_gpus(steady: RunResult) -> None:
+    (gpu_type,) = shipped_catalogue(a_scenario()).gpu_types
+    hours = steady.gpu_hours["V100-32GB"]
+    assert steady.cost_usd == pytest.approx(hours * gpu_type.price_usd_per_hour)
+    assert hours == pytest.approx(sum(steady.series.gpus["V100-32GB"]) * 60 / 3600)
+    assert steady.memory_usd < steady.cost_usd == pytest.approx(steady.services[0].cost_usd)
+
+
+def test_the_series_add_up_to_the_sums(steady: RunResult) -> None:
+    mine = steady.series.services["resnet50"]
+    assert sum(mine.arrival_rate_rps) * 60 == pytest.approx(steady.services[0].arrived)
+    assert sum(steady.series.power_w) * 60 / 3.6e6 == pytest.approx(steady.energy_kwh)
+    worst = min(share for share in mine.attainment if share is not None)
+    assert worst == steady.services[0].worst_minute
+    assert len(steady.decision_seconds) == 12
+
+
+def test_a_steady_load_needs_no_moves_once_it_runs(steady: RunResult) -> None:
+    assert steady.moves.replicas_stopped == 0
+    assert (steady.holds, steady.refused) == (0, 0)
+
+
+def test_the_same_scenario_gives_the_same_report_in_other_processes_too() -> None:
+    scenario = a_scenario(seeds=[3, 4], policies=["hetsev_greedy", "k8s_hpa"])
+    jobs = jobs_of(scenario, shipped_catalogue(scenario), Path())
+    assert [(job.run.label, job.seed) for job in jobs] == [
+        ("hetsev_greedy", 3),
+        ("k8s_hpa", 3),
+        ("hetsev_greedy", 4),
+        ("k8s_hpa", 4),
+    ]
+    here, there = ([*simulate_all(jobs, processes=processes)] for processes in (1, 2))
+    texts = [report_to_json(make_report(scenario, runs)).split(b'"seconds"')[0] for runs in (here, there)]
+    assert texts[0] == texts[1]
+    assert here[0].services != here[2].services
+
+
+def test_policies_see_the_same_requests() -> None:
+    scenario = a_scenario(policies=["hetsev_greedy", "k8s_hpa"])
+    one, other = simulate_all(jobs_of(scenario, shipped_catalogue(scenario), Path()), processes=1)
+    assert one.series.services["resnet50"].arrival_rate_rps == other.series.services["resnet50"].arrival_rate_rps
+
+
+def test_who_knows_the_rates_plans_for_them() -> None:
+    step = {"rate_rps": 50, "spikes": [{"start_s": 90, "length_s": 60, "factor": 8, "ramp_s": 0}]}
+    found = [
+        run(
+            duration_s=240,
+            policies=[{"policy": "joint", "clairvoyant": knows, "launch_s": 0}],
+            services=[{**SERVICE, "load": step}],
+        )
+        for knows in (False, True)
+    ]
+    guessing, knowing = (each.services[0].attainment or 0.0 for each in found)
+    assert knowing > guessing
+    assert knowing >= 0.98
+
+
+def test_a_lost_gpu_costs_attainment_until_its_service_runs_elsewhere() -> None:
+    found = run(duration_s=300, faults=[{"kind": "gpu_lost", "node": "v100-1", "start_s": 122}])
+    shares = found.series.services["resnet50"].attainment
+    assert shares[-1] is not None and shares[-1] >= 0.98
+
+
+def test_clients_who_wait_are_served_at_the_rate_that_latency_allows() -> None:
+    found = run(duration_s=180, warm_up_s=60, services=[{**SERVICE, "load": {"clients": 8}}])
+    (service,) = found.services
+    assert service.served > 1000
+    # Eight clients, each always with one request: Little's law.
+    assert 8 * 180 * 0.9 <= service.present_s <= 8 * 180
+
+
+def test_a_planned_world_is_as_planned() -> None:
+    found = run(duration_s=180, warm_up_s=60, truth="planned", policies=["joint"])
+    assert (found.services[0].attainment or 0.0) >= 0.98
+
+
+def test_totals_that_do_not_add_up_are_the_simulators_fault() -> None:
+    good = ServiceTotals(
+        service="a",
+        arrivals=5,
+        served=3,
+        in_slo=3,
+        rejected=1,
+        queued=1,
+        replicas=1,
+        latency_buckets=(),
+        present_s=2.0,
+        sojourn_s=2.0,
+    )
+    check_laws(good)
+
+    with pytest.raises(LawBroken, match="5 requests arrived"):
+        check_laws(replace(good, queued=0))
+    with pytest.raises(LawBroken, match="request-seconds"):
+        check_laws(replace(good, sojourn_s=2.1))
+
+
+def bound(*replicas: tuple[str, int], clock_mhz: float = 1000.0) -> BoundPlan:
+    gpu = BoundGpu(
+        id=GpuId("n1/gpu-0"),
+        node=NodeId("n1"),
+        gpu_type="T4",
+        clock_mhz=clock_mhz,
+        power_cap_w=70.0,
+        replicas=tuple(
+            BoundReplica(
+                id=ReplicaId(name),
+                service="a",
+                network="resnet50",
+                sm_percent=50.0,
+                batch=batch,
+                arrival_rate_rps=1.0,
+                memory_mib=100.0,
+            )
+            for name, batch in replicas
+        ),
+    )
+    return BoundPlan(generation=1, parent=0, policy="joint", gpus=(gpu,))
+
+
+def test_moves_are_counted_from_target_to_target() -> None:
+    moves = count_moves([bound(("a", 1), ("b", 2)), bound(("a", 4), ("c", 2)), bound(("a", 4), clock_mhz=900.0)])
+    assert (moves.plans, moves.replicas_started, moves.replicas_stopped) == (2, 1, 2)
+    assert (moves.batches_changed, moves.clocks_changed) == (1, 1)
