@@ -1,6 +1,6 @@
 """Runs the benches one after the other, then compares what they found with what Plimsoll promises of itself.
 
-`python -m bench` takes about four minutes on two cores; `--all` adds the long ones, names choose single ones. Each
+`python -m bench` takes some minutes on two cores; `--all` adds the long ones, names choose single ones. Each
 bench runs in a process of its own, prints its tables and writes bench/results/<name>.json. The exit code says whether
 every bench ran, not whether the figures please: they depend on the machine.
 """
