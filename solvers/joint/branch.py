@@ -59,9 +59,6 @@ class BranchResult:
     bound: float
     """Proven: no plan costs less."""
     incumbent: Incumbent | None
-    nodes: int
-    is_closed: bool
-    """Whether the incumbent is within the gap of the bound."""
 
 
 @dataclass(order=True, slots=True)
@@ -82,7 +79,6 @@ def branch(
     incumbent: Incumbent | None = None,
     is_over: Callable[[], bool] = never,
     gap: float = 1e-4,
-    most_nodes: int = 100_000,
 ) -> BranchResult:
     """The best plan and a bound, from the relaxation of the whole; `gap` is relative to the incumbent's cost.
 
@@ -94,9 +90,9 @@ def branch(
     tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=has_cuts)
     tree.incumbent = incumbent
     tree.begin(relaxation, is_over)
-    while tree.open and not is_over() and tree.nodes < most_nodes and not tree.is_closed():
+    while tree.open and not is_over() and not tree.is_closed():
         tree.expand(is_over)
-    return BranchResult(bound=tree.bound(), incumbent=tree.incumbent, nodes=tree.nodes, is_closed=tree.is_closed())
+    return BranchResult(bound=tree.bound(), incumbent=tree.incumbent)
 
 
 def _serves_all(tables: Tables, demand: Demand, columns: Columns, incumbent: Incumbent) -> bool:
@@ -129,7 +125,7 @@ class _Tree:
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
         self._closed_bound = np.inf
-        self.nodes = 0
+        self._nodes = 0
         self.incumbent: Incumbent | None = None
 
     def begin(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
@@ -163,7 +159,7 @@ class _Tree:
 
     def _visit(self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]) -> None:
         """Bound a node, and keep it open, or close it."""
-        self.nodes += 1
+        self._nodes += 1
         bound, split = parent_bound, None
         if not is_over():
             found, split = self._relax(limits, is_over)
@@ -173,7 +169,7 @@ class _Tree:
         if split is None or len(self.open) >= _MOST_OPEN:
             self._closed_bound = min(self._closed_bound, bound)
         else:
-            heapq.heappush(self.open, _Node(bound, self.nodes, limits, split))
+            heapq.heappush(self.open, _Node(bound, self._nodes, limits, split))
 
     def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""

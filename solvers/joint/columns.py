@@ -75,9 +75,20 @@ def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
         items = np.array([pattern.items for pattern in alike], dtype=np.int32)
         # Candidates ascend by service, so that the services do.
         service, capacity = mode.service[items], capacities(mode, tables.law, items)
-        price = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
+        price = _prices(mode, items)
         made.update(zip(alike, map(Column, alike, service, capacity, price.tolist()), strict=True))
     return [made[pattern] for pattern in patterns]
+
+
+def price_of(tables: Tables, pattern: Pattern) -> float:
+    """USD per hour of a GPU with the watts of the pattern."""
+    return float(_prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0])
+
+
+def _prices(mode: Mode, items: Numbers) -> Reals:
+    """(P,) USD per hour of a GPU with each row's candidates."""
+    prices: Reals = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
+    return prices
 
 
 def capacities(mode: Mode, law: Law, items: Numbers) -> Reals:

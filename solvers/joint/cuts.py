@@ -23,6 +23,7 @@ from typing import Final
 import highspy
 import numpy as np
 
+from solvers.joint.highs import INFINITE, is_solved, make_program
 from solvers.joint.tables import Numbers, Reals
 
 PARTS: Final = 60
@@ -70,8 +71,7 @@ def separate(replicas: Reals) -> Reals | None:
     if not len(used) or (np.abs(replicas - np.round(replicas)) <= _WHOLE).all():
         return None
     program = _program(used, replicas[used])
-    program.run()
-    if program.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    if not is_solved(program):
         return None
     potential = np.array(program.getSolution().col_value)[len(used) :]
     if potential[-1] - potential[0] <= 0.5 or replicas @ steps(potential) >= 1.0 - _LEAST_VIOLATION:
@@ -87,9 +87,7 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     columns = np.stack(
         (np.repeat(np.arange(count), ends), count + left.ravel(), np.tile(count + 1 + np.arange(ends), count))
     )
-    program = highspy.Highs()
-    program.setOptionValue("output_flag", False)
-    program.setOptionValue("threads", 1)
+    program = make_program()
     zeros, ones = np.zeros(ends), np.ones(ends)
     low, high = np.append(zeros, 1.0), np.concatenate((zeros[:1], ones))
     none = np.zeros(0, np.int32), np.zeros(0)
@@ -98,7 +96,7 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     program.addRows(
         len(rows),
         np.zeros(len(rows)),
-        np.full(len(rows), highspy.kHighsInf),
+        np.full(len(rows), INFINITE),
         3 * len(rows),
         (3 * rows).astype(np.int32),
         columns.T.astype(np.int32).ravel(),

@@ -27,6 +27,12 @@ class Row(NamedTuple):
         return any(first <= item < last for item in pattern.items)
 
 
+def type_rows(tables: Tables) -> dict[int, Row]:
+    """GPU type → GPUs of the type, for types that can run anything."""
+    kinds = [mode.gpu_type for mode in tables.modes]
+    return {one: Row(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
+
+
 Limits = Mapping[Row, tuple[float, float]]
 """Fewest and most GPUs of each kind."""
 NO_LIMITS: Limits = {}

@@ -23,16 +23,14 @@ import numpy as np
 
 from solvers.joint import cuts
 from solvers.joint.columns import Column
+from solvers.joint.highs import DUAL_SIMPLEX, INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
 from solvers.joint.limits import Limits, Row
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Numbers, Reals, Tables
 
-INFINITE = highspy.kHighsInf
 _FIRST_CUTS = 2
 """Rounding cuts of each service to begin with; others follow where they are violated."""
 _NOTHING = 1e-6
-_DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
-"""New columns leave a basis primal feasible, new rows and limits leave it dual feasible."""
 _WHOLE_NODES = 50
 """Of the search for whole GPUs."""
 
@@ -94,10 +92,7 @@ class Master:
         self._fillers: list[int] = []
         self._idle: list[int] = []
         self._limits: Limits = {}
-        self._highs = highspy.Highs()
-        self._highs.setOptionValue("output_flag", False)
-        self._highs.setOptionValue("threads", 1)
-        self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX if has_cuts else _PRIMAL_SIMPLEX)
+        self._highs = make_program(DUAL_SIMPLEX if has_cuts else PRIMAL_SIMPLEX)
         empty = np.zeros(0, np.int32), np.zeros(0)
         for low, high in self._row_limits():
             self._highs.addRow(low, high, 0, *empty)
@@ -132,7 +127,7 @@ class Master:
         """From now on these limits hold, and no others. GPUs that they ask for may stand idle, at their price."""
         if limits and not self._idle:
             self._add_idle()
-            self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
+            self._highs.setOptionValue("simplex_strategy", DUAL_SIMPLEX)
         for row in self._limits:
             if row not in limits:
                 self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)
@@ -161,26 +156,13 @@ class Master:
 
     def solve(self) -> Solution:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
-        if not self._is_optimal():
-            # A basis that many changes of rows and columns left behind may be singular: begin without one.
-            self._highs.clearSolver()
-            if not self._is_optimal():
-                raise RuntimeError(f"HiGHS ended the master problem with {self._highs.getModelStatus().name}")
+        solve_program(self._highs, "master problem")
         return self._solution()
-
-    def _is_optimal(self) -> bool:
-        status = self._highs.run()
-        found = self._highs.getModelStatus()
-        return bool(status != highspy.HighsStatus.kError and found == highspy.HighsModelStatus.kOptimal)
 
     def solve_whole(self) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
         places = np.array(self._places, np.int32)
-        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
-        self._highs.setOptionValue("mip_max_nodes", _WHOLE_NODES)
-        self._highs.run()
-        has_one = self._highs.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        solution = self._solution() if has_one else None
+        solution = self._solution() if solve_whole(self._highs, places, _WHOLE_NODES) else None
         self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kContinuous] * len(places))
         return solution
 

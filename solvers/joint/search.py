@@ -1,4 +1,4 @@
-"""One solve: the relaxation, whole plans until one is proven or time is up, and branching where plans are small."""
+"""The course of one solve: which method has its turn when, for how long, and what of that is proven in the end."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ _CAREFUL_SHARE = 0.35
 """Of what is left when a dive begins; then it makes haste."""
 _SAVING_SHARE = 0.2
 """Of what is left then, for a bound on cost, where some demand cannot be served and branching does not follow."""
-_STAGES = ((0.0, 0.0, 0.05), (0.05, 0.75, 0.2), (0.3, 0.0, 1.0))
+_STAGES = ((0.0, 0.0, 0.05), (0.03, 0.8, 1.0), (1.0, 0.0, 0.0))
 """Where branching pays: of what is left then, for whole plans, for plans fleet by fleet, and for branching, in turns.
 The smallest fleets are proven at once; the others need a good plan before branching helps."""
 _CLOSES_SOON = 0.5
@@ -64,7 +64,9 @@ LEAST_SAVING_USD_PER_HOUR = 1e-9
 
 
 class JointSearch:
-    """One solve: the relaxation, whole plans until one is proven or time is up, and branching where plans are small."""
+    """First packing where no service need be split, then the relaxation, with whole plans on the way; then whole plans
+    until time is up or, where plans are small, by turns with plans fleet by fleet and branching.
+    """
 
     def __init__(
         self, problem: Problem, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, deadline: Deadline
@@ -166,6 +168,7 @@ class JointSearch:
             *(self._tables, self._demand),
             seed=seed,
             is_over=self._deadline.part(_PACKING_SHARE),
+            is_late=self._deadline.is_late,
             pool=executor,
             on_better=lambda plan: self._look(
                 state_plan(self._tables, self._columns, self._demand, self._numbered(plan))

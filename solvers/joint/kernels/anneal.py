@@ -2,7 +2,9 @@
 
 The state is, of every GPU, its clock and what runs on it. A move changes one GPU or two: another shape (SM steps and
 batch) for a replica, one more, one less, another service in its place, another clock, a replica carried over to another
-GPU. Moves that break a limit of the GPU are not made. What a state costs is
+GPU. Mostly all replicas of the changed GPUs then take the batches that carry most in the new company, since a change of
+SM steps alone would rarely be good for the batches at hand. Moves that break a limit of the GPU are not made. What a
+state costs is
 
     Σ rps price · rps short  +  Σ missing price · replicas missing  +  prices of watts  +  excess of replicas
 
@@ -20,6 +22,8 @@ from solvers.joint.kernels.laws import capacity_rps
 from solvers.joint.tables import Law, Reals
 
 _FIT = 1.0 + 1e-9
+_SETTLED = 0.8
+"""Of the moves: those after which batches are chosen anew."""
 
 
 @compiled
@@ -35,18 +39,27 @@ def anneal(
 ) -> float:
     """The cost of the best state met if it is less than `least`, which it is left in `best`; else `least`.
 
-    The search starts at `state` and leaves where it ended there; temperatures fall from hot to cold.
+    The search starts at `state`, with its powers and rates filled in, and leaves where it ended there; temperatures
+    fall from hot to cold.
     """
     np.random.seed(seed)
     flat, wanted = plant.flat, plant.wanted
     rps, replicas = _totals(flat, wanted, state)
     trial, trial_rps, trial_replicas = _copied(state), rps.copy(), replicas.copy()
     cost = _cost(wanted, rps, replicas, state)
+    if cost < least:
+        least = cost
+        for gpu in range(state.mode.shape[0]):
+            _restore(best, state, gpu, -1)
     temperature, cooling = hot, (cold / hot) ** (1.0 / max(1, moves))
     for _ in range(moves):
         temperature *= cooling
         is_made, one, other = propose(flat, wanted, plant.gpu_type, trial, rps)
         if is_made:
+            if np.random.random() < _SETTLED:
+                _settle(flat, plant.law, trial, one)
+                if other >= 0:
+                    _settle(flat, plant.law, trial, other)
             is_made = _evaluate(flat, plant.law, trial, one) and (other < 0 or _evaluate(flat, plant.law, trial, other))
         if not is_made:
             _restore(trial, state, one, other)
@@ -131,6 +144,30 @@ def _cost(wanted: Wanted, rps: Reals, replicas: Reals, state: State) -> float:
         if excess > 0.0:
             total += wanted.missing_price[service] * excess
     return total
+
+
+@compiled
+def _settle(flat: Flat, law: Law, state: State, gpu: int) -> None:
+    """One replica after the other takes the batch that carries most beside the others; SM steps stay."""
+    mode, count, items = state.mode[gpu], state.size[gpu], state.items[gpu]
+    pressure = 0.0
+    for at in range(count):
+        pressure += flat.pressure[items[at]]
+    factor = flat.launch_factor[mode, count]
+    for at in range(count):
+        best, most = items[at], -1.0
+        service, width = flat.service[best], flat.width[best]
+        others = max(0.0, pressure - flat.pressure[best])
+        item = best
+        while item > flat.first[mode, service] and flat.width[item - 1] == width:
+            item -= 1
+        while item < flat.first[mode, service + 1] and flat.width[item] == width:
+            duration = flat.alone_ms[item] + flat.launch_ms[item] * factor + flat.growth_ms[item] * others
+            carried = capacity_rps(flat, law, item, duration)
+            if carried > most:
+                best, most = item, carried
+            item += 1
+        items[at], pressure = best, others + flat.pressure[best]
 
 
 @compiled

@@ -13,6 +13,8 @@ _ON_TWO, _TRANSFER, _TWICE = 0.25, 0.125, 0.5
 """Moves below these numbers change two GPUs; carry a replica over; change one GPU twice."""
 _RESHAPE, _ADD, _REMOVE, _REPLACE = 0.45, 0.65, 0.8, 0.92
 """Changes of one GPU below these numbers; above the last one its clock changes."""
+_WIDEST = 0.25
+"""Of the replicas that are added: as wide as the free SM steps allow, since in good plans few are left."""
 
 
 class Flat(NamedTuple):
@@ -178,7 +180,7 @@ def _add(flat: Flat, state: State, gpu: int, service: int) -> bool:
             high = middle
     if low <= first:
         return False
-    state.items[gpu, count] = first + np.random.randint(low - first)
+    state.items[gpu, count] = low - 1 if np.random.random() < _WIDEST else first + np.random.randint(low - first)
     state.size[gpu] = count + 1
     return True
 

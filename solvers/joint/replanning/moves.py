@@ -22,14 +22,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 
+from solvers.joint.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
 from solvers.joint.kernels.moves import move_costs
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.kernels.scan import Prices
-from solvers.joint.master import INFINITE
 from solvers.joint.patterns import Priced
 from solvers.joint.problem import Demand
 from solvers.joint.replanning.candidates import NO_KIND, Candidates, ColumnKinds, Running, positions
@@ -39,8 +38,6 @@ from solvers.joint.whole.residual import Kit, carried
 _LEAST_THRESHOLD = 1e-9
 """Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
 
-_PRIMAL_SIMPLEX = 4
-"""New columns leave a basis primal feasible."""
 _WHOLE_NODES = 100
 """Of the search for whole GPUs."""
 
@@ -148,10 +145,7 @@ class MoveProgram:
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
-        self._highs = highspy.Highs()
-        self._highs.setOptionValue("output_flag", False)
-        self._highs.setOptionValue("threads", 1)
-        self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
+        self._highs = make_program(PRIMAL_SIMPLEX)
         self._add_rows()
         self._add_shortages()
         self._first = int(self._highs.getNumCol())
@@ -169,11 +163,7 @@ class MoveProgram:
 
     def solve(self) -> MoveSolution:
         """The optimum. Raises RuntimeError when HiGHS finds none: a correct program always has one."""
-        if not self._is_optimal():
-            # A basis that many new columns left behind may be singular: begin without one.
-            self._highs.clearSolver()
-            if not self._is_optimal():
-                raise RuntimeError(f"HiGHS ended the moves with {self._highs.getModelStatus().name}")
+        solve_program(self._highs, "moves")
         solution = self._highs.getSolution()
         values, duals = np.array(solution.col_value), np.array(solution.row_dual)
         services, numbers = self._services, np.array(self._numbers, np.int64)
@@ -189,18 +179,10 @@ class MoveProgram:
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
 
-    def _is_optimal(self) -> bool:
-        status = self._highs.run()
-        found = self._highs.getModelStatus()
-        return bool(status != highspy.HighsStatus.kError and found == highspy.HighsModelStatus.kOptimal)
-
     def solve_whole(self) -> Counter[int]:
         """Whole GPUs by column, the best found with little work; empty where none was."""
         places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
-        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
-        self._highs.setOptionValue("mip_max_nodes", _WHOLE_NODES)
-        self._highs.run()
-        if self._highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        if not solve_whole(self._highs, places, _WHOLE_NODES):
             return Counter()
         counts = np.rint(np.array(self._highs.getSolution().col_value)[self._first :]).astype(int).tolist()
         whole: Counter[int] = Counter()

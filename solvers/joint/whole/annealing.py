@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
+from solvers.joint.columns import Column
 from solvers.joint.kernels.anneal import anneal
 from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted
 from solvers.joint.patterns import Pattern
@@ -16,8 +17,8 @@ _COPIED = (
     *("service", "width", "law", "batch", "memory", "power", "pressure"),
     *("alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
 )
-_HOT, _COLD = 0.2, 0.01
-"""Temperatures at the beginning and at the end, in mean prices of a GPU."""
+_HOT, _WARM, _COLD = 0.2, 0.1, 0.015
+"""Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
 _MOVES_AT_ONCE = 10_000
 """Some milliseconds: whether time is over is asked in between."""
 _WIDER, _OTHER_BATCH = 10.0, 0.01
@@ -41,24 +42,39 @@ class Annealer:
             tables.modes[0].watt_price,
         )
 
-    def chain(self, fleet: Sequence[int], *, moves: int, seed: int) -> "Chain":
-        """Annealing of so many GPUs of each type, one at least, which are paid for, used or not."""
+    def chain(self, fleet: Sequence[int], *, moves: int, seed: int, start: Sequence[Column] = ()) -> "Chain":
+        """Annealing of so many GPUs of each type, one at least, which are paid for, used or not.
+
+        start: one per GPU of a plan to begin with, which keeps to the fleet.
+        """
         gpu_type = np.repeat(np.arange(len(fleet)), fleet).astype(np.int32)
         plant = Plant(self._flat, self._tables.law, self._wanted, gpu_type)
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
-        return Chain(plant, self._starts, (mean_price * np.geomspace(_HOT, _COLD, parts + 1)).tolist(), seed)
+        temperatures = mean_price * np.geomspace(_WARM if start else _HOT, _COLD, parts + 1)
+        return Chain(plant, self._starts, temperatures.tolist(), seed, self._state(plant, start))
+
+    def _state(self, plant: Plant, start: Sequence[Column]) -> State:
+        state = _unused(plant)
+        free = {kind: np.flatnonzero(plant.gpu_type == kind).tolist() for kind in set(plant.gpu_type.tolist())}
+        for column in start:
+            number, items = column.pattern.mode, np.array(column.pattern.items)
+            mode = self._tables.modes[number]
+            gpu, count = free[mode.gpu_type].pop(), len(items)
+            state.mode[gpu], state.size[gpu], state.power[gpu] = number, count, mode.power[items].sum()
+            state.items[gpu, :count], state.carried[gpu, :count] = self._starts[number] + items, column.capacity
+        return state
 
 
 class Chain:
     """One annealing in parts, each of a few milliseconds."""
 
-    def __init__(self, plant: Plant, starts: Numbers, temperatures: Sequence[float], seed: int) -> None:
+    def __init__(self, plant: Plant, starts: Numbers, temperatures: Sequence[float], seed: int, state: State) -> None:
         """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
         self._plant, self._starts, self._temperatures = plant, starts, temperatures
         self._seeds = np.random.default_rng(seed).integers(2**32, size=len(temperatures) - 1).tolist()
         self._done, self._least = 0, np.inf
-        self._state, self._best = _unused(plant), _unused(plant)
+        self._state, self._best = state, _unused(plant)
 
     @property
     def is_done(self) -> bool:

@@ -63,8 +63,9 @@ def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
 def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[int, int]) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
     plan, pool = Counter(counts), kit.pool
+    taken = carried(kit.tables, kit.columns, plan)
     while True:
-        rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, plan))
+        rest = rest_of(demand, kit.tables, taken)
         if is_met(rest):
             return plan
         # What the duals value at nothing must be covered too.
@@ -72,7 +73,21 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         best = pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
         if best < 0:
             return plan
-        plan[best] += 1
+        more = {best: _alike(kit, rest, best)}
+        plan.update(more)
+        taken = taken.plus(carried(kit.tables, kit.columns, more))
+
+
+def _alike(kit: Kit, rest: Demand, best: int) -> int:
+    """GPUs of the column that is worth most of which each earns as much as the first; those of others earn no more."""
+    column, gpus = kit.columns[best], kit.pool.gpu_type[best]
+    service, capacity = column.service, column.capacity
+    if rest.fewest[service].any():
+        return 1
+    earns = (rest.rate[service] > 0.0) & (capacity > 0.0)
+    # It is worth something, so that something earns.
+    full = (rest.rate[service][earns] / capacity[earns]).min()
+    return max(1, int(min(full, rest.most[service].min(), rest.stock[gpus])))
 
 
 def dive(

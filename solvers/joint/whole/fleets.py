@@ -6,9 +6,12 @@ columns at hand. That proves nothing, columns that only another fleet needs may 
 
 How a fleet is best used is a question of combinations on which the relaxation, all of fractions, says little. On a
 fixed fleet a shortage has a mild price, so that the way to a plan that serves everything may lead through plans that do
-not: annealing (`annealing`) finds one that is short of a little, ruin and recreate, with exact answers for a few GPUs,
-closes the rest. Every fleet is annealed shortly; the one whose relaxation and annealed plan promise most comes first,
-and each plan found rules out fleets.
+not: annealing (`annealing`) finds ones that are short of a little; ruin and recreate, with exact answers for a few
+GPUs, closes the rest. Both go on from what they left, so that time is spent by successive halving: on all fleets a
+little, on the better half of them as much again, and so on down to one, then from the start with all that are left.
+Each plan found rules out fleets.
+
+Source of successive halving: Karnin, Koren and Somekh 2013.
 """
 
 import heapq
@@ -21,14 +24,13 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.generate import PHASES, Generation, Relaxation, generate
-from solvers.joint.limits import Row
+from solvers.joint.limits import type_rows
 from solvers.joint.master import Duals, Master
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
 from solvers.joint.whole.annealing import Annealer, Chain, advance
 from solvers.joint.whole.dive import Search
-from solvers.joint.whole.integer import shortage_cost, state_plan
-from solvers.joint.whole.residual import Kit, carried
+from solvers.joint.whole.residual import Kit, carried, is_met, left_of
 from solvers.joint.whole.ruin import choose, recreate
 
 _MOST_FLEETS = 12
@@ -44,26 +46,21 @@ _SHORTAGE_OVER_DUAL = 3.0
 _LEAST_SHARE = 0.3
 """Of the mean worth of a service: what the whole rate of one counts at least."""
 _CHAINS = 2
-"""Annealed at a time, on two threads where there are two."""
-_GLANCE, _MOVES = 6_000, 16_000
-"""Moves of a chain for each GPU of the fleet: to compare fleets, and in the first try of one."""
+"""Of each fleet, on two threads where there are two."""
+_GLANCE, _MOVES = 8_000, 12_000
+"""Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
 """Of shortages, in mild prices, one after the other."""
-_MOST_DOUBLINGS = 3
-_MOST_TRIES = 6
-_OF_MET = 0.25
-"""Of the way from a fleet's relaxation to what was met on it: the more tries, the nearer they come to the relaxation,
-whether or not a plan that serves everything is to be found."""
-_VAIN = 0.06
-"""Of the cost that a fleet promises: what every try adds to it."""
+_MOST_TRIES = 16
+"""Of a fleet."""
 _SIZES = (2, 5)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
 """Of the cost: plans so much dearer than the best are walked through."""
 _LEAST_GAIN = 1e-6
 """USD per hour."""
-_PATIENCE = 3
-"""For each GPU of the fleet: so many ruined plans in a row without a better one end a try."""
+_PATIENCE = 4
+"""For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn."""
 
 
 class Fleet(NamedTuple):
@@ -80,17 +77,12 @@ class _Attempt:
     """How far the search on one fleet came."""
 
     fleet: Fleet
-    reached: float
+    plans: list[Counter[int]] = field(default_factory=list)
+    """Of each chain, the better ones first; none before the first annealing."""
+    reached: float = np.inf
     """The least cost met, with shortages at mild prices."""
     tries: int = 0
     search: Search | None = None
-    plan: Counter[int] = field(default_factory=Counter)
-    """What was met at that cost."""
-
-    def promise(self) -> float:
-        """What a plan may cost: between the relaxation and what was met; vain tries make it less likely."""
-        met = self.reached - self.fleet.value
-        return (self.fleet.value + _OF_MET * met) * (1.0 + _VAIN * self.tries)
 
 
 def plan_on_fleets(
@@ -120,7 +112,7 @@ def list_fleets(
     kit: Kit, demand: Demand, relaxation: Relaxation, *, below: float, is_over: Callable[[], bool]
 ) -> list[Fleet]:
     """The fleets of least value below the cost, ascending, without the empty one; the dearest types are fixed first."""
-    tables, rows = kit.tables, _rows(kit.tables)
+    tables, rows = kit.tables, type_rows(kit.tables)
     master = _master(kit, demand, relaxation, below, is_over)
     order = sorted(rows, key=lambda gpu_type: -tables.price[gpu_type])
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
@@ -148,12 +140,6 @@ def _master(kit: Kit, demand: Demand, relaxation: Relaxation, below: float, is_o
     generation.relax(phases=_PHASES, is_over=is_over)
     kit.pool.sync()
     return master
-
-
-def _rows(tables: Tables) -> dict[int, Row]:
-    """GPU type → GPUs of the type, for types that can run anything."""
-    kinds = [mode.gpu_type for mode in tables.modes]
-    return {one: Row(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
 
 
 def _by_type(tables: Tables, order: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
@@ -188,38 +174,50 @@ class _FleetSearch:
         self._cost = below
 
     def run(self, fleets: Sequence[Fleet]) -> None:
-        """Every fleet by turns, the one that promises most first, as long as it may hold a better plan."""
-        attempts = self._glance(fleets)
-        while not self._means.is_over():
-            open_ones = [one for one in attempts if one.fleet.value < self._cost and one.tries < _MOST_TRIES]
-            if not open_ones:
-                return
-            self._try(min(open_ones, key=lambda one: (one.promise(), one.fleet)))
+        """All fleets, then the better half of them again, and so on down to one; from the start with what that left."""
+        attempts = [_Attempt(fleet) for fleet in fleets]
+        self._anneal(attempts, _GLANCE)
+        left = attempts
+        while left and not self._means.is_over():
+            left = sorted(left, key=lambda one: (one.reached, one.fleet))[: (len(left) + 1) // 2]
+            for attempt in left:
+                if self._is_open(attempt):
+                    self._try(attempt)
+            left = [one for one in (left if len(left) > 1 else attempts) if self._is_open(one)]
 
-    def _glance(self, fleets: Sequence[Fleet]) -> list[_Attempt]:
-        """All of them, annealed shortly."""
-        chains = [
-            self._annealer.chain(fleet.gpus, moves=_GLANCE * sum(fleet.gpus), seed=self._means.seed) for fleet in fleets
-        ]
+    def _is_open(self, attempt: _Attempt) -> bool:
+        """Whether its fleet may hold a better plan, and there is time to look for it."""
+        is_spent = attempt.tries >= _MOST_TRIES or self._means.is_over()
+        return attempt.fleet.value < self._cost and not is_spent
+
+    def _anneal(self, attempts: Sequence[_Attempt], moves: int) -> None:
+        """All of them side by side, from their plans; so many moves for each GPU."""
+        chains = []
+        for one in attempts:
+            gpus, first = one.fleet.gpus, self._means.seed + _CHAINS * one.tries
+            for at in range(_CHAINS):
+                start = [self._kit.columns[number] for number in one.plans[at].elements()] if one.plans else ()
+                chains.append(self._annealer.chain(gpus, moves=moves * sum(gpus), seed=first + at, start=start))
         advance(chains, self._means.executor, self._means.is_over)
-        reached = [self._judge(plan)[0] for plan in self._plans(chains)]
-        return [_Attempt(fleet, cost) for fleet, cost in zip(fleets, reached, strict=True)]
+        plans = self._plans(chains)
+        for at, one in enumerate(attempts):
+            one.plans = sorted(plans[_CHAINS * at : _CHAINS * (at + 1)], key=self._look)
+            one.reached = min(one.reached, self._look(one.plans[0]))
 
     def _try(self, attempt: _Attempt) -> None:
-        """Anneal, then ruin and recreate until that gains nothing any more."""
+        """Go on annealing, then ruin and recreate; at rising prices while that may give a better plan."""
         gpus = attempt.fleet.gpus
+        attempt.tries += 1
+        self._anneal([attempt], _MOVES)
         if attempt.search is None:
             attempt.search = self._search(gpus)
-        effort = sum(gpus) << min(attempt.tries, _MOST_DOUBLINGS)
-        first = self._means.seed + 1 + _CHAINS * attempt.tries
-        chains = [self._annealer.chain(gpus, moves=_MOVES * effort, seed=first + at) for at in range(_CHAINS)]
-        attempt.tries += 1
-        advance(chains, self._means.executor, self._means.is_over)
-        start = min(self._plans(chains), key=lambda plan: self._judge(plan)[0])
+        plan = attempt.plans[0]
         for price in _PRICES:
-            start, reached = self._improve(attempt.search, start, _PATIENCE * effort, price)
+            plan, reached = self._improve(attempt.search, plan, _PATIENCE * sum(gpus), price)
             if reached < attempt.reached:
-                attempt.plan, attempt.reached = start, reached
+                attempt.reached, attempt.plans[0] = reached, plan
+            if attempt.reached >= self._cost:
+                break
 
     def _search(self, gpus: tuple[int, ...]) -> Search:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
@@ -231,13 +229,10 @@ class _FleetSearch:
     def _improve(
         self, search: Search, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
-        """The plan of least cost met, and that cost, with shortages at mild prices; plans that serve everything are
-        offered. `price`: of a shortage, in mild prices, while plans are sought.
-        """
+        """The plan of least cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
         demand = replace(search.demand, shortage_price=price * search.demand.shortage_price)
         search = search._replace(demand=demand)
-        self._offer(current)
-        cost = least = self._cost_of(current, demand)
+        cost = least = self._look(current, price)
         best, failures = current, 0
         while current and failures < patience and not search.is_over():
             removed = choose(search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1)))
@@ -245,31 +240,21 @@ class _FleetSearch:
             failures += 1
             if other is None:
                 continue
-            self._offer(other)
-            current, cost = other, self._cost_of(other, demand)
+            current, cost = other, self._look(other, price)
             if cost < least - _LEAST_GAIN:
                 best, least, failures = current, cost, 0
-        return best, self._judge(best)[0]
+        return best, self._look(best)
 
-    def _cost_of(self, plan: Counter[int], demand: Demand) -> float:
-        """With shortages at a demand's prices."""
-        stated = state_plan(self._kit.tables, self._kit.columns, demand, plan)
-        return stated.cost_usd_per_hour + shortage_cost(demand, stated)
-
-    def _offer(self, plan: Counter[int]) -> float:
-        """The plan's cost with shortages; it is kept if it serves everything for less than any before."""
-        cost, is_met = self._judge(plan)
-        if is_met and cost < self._cost:
-            self.best, self._cost = plan, cost
-        return cost
-
-    def _judge(self, plan: Counter[int]) -> tuple[float, bool]:
-        """(cost with shortages, whether everything is served by no more replicas than may be)."""
-        stated = state_plan(self._kit.tables, self._kit.columns, self._demand, plan)
-        replicas = carried(self._kit.tables, self._kit.columns, plan).replicas
-        is_short = stated.shortage_rps.any() or stated.replicas_missing.any()
-        is_met = not is_short and bool((replicas <= self._demand.most).all())
-        return stated.cost_usd_per_hour + shortage_cost(self._demand, stated), is_met
+    def _look(self, plan: Counter[int], price: float = 1.0) -> float:
+        """The plan's cost, with shortages at `price` times mild prices. It is kept if it serves everything, by no more
+        replicas than may be, for less than any before.
+        """
+        taken = carried(self._kit.tables, self._kit.columns, plan)
+        left = left_of(self._demand, taken)
+        if is_met(left) and taken.cost < self._cost and (taken.replicas <= self._demand.most).all():
+            self.best, self._cost = plan, taken.cost
+        short = float(left.rate @ left.shortage_price + left.fewest @ left.missing_price)
+        return taken.cost + price * short
 
     def _plans(self, chains: Sequence[Chain]) -> list[Counter[int]]:
         """What the chains came to, as GPUs by column."""

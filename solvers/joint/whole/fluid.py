@@ -23,18 +23,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import highspy
 import numpy as np
 
-from solvers.joint.columns import Columns
+from solvers.joint.columns import Columns, capacities
+from solvers.joint.highs import INFINITE, is_feasible, make_program, solve_whole
 from solvers.joint.patterns import Pattern
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Mode, Numbers, Reals, Tables
 
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
 """Parts of a GPU that are left out, one after the other."""
-_OPTIONS = {"output_flag": False, "threads": 1, "mip_rel_gap": 0.0, "mip_max_nodes": 2000}
-"""Of HiGHS. Programs of a hundred services and six types end within a hundred nodes."""
+_NODES = 2000
+"""Of HiGHS. With so few rows it nearly always ends far sooner."""
 _FINEST = 20_000_000
 """SM steps × replicas × candidates of all modes: what one round of pricing looks at."""
 _NOTHING = 1e-7
@@ -116,13 +116,8 @@ def solve_fluid(tables: Tables, demand: Demand, columns: Columns, *, is_over: Ca
 
 def _carried(tables: Tables, mode: Mode, rate: Reals) -> Reals:
     """(C,) rps of its service's rate that each candidate carries, in any company."""
-    duration_ms, carried = mode.alone_ms + mode.launch_ms * mode.launch_factor[1], np.zeros(len(mode.service))
-    for row in np.unique(mode.law):
-        own = mode.law == row
-        ratio = mode.slo_ms[own] / duration_ms[own]
-        utilisation = np.interp(ratio, tables.law.ratios, tables.law.utilisation[row], left=0.0)
-        carried[own] = 1000.0 * mode.batch[own] / duration_ms[own] * utilisation
-    return np.minimum(carried, rate[mode.service])
+    alone = capacities(mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
+    return np.minimum(alone, rate[mode.service])
 
 
 class _Program:
@@ -135,33 +130,27 @@ class _Program:
             np.maximum.at(self._yields[number], mode.service, carried[number] / mode.width)
         self._room = (1.0 - margin) * np.array([float(mode.steps) for mode in tables.modes])
         self._mode, self._service = np.nonzero(self._yields)
-        self._highs = highspy.Highs()
-        for option, value in _OPTIONS.items():
-            self._highs.setOptionValue(option, value)
+        self._highs = make_program()
+        self._highs.setOptionValue("mip_rel_gap", 0.0)
         self._add_rows(demand)
         self._add_columns(tables, demand)
 
     def solve(self) -> _Mix | None:
         """The fewest USD per hour of GPUs, evenly filled; None where there are none that serve all."""
-        self._highs.run()
-        if not self._is_feasible():
+        flows = len(self._mode)
+        if not solve_whole(self._highs, np.arange(flows, flows + len(self._room), dtype=np.int32), _NODES):
             return None
         bound = float(self._highs.getInfo().mip_dual_bound)
         gpus = np.round(np.array(self._highs.getSolution().col_value)[len(self._mode) :])
-        self._even_out(gpus)
-        if not self._is_feasible():
+        if not self._even_out(gpus):
             return None
         rps = np.zeros_like(self._yields)
         rps[self._mode, self._service] = np.array(self._highs.getSolution().col_value)[: len(self._mode)]
         return _Mix(gpus, rps, bound)
 
-    def _is_feasible(self) -> bool:
-        status: highspy.SolutionStatus = self._highs.getInfo().primal_solution_status
-        return bool(status == highspy.SolutionStatus.kSolutionStatusFeasible)
-
     def _add_rows(self, demand: Demand) -> None:
-        low = np.concatenate((demand.rate, np.full(len(self._room) + len(demand.stock), -highspy.kHighsInf)))
-        high = np.concatenate((np.full(self._services, highspy.kHighsInf), np.zeros(len(self._room)), demand.stock))
+        low = np.concatenate((demand.rate, np.full(len(self._room) + len(demand.stock), -INFINITE)))
+        high = np.concatenate((np.full(self._services, INFINITE), np.zeros(len(self._room)), demand.stock))
         empty = np.zeros(0, np.int32), np.zeros(0)
         self._highs.addRows(len(low), low, high, 0, np.zeros(len(low), np.int32), *empty)
 
@@ -174,8 +163,6 @@ class _Program:
         rows = np.column_stack((self._services + np.arange(modes), self._services + modes + kinds)).astype(np.int32)
         prices = np.array([mode.price for mode in tables.modes])
         self._add(prices, demand.stock[kinds], rows, np.column_stack((-self._room, np.ones(modes))))
-        whole = np.full(modes, highspy.HighsVarType.kInteger)
-        self._highs.changeColsIntegrality(modes, np.arange(flows, flows + modes, dtype=np.int32), whole)
 
     def _add(self, costs: Reals, most: Reals, rows: Numbers, values: Reals) -> None:
         """Columns with two entries each."""
@@ -184,15 +171,15 @@ class _Program:
             len(costs), costs, np.zeros(len(costs)), most, rows.size, starts, rows.ravel(), values.ravel()
         )
 
-    def _even_out(self, gpus: Reals) -> None:
-        """With so many GPUs, leave as large a part as possible of each mode's empty."""
+    def _even_out(self, gpus: Reals) -> bool:
+        """With so many GPUs, leave as large a part as possible of each mode's empty; whether that can be done."""
         flows, modes = len(self._mode), len(gpus)
         columns = np.arange(flows, flows + modes, dtype=np.int32)
         self._highs.changeColsBounds(modes, columns, gpus, gpus)
         self._highs.changeColsCost(modes, columns, np.zeros(modes))
         rows = (self._services + np.arange(modes)).astype(np.int32)
         self._highs.addCol(-1.0, 0.0, 1.0, modes, rows, self._room * gpus)
-        self._highs.run()
+        return is_feasible(self._highs)
 
 
 @dataclass(slots=True, eq=False)

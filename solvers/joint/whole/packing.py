@@ -29,15 +29,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
 from solvers.joint.bounds import whole_gpus
+from solvers.joint.columns import price_of
+from solvers.joint.generate import never
 from solvers.joint.patterns import Pattern
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Numbers, Reals, Tables
 from solvers.joint.whole.packing_parts import Packed, Packer, PartTables, Wanted
-from solvers.joint.whole.packing_program import Cover, PackingProgram, cost_of, price_of
+from solvers.joint.whole.packing_program import Cover, PackingProgram, cost_of
 
 _LEAST_RATE = 1e-9
 """rps asked of a replica that is wanted for its presence only."""
@@ -95,15 +98,18 @@ def pack(
     *,
     seed: int,
     is_over: Callable[[], bool],
+    is_late: Callable[[], bool] = never,
     pool: Executor | None = None,
     on_better: Callable[[Counter[Pattern]], None],
 ) -> Packing:
     """The best packing found until `is_over`, or until none can be cheaper; each better one is reported at once.
 
+    As soon as it is late, also the packing at hand ends, with what it has.
+
     Services of which no replica carries everything are left out.
     """
     search = _Search(tables, demand, np.random.default_rng(seed), pool, is_over)
-    search.on_better = on_better
+    search.is_late, search.on_better = is_late, on_better
     search.relax()
     start = search.near()
     search.dive([])
@@ -137,6 +143,7 @@ class _Search:
         self._fruitless = 0
         self.best: list[Pattern] = []
         self._best_key = (np.inf, np.inf)
+        self.is_late: Callable[[], bool] = never
         self.on_better: Callable[[Counter[Pattern]], None] = lambda _: None
 
     def relax(self) -> None:
@@ -144,7 +151,7 @@ class _Search:
         price = float(self._tables.price.max())
         none = np.zeros(len(self._stock))
         first = Wanted(self._wanted, self._stock, price * self._sizes, none)
-        self._add([], [self._packers[0].pack(first)])
+        self._add([], [self._packers[0].pack(first, self.is_late)])
         self._cover, self._bound = self._rounds([], self._wanted, self._stock, most=None)
 
     def near(self) -> tuple[Pattern, ...]:
@@ -223,7 +230,7 @@ class _Search:
 
     def _pack(self, asked: Sequence[Wanted]) -> list[Packed]:
         run = map if self._pool is None else self._pool.map
-        return list(run(Packer.pack, self._packers[: len(asked)], asked))
+        return list(run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late)))
 
     def _add(self, fixed: Sequence[Pattern], packed: Sequence[Packed]) -> bool:
         """Take in columns and plans; whether any column is new."""

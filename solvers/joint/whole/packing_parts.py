@@ -1,11 +1,12 @@
 """Parts: per mode, which candidates carry all that is wanted of their service, in which company; and greedy packing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 
+from solvers.joint.generate import never
 from solvers.joint.kernels.nouns import Effort, Found, Scratch, Task
 from solvers.joint.kernels.packing import Parts, find_parts, longest_ms, next_pattern, price_parts
 from solvers.joint.patterns import Pattern
@@ -13,7 +14,7 @@ from solvers.joint.pricing import make_scratch, pressure_range
 from solvers.joint.tables import Mode, Numbers, Reals, Tables, Worth
 
 _LEVELS = 24
-"""Ceilings of pressure for every number of replicas. What a finer ladder would find is a few tenths of a percent."""
+"""Ceilings of pressure for every number of replicas: patterns are sought below each of them."""
 _EFFORT = Effort(steps=4, nodes=0, halvings=0, tolerance=1e-3)
 _EDGE = 1.0 - 1e-9
 """Part of what is wanted that a replica must exceed: all of it, but for rounding."""
@@ -106,8 +107,8 @@ class Packer:
         self._parts, self._tables = parts, parts.tables
         self._cells = [_Cells(parts.tables.modes[number], len(parts.rate)) for number in parts.numbers]
 
-    def pack(self, wanted: Wanted) -> Packed:
-        """All of it in patterns of positive worth; what is left over when no more fits is missing."""
+    def pack(self, wanted: Wanted, is_late: Callable[[], bool] = never) -> Packed:
+        """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
         price = float(self._tables.price.max())
         left, stock = np.where(self._parts.is_part, wanted.replicas, 0), wanted.stock.copy()
         floor = _LEAST_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
@@ -123,7 +124,7 @@ class Packer:
         ]
         excess = max((found.worth.max() / cost for found, cost in zip(founds, prices, strict=True)), default=0.0)
         plan: list[Pattern] = []
-        while left.any():
+        while left.any() and not is_late():
             pattern = self._next(tasks, founds, prices, stock)
             if pattern is None:
                 break

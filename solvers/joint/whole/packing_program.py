@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import highspy
 import numpy as np
 
+from solvers.joint.columns import price_of
+from solvers.joint.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program
 from solvers.joint.patterns import Pattern
 from solvers.joint.tables import Numbers, Reals, Tables
 
-_PRIMAL_SIMPLEX = 4
-"""New columns leave a basis primal feasible, not dual: that is where the simplex goes on from."""
 _MISSING_OVER_GPU = 10.0
 """A part that no pattern holds costs so many of the dearest GPU."""
 
@@ -39,18 +38,16 @@ class PackingProgram:
         self._tables, self._services = tables, len(wanted)
         self.patterns: list[Pattern] = []
         self._known: dict[tuple[int, tuple[int, ...]], float] = {}
-        self._highs = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("simplex_strategy", _PRIMAL_SIMPLEX)):
-            self._highs.setOptionValue(option, value)
+        self._highs = make_program(PRIMAL_SIMPLEX)
         empty = np.zeros(0, np.int32), np.zeros(0)
         for count in wanted:
-            self._highs.addRow(float(count), highspy.kHighsInf, 0, *empty)
+            self._highs.addRow(float(count), INFINITE, 0, *empty)
         for count in stock:
-            self._highs.addRow(-highspy.kHighsInf, float(count), 0, *empty)
+            self._highs.addRow(-INFINITE, float(count), 0, *empty)
         price = _MISSING_OVER_GPU * float(tables.price.max())
         for service in range(self._services):
             row = np.array([service], np.int32)
-            self._highs.addCol(price, 0.0, highspy.kHighsInf, 1, row, np.ones(1))
+            self._highs.addCol(price, 0.0, INFINITE, 1, row, np.ones(1))
 
     def add(self, patterns: Iterable[Pattern]) -> int:
         """Let the program use these patterns too; returns how many are new to it."""
@@ -69,7 +66,7 @@ class PackingProgram:
             prices = np.array([price_of(self._tables, pattern) for pattern in new])
             starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int32)
             index = np.array([row for one in rows for row in one], np.int32)
-            zeros, ends = np.zeros(len(new)), np.full(len(new), highspy.kHighsInf)
+            zeros, ends = np.zeros(len(new)), np.full(len(new), INFINITE)
             self._highs.addCols(len(new), prices, zeros, ends, len(index), starts, index, np.ones(len(index)))
             self.patterns += new
         return len(new)
@@ -77,18 +74,13 @@ class PackingProgram:
     def want(self, wanted: Numbers, stock: Reals) -> None:
         """From now on so many replicas are wanted and so many GPUs at hand."""
         for row, low in enumerate(wanted.tolist()):
-            self._highs.changeRowBounds(row, float(low), highspy.kHighsInf)
+            self._highs.changeRowBounds(row, float(low), INFINITE)
         for row, high in enumerate(stock.tolist()):
-            self._highs.changeRowBounds(self._services + row, -highspy.kHighsInf, float(high))
+            self._highs.changeRowBounds(self._services + row, -INFINITE, float(high))
 
     def solve(self) -> Cover:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
-        self._highs.run()
-        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._highs.clearSolver()
-            self._highs.run()
-            if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-                raise RuntimeError(f"HiGHS ended the packing program with {self._highs.getModelStatus().name}")
+        solve_program(self._highs, "packing program")
         solution = self._highs.getSolution()
         duals = np.array(solution.row_dual)
         return Cover(
@@ -97,12 +89,6 @@ class PackingProgram:
             values=np.maximum(duals[: self._services], 0.0),
             rents=np.maximum(-duals[self._services :], 0.0),
         )
-
-
-def price_of(tables: Tables, pattern: Pattern) -> float:
-    """USD per hour of a GPU with the watts of the pattern."""
-    mode = tables.modes[pattern.mode]
-    return mode.price + mode.watt_price * float(mode.power[list(pattern.items)].sum())
 
 
 def cost_of(tables: Tables, patterns: Sequence[Pattern]) -> float:

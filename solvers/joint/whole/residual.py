@@ -54,6 +54,15 @@ class Carried(NamedTuple):
     cost: float
     """USD per hour."""
 
+    def plus(self, other: "Carried") -> "Carried":
+        """Both together."""
+        return Carried(
+            rps=self.rps + other.rps,
+            replicas=self.replicas + other.replicas,
+            gpus=self.gpus + other.gpus,
+            cost=self.cost + other.cost,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:

@@ -13,7 +13,7 @@ from solvers.joint.tables import Numbers, Reals
 from solvers.joint.whole.pool import Pool
 
 _NODES = 1000
-"""Four times as many made the search no better for being slower."""
+"""Of one search. There are many of these, so each is to take a few milliseconds."""
 _DISCREPANCIES = 6
 """Places down the lists of choices that one branch may go in all; without that limit the nodes are spent on the last
 choices below the very first."""

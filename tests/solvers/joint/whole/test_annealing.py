@@ -83,6 +83,25 @@ def test_more_moves_never_begin_worse_than_nothing() -> None:
     assert after < before
 
 
+def test_annealing_from_a_plan_never_ends_worse() -> None:
+    setting = set_up(random_problem(5, services=6, types=2, gpus=8))
+
+    def reached(plan: Counter[Pattern]) -> float:
+        stated = state_plan(setting.tables, setting.columns, setting.demand, numbered(setting, plan))
+        watts = stated.cost_usd_per_hour - sum(
+            count * setting.tables.modes[pattern.mode].price for pattern, count in plan.items()
+        )
+        return watts + shortage_cost(setting.demand, stated)
+
+    annealer, plan = Annealer(setting.tables, setting.demand), annealed(setting, (3, 3))
+    for seed in range(3):
+        start = [setting.columns[number] for number, count in numbered(setting, plan).items() for _ in range(count)]
+        chain = annealer.chain((3, 3), moves=10_000, seed=seed, start=start)
+        advance([chain], None, never)
+        assert reached(chain.plan()) <= reached(plan) + 1e-9
+        plan = chain.plan()
+
+
 def test_it_stops_after_the_part_in_which_time_is_over() -> None:
     setting = set_up(random_problem(3, services=6, types=2, gpus=8))
     chain = Annealer(setting.tables, setting.demand).chain((3, 3), moves=10**9, seed=0)

@@ -1,6 +1,8 @@
 """Whole plans from the relaxation."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from solvers.joint.generate import Relaxation, generate
 from solvers.joint.whole.dive import complete_greedily, floors
 from solvers.joint.whole.integer import IntegerPlan, WholePlans
 from solvers.joint.whole.pool import Pool
-from solvers.joint.whole.residual import Kit, carried
+from solvers.joint.whole.residual import Kit, carried, is_met, rest_of
 from solvers.problem import Problem
 from tests.solvers.joint.problems import tiny_problem
 from tests.solvers.joint.whole_program import Setting, optimum, set_up
@@ -88,6 +90,26 @@ def test_searching_is_never_worse_than_rounding_down_and_completing_greedily(see
     if (taken.rps >= setting.demand.rate).all():
         assert not plan.shortage_rps.any()
         assert plan.cost_usd_per_hour <= taken.cost + 1e-9
+
+
+def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
+    repeated = 0
+    for seed in range(6):
+        setting, relaxation, _ = solved(random_problem(seed), calls=0)
+        kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+        duals, one_by_one = relaxation.solution.duals, Counter[int]()
+        many = np.full_like(setting.demand.stock, 100.0)
+        demand = replace(setting.demand, rate=5.0 * setting.demand.rate, stock=many)
+        while True:
+            rest = rest_of(demand, setting.tables, carried(setting.tables, setting.columns, one_by_one))
+            rps = np.maximum(duals.rps, 1e-6 * rest.shortage_price)
+            best = kit.pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
+            if is_met(rest) or best < 0:
+                break
+            one_by_one[best] += 1
+        assert complete_greedily(kit, demand, duals, {}) == one_by_one, seed
+        repeated += sum(one_by_one.values()) - len(one_by_one)
+    assert repeated > 0
 
 
 def test_the_same_seed_and_work_make_the_same_plan() -> None:

@@ -219,6 +219,14 @@ def test_missing_replicas_are_counted() -> None:
     assert (len(found.plan), found.missing) == (1, 2)
 
 
+def test_a_packing_ends_as_soon_as_it_is_late() -> None:
+    setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=60.0) for number in range(4))))
+    parts = PartTables(setting.tables, setting.demand.rate)
+    wanted = Wanted(np.ones(4, np.int32), np.array([4.0]), np.ones(4), np.zeros(1))
+    found = Packer(parts).pack(wanted, after(3))
+    assert (len(found.plan), found.missing) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
