@@ -79,8 +79,7 @@ def _show_service(service: Document, unit: str) -> None:
     show_line(Cell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}{slack}")
     _show_price(service, unit)
     show_line("  limit: ", text(service, "limit"))
-    bindings = sorted(documents(service.get("bindings")), key=lambda entry: -(number(entry, "replicas") or 0.0))
-    for entry in bindings[:MOST_LINES]:
+    for entry in _bindings(service, unit):
         on = count(int(number(entry, "replicas") or 0), "replica")
         show_line(
             f"  held back by {RULES.get(text(entry, 'rule'), text(entry, 'rule'))}: {text(entry, 'detail')} ({on})"
@@ -94,6 +93,15 @@ def _show_service(service: Document, unit: str) -> None:
         show_table([Heading("  replicas"), *(Heading(title, True) for title in titles), Heading("beside")], rows)
 
 
+def _bindings(service: Document, unit: str) -> list[Document]:
+    """Those that hold back most replicas; none where to carry more would be worth nothing."""
+    worth = number(service, "worth_per_rps")
+    if worth is not None and worth < (_LEAST_USD if unit == "usd_per_hour" else _LEAST_WEIGHT):
+        return []
+    found = sorted(documents(service.get("bindings")), key=lambda entry: -(number(entry, "replicas") or 0.0))
+    return found[:MOST_LINES]
+
+
 def _show_price(service: Document, unit: str) -> None:
     worth, more = number(service, "worth_per_rps"), number(service, "price_per_rps") or 0.0
     replica = number(service, "price_per_replica") or 0.0
@@ -101,7 +109,8 @@ def _show_price(service: Document, unit: str) -> None:
         return
     if unit == "usd_per_hour":
         costs = f"one more costs {usd(more, 5)}/h" if more >= _LEAST_USD else "one more costs nothing: there is room"
-        show_line(f"  price: a request per second is worth {usd(worth, 5)}/h; {costs}")
+        is_worth = f"{usd(worth, 5)}/h" if worth >= _LEAST_USD else "nothing"
+        show_line(f"  price: a request per second is worth {is_worth}; {costs}")
     else:
         takes = f"takes {amount(more, 3)} from others" if more >= _LEAST_WEIGHT else "takes nothing from others"
         show_line(f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}")

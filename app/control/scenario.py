@@ -126,7 +126,9 @@ def _gpu_type(gpu_type: GpuType, scenario: Scenario, where: str) -> GpuType:
         raise InvalidInput(f"{where}gpus", f"there are as many {gpu_type.name} as wanted; more or fewer change nothing")
     count = None if gpu_type.count is None else gpu_type.count + more
     if count is not None and count < 0:
-        raise InvalidInput(f"{where}gpus", f"there are {gpu_type.count} {gpu_type.name}; {more:+d} would leave {count}")
+        raise InvalidInput(
+            f"{where}gpus", f"{gpu_type.count} {gpu_type.name} can be planned with; {more:+d} would leave {count}"
+        )
     price = scenario.price_usd_per_hour.get(gpu_type.name, gpu_type.price_usd_per_hour)
     return replace(gpu_type, count=count, price_usd_per_hour=price)
 

@@ -197,7 +197,7 @@ class SolverWorker:
                 words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
                 raise SolverUnavailable(words) from None
             except (OSError, EOFError) as error:
-                raise SolverUnavailable("the solver worker died; a new one starts with the next tick") from error
+                raise SolverUnavailable("the solver worker died; a new one starts when it is needed") from error
 
     async def close(self) -> None:
         """End the worker."""

@@ -81,6 +81,21 @@ def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(tmp_path:
     assert "  unserved: " in result.out
 
 
+def test_where_nothing_is_asked_nothing_holds_back(tmp_path: Path) -> None:
+    problem = changed_example(tmp_path, arrival_rate_rps=0.0, min_replicas=1)
+    out = cli("explain", "camera", "--problem", problem, "--policy", "hetsev_greedy", "--time-limit", "2").out
+    assert "is worth nothing; one more costs nothing: there is room" in out
+    assert "held back" not in out
+
+
+def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) -> None:
+    document = json.loads(EXAMPLE.read_text())
+    assert "Against the plan before" not in cli("explain", "--problem", EXAMPLE, "--plan", PLAN).out
+    running = tmp_path / "running.json"
+    running.write_text(json.dumps({**document, "current": json.loads(PLAN.read_text())}))
+    assert "Against the plan before\nNo replica differs." in cli("explain", "--problem", running, "--plan", PLAN).out
+
+
 def test_a_plan_alone_is_refused() -> None:
     result = cli("explain", "--plan", PLAN)
     assert (result.code, "add --problem FILE" in result.err) == (2, True)

@@ -57,7 +57,7 @@ def test_services_come_go_and_take_the_place_of_others() -> None:
         (Scenario(demand_rps={"chat": float("nan")}), "demand_rps", "nan for chat must be a number 0 or more"),
         (Scenario(slo_ms={"chat": 0.0}), "slo_ms", "0 for chat must be a number above 0"),
         (Scenario(gpus={"t4": 1}), "gpus", "no GPU type is called 't4'; did you mean T4? There are T4, A100"),
-        (Scenario(gpus={"T4": -4}), "gpus", "there are 3 T4; -4 would leave -1"),
+        (Scenario(gpus={"T4": -4}), "gpus", "3 T4 can be planned with; -4 would leave -1"),
         (Scenario(gpus={"A100": 1}), "gpus", "there are as many A100 as wanted; more or fewer change nothing"),
         (Scenario(price_usd_per_hour={"T4": 0.0}), "price_usd_per_hour", "0 for T4 must be a number above 0"),
         (Scenario(without=("photo",)), "without", "no service is called 'photo'; there are chat, search"),
