@@ -3,7 +3,7 @@
     1. keep      the running GPUs with the new rates, less what is superfluous
     2. change    the running GPUs with few starts, where they fall short or may be rearranged
     3. optimise  column generation over patterns of whole GPUs, then whole counts (`solvers.joint`)
-    4. greedy    HetSev's greedy plan, only where the third step ran out of time or broke a rule
+    4. greedy    HetSev's greedy plan, where the third step broke a rule, or left something over and there is time
 
 Every plan counts only if the checker accepts it. What demand needs comes first: of the first two, what serves most,
 then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay.
@@ -21,12 +21,12 @@ warm state: then plans follow from the arguments alone.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight, started
 from solvers.joint.replanning.change import Changed, change
-from solvers.joint.replanning.warm import HEADROOM, Warm, keep_warm, take_warm
+from solvers.joint.replanning.warm import Warm, keep_warm, take_warm
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.whole.fluid import is_too_fine
@@ -43,6 +43,8 @@ MEMORY_VERSION = 1
 _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6
+_CAREFUL_SHARE = 0.35
+"""Of the budget's seconds; then what runs is changed in haste."""
 _CHANGE_SHARE = 0.8
 """Of the budget's seconds, until what runs is changed, where a search may follow."""
 _USABLE = 0.9
@@ -86,7 +88,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
     """The plan, its report with proven bounds, and what to remember."""
     past, has_next = _past(memory), budget.seconds < math.inf and budget.stability != Stability()
     warm = take_warm(past.token, problem) if has_next else None
-    warm = warm if warm is not None else Warm(problem, headroom=HEADROOM if has_next else 1.0)
+    warm = warm if warm is not None else Warm(problem, has_headroom=has_next)
     if problem.current is None or not problem.current.gpus:
         found, is_look = _fresh(problem, observed, budget, warm), True
     else:
@@ -102,20 +104,21 @@ def _replanned(
     problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, may_look: bool
 ) -> tuple[_Found, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
+    share = _CHANGE_SHARE if may_look else _USABLE
     with threads(budget.threads) as executor:
-        changed = change(problem, warm, executor, is_over=_after(budget, _CHANGE_SHARE if may_look else _USABLE))
+        changed = change(problem, warm, executor, is_over=_after(budget, share), is_late=_after(budget, _CAREFUL_SHARE))
     needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    if not may_look or _after(budget, _CHANGE_SHARE)():
-        return _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)), False
-    if is_too_fine(warm.tables(problem)):
-        found = _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm))
-    else:
+    can_look = may_look and not _after(budget, _CHANGE_SHARE)()
+    if can_look and not is_too_fine(warm.tables(problem)):
         found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
-    if not _is_worthwhile(found, budget.stability):
-        return found, True
-    fresh = _fresh(problem, observed, replace(budget, seconds=_LOOK_SHARE * budget.seconds), warm)
+    else:
+        found = _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm))
+    if not can_look or not _is_worthwhile(found, budget.stability):
+        return found, can_look
+    search = replace(budget, seconds=_LOOK_SHARE * budget.seconds)
+    fresh = _fresh(problem, observed, search, warm, other=needed)
     drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
     allowed = (draft for draft in drafts if _is_allowed(draft, needed, problem, budget.stability))
     best = min(allowed, key=lambda draft: draft.merit, default=needed)
@@ -148,14 +151,16 @@ def _rearranged(problem: Problem, budget: Budget, warm: Warm) -> Iterator[_Draft
 def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
     """The running arrangement, kept and changed; of equals the first is preferred."""
     carriers = running_carriers(problem) if not changed.is_whole else []
-    plans = [
-        (route(problem, NAME, carriers, {}) if carriers else None, "kept", "running arrangement, with new rates"),
-        (changed.kept, "kept", "running arrangement, with new rates"),
-        (changed.changed, "feasible", "running arrangement, changed"),
-    ]
-    for plan, status, source in plans:
-        if plan is not None and plan.gpus and not violations(problem, plan):
-            yield _draft(problem, plan, "kept" if status == "kept" else "feasible", source)
+    kept = route(problem, NAME, carriers, {}) if carriers else None
+    for plan in (kept, changed.kept):
+        if _is_usable(plan, problem):
+            yield _draft(problem, plan, "kept", "running arrangement, with new rates")
+    if _is_usable(changed.changed, problem):
+        yield _draft(problem, changed.changed, "feasible", "running arrangement, changed")
+
+
+def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
+    return plan is not None and bool(plan.gpus) and not violations(problem, plan)
 
 
 def _is_worthwhile(found: _Found, stability: Stability) -> bool:
@@ -176,14 +181,15 @@ def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stab
     return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
 
 
-def _fresh(problem: Problem, observed: Observed, budget: Budget, warm: Warm) -> _Found:
-    """The best plan from nothing."""
+def _fresh(problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, other: _Draft | None = None) -> _Found:
+    """The best plan from nothing, or the other one."""
     solution, step = solve(problem, budget, warm=warm)
     plan = replace(solution.plan, policy=NAME)
-    drafts = []
+    drafts = [other] if other is not None else []
     if not violations(problem, plan):
         drafts.append(_draft(problem, plan, "feasible", "fresh arrangement"))
-    if not drafts or any(entry.reason == "budget" for entry in plan.unserved):
+    is_cut = any(entry.reason == "budget" for entry in plan.unserved)
+    if not drafts or (is_cut and not _after(budget, 1.0)()):
         greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
         words = "greedy arrangement: the optimisation found no better one"
         drafts.append(_draft(problem, replace(greedy, policy=NAME), "greedy", words))

@@ -1,7 +1,7 @@
 """The running plan under new rates: kept as it is where that serves everything, else changed with few starts."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.decode import decode
+from solvers.joint.generate import never
 from solvers.joint.problem import Demand
+from solvers.joint.replanning.candidates import NO_KIND, positions
 from solvers.joint.replanning.moves import MovePrices, Moves
 from solvers.joint.replanning.replan import Wish, replan
 from solvers.joint.replanning.warm import Warm
 from solvers.joint.whole.integer import shortage_cost, state_plan
-from solvers.joint.whole.pool import Pool
 from solvers.joint.whole.prune import prune
 from solvers.joint.whole.residual import Kit, carried, rest_of
 from solvers.plan import Plan
@@ -31,6 +32,10 @@ _SHORTAGE = 20.0
 _FEW_SHORT = 0.04
 """Of the services: when no more are short, only GPUs near them are looked at."""
 _NEAR_GPUS = 24
+_COLUMNS = 4000
+"""Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
+_START_COLUMNS = 600
+"""Of them to begin with, beside those that run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +48,6 @@ class Changed:
     """With starts, where the kept ones fall short or where the running plan may be rearranged."""
     is_whole: bool
     """Whether all running GPUs are candidates; otherwise some are missing in both."""
-    is_near: bool
-    """Whether nothing or only GPUs near a few services changed."""
 
 
 def change(
@@ -55,11 +58,12 @@ def change(
     may_rearrange: bool = False,
     start_usd_per_hour: float | None = None,
     is_over: Callable[[], bool],
+    is_late: Callable[[], bool] = never,
 ) -> Changed:
     """The running plan with what it takes to serve the problem's rates.
 
     may_rearrange: look for cheaper GPUs too where the running ones serve everything. start_usd_per_hour: price of a
-    start; None = what keeps starts few.
+    start; None = what keeps starts few. is_late: from when on haste is better than being cut short.
     """
     running = warm.running(problem)
     kit, demand = warm.kit(problem, executor), _dear(warm.demand(problem))
@@ -71,8 +75,9 @@ def change(
     changed = None
     if is_short.any() or may_rearrange:
         price = _start_price(problem, kit, allowed) if start_usd_per_hour is None else start_usd_per_hour
-        task = _Task(warm, kit, demand, MovePrices(start=price, company=_COMPANY * price), is_over)
-        changed = _changed_near(problem, task, allowed, rest) if is_near else _changed(problem, task, allowed)
+        task = _Task(warm, kit, demand, MovePrices(start=price, company=_COMPANY * price), is_over, is_late)
+        cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
+        changed = _changed(problem, task, allowed, _near(kit, rest, allowed) if is_near else allowed, cheap)
     # Why a plan falls short takes long to say: not of one that the other makes good.
     is_mended = changed is not None and _short_cost(kit, demand, changed) < _short_cost(kit, demand, kept)
     plans = [
@@ -80,7 +85,7 @@ def change(
         for counts in (None if is_mended else kept, changed)
     ]
     gpus = sum(gpu.count for gpu in problem.current.gpus) if problem.current is not None else 0
-    return Changed(kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus, is_near=is_near)
+    return Changed(kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus)
 
 
 class _Task(NamedTuple):
@@ -91,37 +96,47 @@ class _Task(NamedTuple):
     demand: Demand
     prices: MovePrices
     is_over: Callable[[], bool]
+    is_late: Callable[[], bool]
 
 
-def _changed(problem: Problem, task: _Task, allowed: Mapping[int, int]) -> dict[int, int]:
-    """The GPUs by column, where every running one may be given up."""
+def _changed(
+    problem: Problem, task: _Task, allowed: Mapping[int, int], keeps: Mapping[int, int], cheap: Sequence[int]
+) -> dict[int, int]:
+    """The GPUs by column, where those of `keeps` may be given up.
+
+    cheap: the columns to look at, the cheapest first; none where all are.
+    """
     warm, kit = task.warm, task.kit
-    moves = Moves(kit, warm.candidates, warm.column_kinds, warm.candidates.running(problem.current), task.prices)
-    start = warm.cheapest(task.demand) or range(len(kit.columns))
-    return replan(moves, Wish(demand=task.demand, keeps=allowed, fixed={}, start=start), task.is_over)
-
-
-def _changed_near(problem: Problem, task: _Task, allowed: Mapping[int, int], rest: Demand) -> dict[int, int]:
-    """The GPUs by column, where only a few running ones may be given up, and only good columns are looked at."""
-    warm, kit = task.warm, task.kit
-    near = _near(kit, rest, allowed)
-    numbers = list(dict.fromkeys([*allowed, *(warm.cheapest(rest) or range(len(kit.columns)))]))
+    numbers = list(dict.fromkeys([*allowed, *cheap, *warm.singles] if cheap else range(len(kit.columns))))
     place = {number: at for at, number in enumerate(numbers)}
     warm.column_kinds.of(kit.columns)
     columns = kit.columns.taken(numbers)
-    small = kit._replace(columns=columns, pool=Pool(kit.tables, columns))
+    small = kit._replace(columns=columns, pool=kit.pool.taken(columns, numbers))
     running = warm.candidates.running(problem.current)
     moves = Moves(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
+    fixed = Counter(allowed) - Counter(keeps)
     wish = Wish(
         demand=task.demand,
-        keeps={place[number]: count for number, count in near.items()},
-        fixed={place[number]: count - near[number] for number, count in allowed.items() if count > near[number]},
-        start=range(len(numbers)),
+        keeps={place[number]: count for number, count in keeps.items()},
+        fixed={place[number]: count for number, count in fixed.items()},
+        start=range(len(numbers))[: len(allowed) + _START_COLUMNS if cheap else None],
     )
-    found = replan(moves, wish, task.is_over)
+    found = replan(moves, wish, is_over=task.is_over, is_late=task.is_late)
     kit.columns.add(columns[number].pattern for number in found)
     kit.pool.sync()
     return {kit.columns.number(columns[number].pattern): count for number, count in found.items()}
+
+
+def _cheapest(problem: Problem, task: _Task) -> list[int]:
+    """Columns that may be good for new GPUs, by the duals of the last relaxation and what they would start."""
+    warm, kit = task.warm, task.kit
+    if warm.duals is None:
+        return []
+    running = warm.candidates.running(problem.current)
+    is_started = positions(running, warm.column_kinds.of(kit.columns)) == NO_KIND
+    starts = (is_started & (kit.pool.service < len(kit.tables.rate))).sum(axis=1)
+    costs = kit.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
+    return kit.pool.cheapest(costs, _COLUMNS)
 
 
 def _short_cost(kit: Kit, demand: Demand, counts: Mapping[int, int]) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.joint.generate import never
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Duals
 from solvers.joint.problem import Demand
@@ -44,10 +45,9 @@ _FEW_GPUS = 12.0
 _FEW_SERVICES = 20
 """Up to here, in the first relaxation, all whole plans of the best columns are looked through too."""
 _FEW_ROUNDS = 6
-"""Of pricing, then; otherwise one, none where shares are so fine that pricing gets nowhere,"""
-_RICH = 100
-_POOR_ROUNDS = 3
-"""but so many where the pool has no more than _RICH columns of each service: it lacks those that fit small rests."""
+"""Of pricing, then; none where shares are so fine that pricing gets nowhere."""
+_ROUNDS = 3
+"""Of pricing in all other relaxations; one when it is late."""
 _WHOLE_COLUMNS = 300
 _LEAST_GAIN = 1e-6
 """USD per hour."""
@@ -67,8 +67,10 @@ class Wish:
     """Columns to begin with, for new GPUs."""
 
 
-def replan(moves: Moves, wish: Wish, is_over: Callable[[], bool]) -> dict[int, int]:
-    """The GPUs by column for the demand; when it is over, what is left is completed greedily."""
+def replan(
+    moves: Moves, wish: Wish, *, is_over: Callable[[], bool], is_late: Callable[[], bool] = never
+) -> dict[int, int]:
+    """The GPUs by column for the demand; in haste when it is late, and completed greedily when it is over."""
     kit, demand = moves.kit, wish.demand
     fixed = Counter(wish.fixed)
     found: MoveSolution | None = None
@@ -82,11 +84,12 @@ def replan(moves: Moves, wish: Wish, is_over: Callable[[], bool]) -> dict[int, i
             fixed = complete_greedily(kit, demand, _duals(found), fixed)
             break
         is_first = found is None
-        found = _relax(moves, left, found, wish.start)
+        found = _relax(moves, left, found, wish.start, is_late)
         if is_first and _is_small(found):
             whole = fixed + _whole(moves, left, found)
         step = _fixed(moves, left, found, is_first=is_first)
         if not step:
+            fixed = complete_greedily(kit, demand, _duals(found), fixed)
             break
         fixed.update(step)
     if whole and moves.value(demand, whole) <= moves.value(demand, fixed):
@@ -118,7 +121,9 @@ def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) ->
     )
 
 
-def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequence[int]) -> MoveSolution:
+def _relax(
+    moves: Moves, left: Left, before: MoveSolution | None, start: Sequence[int], is_late: Callable[[], bool]
+) -> MoveSolution:
     """The relaxation of what is left, from the columns of the solution before."""
     kit = moves.kit
     program = MoveProgram(moves, left)
@@ -129,7 +134,9 @@ def _relax(moves: Moves, left: Left, before: MoveSolution | None, start: Sequenc
         used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
         program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
     found = _with_pool(moves, program)
-    for _ in range(_rounds(kit, found, is_first=before is None)):
+    for number in range(_rounds(kit, found, is_first=before is None)):
+        if number > 0 and is_late():
+            break
         priced = price_moves(moves, left.demand, found, _CHEAP)
         patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
         kit.columns.add(patterns)
@@ -145,7 +152,7 @@ def _rounds(kit: Kit, found: MoveSolution, *, is_first: bool) -> int:
         return 0
     if is_first and _is_small(found):
         return _FEW_ROUNDS
-    return 1 if len(kit.columns) > _RICH * len(found.rps) else _POOR_ROUNDS
+    return _ROUNDS
 
 
 def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:

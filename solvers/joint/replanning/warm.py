@@ -2,7 +2,8 @@
 
 Tables, the pricer's cells with their multipliers, and columns with what they carry depend on none of these, but for one
 thing: candidates that only higher rates could need are left out of the tables. So tables that are to be used again are
-made for rates with `HEADROOM`, and serve as long as no rate is above that.
+made for higher rates, and serve as long as no rate is above those: many times the present ones where that adds few
+candidates, which is so unless replicas are large beside rates.
 
 A process keeps a few warm states, each under a token that the policy's memory carries. A token that the process does
 not know (it started anew, or the state was dropped) means a cold start: the plan may be another one, never a worse
@@ -30,23 +31,28 @@ from solvers.problem import Problem, ServiceDemand
 from solvers.state import GpuType
 
 HEADROOM = 1.5
-"""Rates may grow by this factor before tables are made anew."""
+"""Rates may grow by this factor at least before tables are made anew,"""
+WIDE_HEADROOM = 6.0
+"""or by this one where that takes no more candidates than `_MORE_CANDIDATES` times as many."""
+_MORE_CANDIDATES = 1.1
 MOST_STATES = 2
 """Of one process: the control loop needs one, and previews beside it leave theirs."""
 _CHEAPEST = 600
 MOST_COLUMNS = 60_000
-"""About 40 MB. A state with more begins anew."""
+_KEPT_COLUMNS = 30_000
+"""Of a state with more than MOST_COLUMNS, so many go on: those that are cheapest under the last duals."""
 
 
 class Warm:
     """One fleet's tables, columns, candidates and cells. Not for two threads at once."""
 
-    def __init__(self, problem: Problem, *, headroom: float = 1.0) -> None:
-        self._made_for, self._headroom = problem, headroom
-        self._tables = make_tables(priced_problem(_with_headroom(problem, headroom)))
+    def __init__(self, problem: Problem, *, has_headroom: bool = False) -> None:
+        """has_headroom: to be used for higher rates too."""
+        self._made_for = problem
+        self._tables, self.headroom = _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
-        self._singles = self.columns.add(single_patterns(self._tables, self._tables.rate))
+        self.singles = self.columns.add(single_patterns(self._tables, self._tables.rate))
         self.pool = Pool(self._tables, self.columns)
         self.candidates = Candidates(problem, self._tables)
         self.column_kinds = ColumnKinds(self.candidates, self._tables)
@@ -59,14 +65,13 @@ class Warm:
         """Whether the state serves the problem: all is the same but rates within the headroom and what they leave."""
         mine = self._made_for
         return (
-            len(self.columns) <= MOST_COLUMNS
-            and (mine.objective, mine.energy_price_usd_per_kwh, mine.max_replicas_per_gpu)
+            (mine.objective, mine.energy_price_usd_per_kwh, mine.max_replicas_per_gpu)
             == (problem.objective, problem.energy_price_usd_per_kwh, problem.max_replicas_per_gpu)
             and mine.capacity_law == problem.capacity_law
             and _same_types(mine.gpu_types, problem.gpu_types)
             and _same_services(mine.services, problem.services)
             and all(
-                now.arrival_rate_rps <= self._headroom * before.arrival_rate_rps
+                now.arrival_rate_rps <= self.headroom * before.arrival_rate_rps
                 for now, before in zip(problem.services, mine.services, strict=True)
             )
             and mine.points == problem.points
@@ -89,13 +94,28 @@ class Warm:
     def demand(self, problem: Problem) -> Demand:
         """What the problem asks for."""
         tables = self.tables(problem)
-        return make_demand(problem, tables, cheapest_rps(tables, map(self.columns.__getitem__, self._singles)))
+        return make_demand(problem, tables, cheapest_rps(tables, map(self.columns.__getitem__, self.singles)))
 
-    def cheapest(self, demand: Demand) -> list[int]:
+    def cheapest(self, demand: Demand, most: int = _CHEAPEST) -> list[int]:
         """Numbers of the columns that are cheapest for a demand under the duals of the last relaxation."""
         if self.duals is None:
             return []
-        return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), _CHEAPEST)
+        return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), most)
+
+    def trim(self, problem: Problem, *, most: int = MOST_COLUMNS, kept: int = _KEPT_COLUMNS) -> None:
+        """Where there are too many, forget the columns that are dearest for the problem; others change their numbers.
+
+        The best single replicas stay in any case.
+        """
+        if len(self.columns) <= most:
+            return
+        self.settle()
+        most = len(self.singles) + kept
+        numbers = list(dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)]))[:most]
+        self.columns = self.columns.taken(numbers)
+        self.pool = self.pool.taken(self.columns, numbers)
+        self.column_kinds = self.column_kinds.taken(numbers)
+        self.singles = list(range(len(self.singles)))
 
     def settle(self) -> None:
         """Take in the columns that were made since, so that the next plan need not."""
@@ -116,6 +136,22 @@ class Warm:
         return sum(self.candidates.patterns_of(problem.current).values()) == sum(
             gpu.count for gpu in problem.current.gpus
         )
+
+
+def _roomy_tables(problem: Problem) -> tuple[Tables, float]:
+    """Tables for higher rates, and how many times as high."""
+    narrow, wide = _tables(problem, HEADROOM), _tables(problem, WIDE_HEADROOM)
+    if _candidates(wide) <= _MORE_CANDIDATES * _candidates(narrow):
+        return wide, WIDE_HEADROOM
+    return narrow, HEADROOM
+
+
+def _candidates(tables: Tables) -> int:
+    return sum(len(mode.service) for mode in tables.modes)
+
+
+def _tables(problem: Problem, headroom: float) -> Tables:
+    return make_tables(priced_problem(_with_headroom(problem, headroom)))
 
 
 def _with_headroom(problem: Problem, headroom: float) -> Problem:
@@ -154,7 +190,10 @@ _KEPT = _Kept(OrderedDict(), itertools.count(1))
 def take_warm(token: str | None, problem: Problem) -> Warm | None:
     """The state of that token, which is then forgotten; None where there is none that serves the problem."""
     warm = _KEPT.states.pop(token, None) if token is not None else None
-    return warm if warm is not None and warm.fits(problem) else None
+    if warm is None or not warm.fits(problem):
+        return None
+    warm.trim(problem)
+    return warm
 
 
 def keep_warm(warm: Warm) -> str:

@@ -1,5 +1,7 @@
 """The columns at hand as arrays: which of them are worth a look for what is still wanted."""
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +49,14 @@ class Pool:
     def gpu_type(self) -> Numbers:
         """(C,)"""
         return self._gpu_type[: self._filled]
+
+    def taken(self, columns: Columns, numbers: Sequence[int]) -> "Pool":
+        """The same of `columns`, which are these numbers of the columns at hand and no others; it grows with them."""
+        some, at = copy(self), np.array(numbers, np.int64)
+        some._columns, some._filled = columns, len(at)
+        some._service, some._capacity = self._service[at], self._capacity[at]
+        some._price, some._gpu_type = self._price[at], self._gpu_type[at]
+        return some
 
     def sync(self) -> None:
         """Take in the columns that were made since."""

@@ -5,23 +5,52 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.cost import cost_usd_per_hour
 from solvers.joint.problem import priced_problem
-from solvers.joint.replanning.warm import HEADROOM, MOST_STATES, Warm, keep_warm, take_warm
+from solvers.joint.replanning.warm import HEADROOM, MOST_STATES, WIDE_HEADROOM, Warm, keep_warm, take_warm
 from solvers.joint.solve import solve
 from solvers.joint.tables import make_tables
 from solvers.outcome import Budget
 from solvers.problem import Problem
-from tests.solvers.policies.instances import a_problem, a_service, random_problem, with_rates
+from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
 
 PROBLEM = random_problem(3)
 
 
 def test_a_state_serves_other_rates_within_its_headroom() -> None:
-    warm = Warm(PROBLEM, headroom=HEADROOM)
+    warm = Warm(PROBLEM, has_headroom=True)
     assert warm.fits(with_rates(PROBLEM, 0.5))
-    assert warm.fits(with_rates(PROBLEM, HEADROOM))
-    assert not warm.fits(with_rates(PROBLEM, 1.01 * HEADROOM))
+    assert warm.headroom >= HEADROOM
+    assert warm.fits(with_rates(PROBLEM, warm.headroom))
+    assert not warm.fits(with_rates(PROBLEM, 1.01 * warm.headroom))
     assert not Warm(PROBLEM).fits(with_rates(PROBLEM, 1.01))
+
+
+def test_headroom_is_wide_where_that_takes_few_more_candidates() -> None:
+    # One batch carries 50 or 100 rps: higher rates need no other candidates.
+    assert Warm(a_problem(a_service("chat", rate_rps=60.0)), has_headroom=True).headroom == WIDE_HEADROOM
+    # Shares carry ever more, from half of the rate to five times as much.
+    rows = tuple(a_row(10.0 * share, 100.0 / share) for share in range(1, 11))
+    small = a_problem(a_service("chat", rate_rps=10.0, slo_ms=1000.0), rows=rows, types=(a_type(sm_percent_step=10.0),))
+    assert Warm(small, has_headroom=True).headroom == HEADROOM
+
+
+def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_before() -> None:
+    problem = random_problem(5)
+    warm = Warm(problem, has_headroom=True)
+    before, _ = solve(problem, Budget(), warm=warm)
+    running = warm.running(replace(problem, current=before.plan))
+    patterns = {warm.columns[number].pattern: count for number, count in running.items()}
+    many = len(warm.columns)
+    warm.trim(problem, most=many, kept=1)
+    assert len(warm.columns) == many
+    warm.trim(problem, most=many - 1, kept=1)
+    assert len(warm.columns) == len(warm.singles) + 1 < many
+    after = warm.running(replace(problem, current=before.plan))
+    assert {warm.columns[number].pattern: count for number, count in after.items()} == patterns
+    again, report = solve(problem, Budget(), warm=warm)
+    assert report.status == "optimal"
+    assert cost_usd_per_hour(problem, again.plan) == pytest.approx(cost_usd_per_hour(problem, before.plan))
 
 
 def test_a_state_serves_other_stock_and_priorities() -> None:
@@ -51,7 +80,7 @@ def test_a_state_serves_no_other_services_rows_or_prices(other: Problem) -> None
 
 def test_tables_with_headroom_hold_every_candidate_of_the_exact_ones() -> None:
     exact = make_tables(priced_problem(PROBLEM))
-    warm = Warm(PROBLEM, headroom=HEADROOM).tables(PROBLEM)
+    warm = Warm(PROBLEM, has_headroom=True).tables(PROBLEM)
     assert np.array_equal(warm.rate, exact.rate)
     for mode, wider in zip(exact.modes, warm.modes, strict=True):
         kept = set(zip(wider.service.tolist(), wider.row.tolist(), strict=True))
@@ -60,7 +89,7 @@ def test_tables_with_headroom_hold_every_candidate_of_the_exact_ones() -> None:
 
 def test_a_solve_with_warm_state_finds_the_same_optimum() -> None:
     problem = a_problem(a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
-    warm = Warm(problem, headroom=HEADROOM)
+    warm = Warm(problem, has_headroom=True)
     solve(problem, Budget(), warm=warm)
     for factor in (0.5, 1.2):
         other = with_rates(problem, factor)
