@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from copy import copy
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 """Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
 _MOVES_AT_ONCE = 10_000
 """Some milliseconds: whether time is over is asked in between."""
+_ROUNDING = 1e-10
+"""Of a rate: a shortage below it is rounding."""
 _WIDER, _OTHER_BATCH = 10.0, 0.01
 """What makes a candidate less near, in GPUs of SM steps: that it is wider, and a batch of twice the size."""
 
@@ -33,26 +36,35 @@ class Annealer:
         self._tables = tables
         self._starts = np.cumsum([0, *(len(mode.service) for mode in tables.modes)]).astype(np.int32)
         self._flat = _flat(tables, self._starts)
-        self._wanted = Wanted(
-            demand.rate,
-            demand.fewest,
-            demand.most,
-            demand.shortage_price,
-            demand.missing_price,
-            tables.modes[0].watt_price,
-        )
+        self._wanted = _wanted(tables, demand)
 
-    def chain(self, fleet: Sequence[int], *, moves: int, seed: int, start: Sequence[Column] = ()) -> "Chain":
+    def asked(self, demand: Demand) -> "Annealer":
+        """The same for another demand of the same tables."""
+        other = copy(self)
+        other._wanted = _wanted(self._tables, demand)
+        return other
+
+    def chain(
+        self,
+        fleet: Sequence[int],
+        *,
+        moves: int,
+        seed: int,
+        start: Sequence[Column] = (),
+        temperatures: tuple[float, float] | None = None,
+    ) -> "Chain":
         """Annealing of so many GPUs of each type, one at least, which are paid for, used or not.
 
-        start: one per GPU of a plan to begin with, which keeps to the fleet.
+        start: one per GPU of a plan to begin with, which keeps to the fleet. temperatures: at the beginning and at the
+        end, in mean prices of a GPU, where they should not be those of a search for any plan.
         """
         gpu_type = np.repeat(np.arange(len(fleet)), fleet).astype(np.int32)
         plant = Plant(self._flat, self._tables.law, self._wanted, gpu_type)
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
-        temperatures = mean_price * np.geomspace(_WARM if start else _HOT, _COLD, parts + 1)
-        return Chain(plant, self._starts, temperatures.tolist(), seed, self._state(plant, start))
+        hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
+        steps = mean_price * np.geomspace(hot, cold, parts + 1)
+        return Chain(plant, self._starts, steps.tolist(), seed, self._state(plant, start))
 
     def _state(self, plant: Plant, start: Sequence[Column]) -> State:
         state = _unused(plant)
@@ -88,6 +100,16 @@ class Chain:
         self._least = anneal(self._plant, self._state, self._best, self._least, _MOVES_AT_ONCE, hot, cold, seed)
         self._done += 1
 
+    def is_met(self) -> bool:
+        """Whether the best plan met so far leaves nothing short, with no replica too many."""
+        flat, wanted, state = self._plant.flat, self._plant.wanted, self._best
+        used = np.arange(state.items.shape[1]) < state.size[:, None]
+        services, rates = flat.service[state.items[used]], state.carried[used]
+        rps = np.bincount(services, rates, len(wanted.rate))
+        replicas = np.bincount(services, minlength=len(wanted.rate))
+        is_full = (wanted.rate - rps <= _ROUNDING * wanted.rate) & (replicas >= wanted.fewest)
+        return bool((is_full & (replicas <= wanted.most)).all())
+
     def plan(self) -> Counter[Pattern]:
         """GPUs by pattern of the best plan met so far; unused ones are left out."""
         state = self._best
@@ -111,6 +133,17 @@ def advance(chains: Sequence[Chain], executor: Executor | None, is_over: Callabl
         list(run(Chain.advance, left))
         if is_over():
             return
+
+
+def _wanted(tables: Tables, demand: Demand) -> Wanted:
+    return Wanted(
+        demand.rate,
+        demand.fewest,
+        demand.most,
+        demand.shortage_price,
+        demand.missing_price,
+        tables.modes[0].watt_price,
+    )
 
 
 def _unused(plant: Plant) -> State:

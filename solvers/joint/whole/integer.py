@@ -11,11 +11,13 @@ from solvers.joint.columns import Columns
 from solvers.joint.generate import Relaxation, never
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
+from solvers.joint.whole.annealing import Annealer
 from solvers.joint.whole.dive import Pace, Search, complete_greedily, dive, floors
 from solvers.joint.whole.prune import prune
 from solvers.joint.whole.residual import Kit, carried, rest_of
 from solvers.joint.whole.ruin import choose, recreate
-from solvers.joint.whole.squeeze import squeeze
+from solvers.joint.whole.squeeze import soft_demand, squeeze
+from solvers.joint.whole.thin import thin
 
 _PACE = Pace(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
 _THOROUGH = _PACE._replace(rounds=16, least_gain=0.0)
@@ -29,6 +31,8 @@ _SIZES = (3, 10)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
 """Of its cost: a plan so much dearer than the best is a place to go on from, lest the search stand still."""
+_VAIN = 3
+"""Tries to do with a GPU less, in a row."""
 _STEPS = 40
 """Of a walk, before squeezing has its turn again."""
 NOTHING = 1e-9
@@ -90,6 +94,7 @@ class WholePlans:
         self._rng = np.random.default_rng(seed)
         self._best = _Best(kit, demand, on_better)
         self.has_dived, self._dived_from = False, np.inf
+        self._annealer: Annealer | None = None
 
     @property
     def best(self) -> IntegerPlan:
@@ -133,12 +138,28 @@ class WholePlans:
                 self.dive(relaxation, is_over, pace)
         while best.plan and not search.is_over():
             can_squeeze = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
+            if can_squeeze and not any(self._kit.tables.slicing):
+                self._thin(search)
             found = squeeze(search, best.plan, is_first=is_first) if can_squeeze else None
             is_first = found is not None
             if found is None:
                 _walk(search, best)
             else:
                 best.offer(found)
+
+    def _thin(self, search: Search) -> None:
+        """GPU by GPU, until some tries in a row were vain."""
+        soft = soft_demand(search)
+        if self._annealer is None:
+            self._annealer = Annealer(self._kit.tables, soft)
+        vain = 0
+        while vain < _VAIN and not search.is_over():
+            found = thin(search, self._annealer, soft, self._best.plan, is_first=vain == 0)
+            vain += 1
+            if found is not None:
+                before = self._best.cost
+                self._best.offer(found)
+                vain = 0 if self._best.cost < before else vain
 
     def _whole(self, relaxation: Relaxation) -> Counter[int]:
         self._kit.pool.sync()

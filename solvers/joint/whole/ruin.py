@@ -85,3 +85,10 @@ def waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
     cost = pool.price[numbers] - duals.stock[pool.gpu_type[numbers]]
     wasted: Reals = np.maximum(cost - earned, 0.0) + _LEAST_WASTE * cost + 1e-9
     return wasted
+
+
+def wasteful(search: Search, plan: Counter[int], chance: float) -> int:
+    """The column of a GPU that wastes much. chance: 0 for the one that wastes most, up to 1."""
+    numbers = np.array(sorted(plan), dtype=np.int32)
+    wasted = waste(search, numbers, carried(search.kit.tables, search.kit.columns, plan))
+    return int(numbers[(wasted * (1.0 - chance * search.rng.random(len(numbers)))).argmax()])

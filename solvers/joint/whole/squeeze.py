@@ -24,7 +24,7 @@ from solvers.joint.tables import Numbers, Reals
 from solvers.joint.whole.dive import Search, finish
 from solvers.joint.whole.pool import LossPool
 from solvers.joint.whole.residual import Carried, Kit, carried, left_of, relax_rest
-from solvers.joint.whole.ruin import related_gpus, waste
+from solvers.joint.whole.ruin import related_gpus, wasteful
 
 _SHORTAGE_OVER_DUAL = 4.0
 """What is short costs so many times its dual, β."""
@@ -73,7 +73,7 @@ def squeeze(search: Search, plan: Counter[int], *, is_first: bool = True) -> Cou
     kit = search.kit
     kit.pool.sync()
     losses = kit._replace(pool=LossPool(kit.tables, kit.columns, search.duals))
-    soft, cost = _soft(search), carried(kit.tables, kit.columns, plan).cost
+    soft, cost = soft_demand(search), carried(kit.tables, kit.columns, plan).cost
     current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
     saved = cost - carried(kit.tables, kit.columns, current).cost
     dearest = max((kit.columns[number].price for number in plan - current), default=0.0)
@@ -93,7 +93,7 @@ def squeeze(search: Search, plan: Counter[int], *, is_first: bool = True) -> Cou
     return None
 
 
-def _soft(search: Search) -> Demand:
+def soft_demand(search: Search) -> Demand:
     """The demand with what is short at a few times its dual, or at little where it has none."""
     demand, least = search.demand, _LEAST_WORTH * float(search.kit.tables.price.min())
     wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
@@ -113,10 +113,10 @@ def _less(search: Search, losses: Kit, soft: Demand, plan: Counter[int], chance:
     price = carried(search.kit.tables, search.kit.columns, plan).cost / sum(plan.values())
     least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
     while True:
-        plan = _exchanged(search, losses, soft, plan - Counter([_wasteful(search, plan, chance)]))
+        plan = _exchanged(search, losses, soft, plan - Counter([wasteful(search, plan, chance)]))
         if not plan:
             return plan
-        next_price = search.kit.columns[_wasteful(search, plan, chance)].price
+        next_price = search.kit.columns[wasteful(search, plan, chance)].price
         if _surplus(search, plan) < least + next_price or search.is_over():
             return plan
 
@@ -125,13 +125,6 @@ def _surplus(search: Search, plan: Counter[int]) -> float:
     """USD per hour of what the GPUs could carry beyond what is wanted, less what is short."""
     taken = carried(search.kit.tables, search.kit.columns, plan)
     return float(search.duals.rps @ (taken.rps - search.demand.rate))
-
-
-def _wasteful(search: Search, plan: Counter[int], chance: float) -> int:
-    """The column of a GPU that wastes much. chance: 0 for the one that wastes most, up to 1."""
-    numbers = np.array(sorted(plan), dtype=np.int32)
-    wasted = waste(search, numbers, carried(search.kit.tables, search.kit.columns, plan))
-    return int(numbers[(wasted * (1.0 - chance * search.rng.random(len(numbers)))).argmax()])
 
 
 def _exchanged(search: Search, losses: Kit, soft: Demand, plan: Counter[int]) -> Counter[int]:
