@@ -20,7 +20,7 @@ from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Duals
 from solvers.joint.problem import Demand
 from solvers.joint.replanning.moves import Left, MoveProgram, Moves, MoveSolution, price_moves
-from solvers.joint.whole.dive import complete_greedily
+from solvers.joint.whole.dive import Taking, complete_greedily
 from solvers.joint.whole.fluid import is_too_fine
 from solvers.joint.whole.prune import prune
 from solvers.joint.whole.residual import Kit, carried, is_met, rest_of
@@ -170,9 +170,9 @@ def _fixed(moves: Moves, left: Left, found: MoveSolution, *, is_first: bool) -> 
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     whole = np.floor(found.counts + _WHOLE)
     fractions = np.maximum(found.counts - whole, 0.0)
-    taking = _Taking(moves, left, found)
+    taking = Taking(moves.kit, left.demand, found.rps)
     for at in np.flatnonzero(whole > 0.0):
-        taking.take(int(found.numbers[at]), float(whole[at]))
+        taking.take(int(found.numbers[at]), int(whole[at]))
     has_whole = bool(taking.plan)
     ups_left = max(1, int(_STEP * fractions.sum()))
     for at in np.argsort(-fractions, kind="stable"):
@@ -181,42 +181,13 @@ def _fixed(moves: Moves, left: Left, found: MoveSolution, *, is_first: bool) -> 
             break
         if is_first and at < found.kept and fraction > _KEEP_UP:
             if taking.use(number) >= _LEAST_KEPT_USE:
-                taking.take(number, 1.0)
+                taking.take(number, 1)
             continue
         is_next = ups_left > 0 and (not has_whole or fraction >= _NEARLY_WHOLE)
         if is_next and (not taking.plan or taking.use(number) >= _LEAST_USE):
-            taking.take(number, 1.0)
+            taking.take(number, 1)
             ups_left -= 1
     return taking.plan
-
-
-class _Taking:
-    """GPUs taken one after the other, with what they leave to do."""
-
-    def __init__(self, moves: Moves, left: Left, found: MoveSolution) -> None:
-        self._columns, self._gpu_type = moves.kit.columns, moves.kit.pool.gpu_type
-        self._wanted, self._rps = left.demand.rate, found.rps
-        self._rate, self._stock = left.demand.rate.copy(), left.demand.stock.copy()
-        self._most = left.demand.most.copy()
-        self.plan: Counter[int] = Counter()
-
-    def take(self, number: int, count: float) -> None:
-        """Take so many GPUs of a column."""
-        column = self._columns[number]
-        self._rate[column.service] = np.maximum(self._rate[column.service] - count * column.capacity, 0.0)
-        self._stock[self._gpu_type[number]] -= count
-        self._most[column.service] -= count
-        self.plan[number] += int(count)
-
-    def use(self, number: int) -> float:
-        """Part of a column's worth that is left to do; 0 where it is not possible any more."""
-        column = self._columns[number]
-        if self._stock[self._gpu_type[number]] < 1.0 or (self._most[column.service] < 1.0).any():
-            return 0.0
-        prices = self._rps[column.service]
-        full = float(prices @ np.minimum(column.capacity, self._wanted[column.service]))
-        now = float(prices @ np.minimum(column.capacity, self._rate[column.service]))
-        return now / full if full > 0.0 else 1.0
 
 
 def _duals(found: MoveSolution) -> Duals:

@@ -162,29 +162,47 @@ def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None
 def _fixed(kit: Kit, rest: Demand, part: Part, pace: Pace, rng: np.random.Generator) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
-    plan = floors(counts, part.columns)
+    taking = Taking(kit, rest, part.solution.duals.rps)
+    for number, count in floors(counts, part.columns).items():
+        taking.take(number, count)
     fractions = counts - np.floor(counts + _WHOLE)
     most = max(1, int(pace.step * fractions.sum()))
-    if plan:
+    if taking.plan:
         fractions[fractions < _NEARLY_WHOLE] = 0.0
     if pace.spread > 0.0:
         fractions *= 1.0 - pace.spread * rng.random(len(fractions))
     for at in np.argsort(-fractions, kind="stable")[:most]:
         if fractions[at] <= _WHOLE:
             break
-        number = part.columns[at]
-        if not plan or _use(kit, rest, part, plan, number) >= _LEAST_USE:
-            plan[number] += 1
-    return plan
+        if not taking.plan or taking.use(part.columns[at]) >= _LEAST_USE:
+            taking.take(part.columns[at], 1)
+    return taking.plan
 
 
-def _use(kit: Kit, rest: Demand, part: Part, plan: Mapping[int, int], number: int) -> float:
-    """Part of a column's worth that is left beside the plan; 0 where it is not possible any more."""
-    column, prices = kit.columns[number], part.solution.duals.rps
-    left = rest_of(rest, kit.tables, carried(kit.tables, kit.columns, plan))
-    gpu_type = kit.tables.modes[column.pattern.mode].gpu_type
-    if left.stock[gpu_type] < 1.0 or (left.most[column.service] < 1.0).any():
-        return 0.0
-    whole = float(prices[column.service] @ np.minimum(column.capacity, rest.rate[column.service]))
-    now = float(prices[column.service] @ np.minimum(column.capacity, left.rate[column.service]))
-    return now / whole if whole > 0.0 else 1.0
+class Taking:
+    """GPUs taken one after the other, with what they leave to do."""
+
+    def __init__(self, kit: Kit, rest: Demand, rps: Reals) -> None:
+        """`rps`: (S,) USD per hour, what a request of each service is worth."""
+        self._columns, self._gpu_type = kit.columns, kit.pool.gpu_type
+        self._wanted, self._rps = rest.rate, rps
+        self._rate, self._stock, self._most = rest.rate.copy(), rest.stock.copy(), rest.most.copy()
+        self.plan: Counter[int] = Counter()
+
+    def take(self, number: int, count: int) -> None:
+        """Take so many GPUs of a column."""
+        column = self._columns[number]
+        self._rate[column.service] = np.maximum(self._rate[column.service] - count * column.capacity, 0.0)
+        self._stock[self._gpu_type[number]] -= count
+        self._most[column.service] -= count
+        self.plan[number] += count
+
+    def use(self, number: int) -> float:
+        """Part of a column's worth that is left to do; 0 where it is not possible any more."""
+        column = self._columns[number]
+        if self._stock[self._gpu_type[number]] < 1.0 or (self._most[column.service] < 1.0).any():
+            return 0.0
+        prices = self._rps[column.service]
+        whole = float(prices @ np.minimum(column.capacity, self._wanted[column.service]))
+        now = float(prices @ np.minimum(column.capacity, self._rate[column.service]))
+        return now / whole if whole > 0.0 else 1.0
