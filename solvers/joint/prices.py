@@ -22,7 +22,7 @@ from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.decode import decode, patterns_of
 from solvers.joint.generate import Relaxation, generate, never
 from solvers.joint.pricing import Pricer
-from solvers.joint.problem import Demand, cheapest_rps, make_demand, priced_problem
+from solvers.joint.problem import RAISE, RAISES, Demand, cheapest_rps, make_demand, priced_problem
 from solvers.joint.tables import Reals, Tables, make_tables
 from solvers.outcome import GpuTypePrice, Prices, PriceUnit, ServicePrice
 from solvers.plan import Plan
@@ -30,8 +30,6 @@ from solvers.problem import Problem
 
 _NOTHING = 1e-6
 """Of a service's rate: a shortage below it is rounding."""
-_RAISE, _RAISES = 20.0, 3
-"""Factor by which shortage prices are raised where something is short, and how often at most."""
 _DIGITS = 9
 """Decimals of prices; what is below is rounding of the linear program."""
 
@@ -90,11 +88,11 @@ def relax(
         begin = [columns.number(pattern) for pattern in patterns]
     pricer = Pricer(tables, pool=pool)
     relaxation = generate(tables, demand, pricer, columns, start=begin, is_over=is_over)
-    for _ in range(_RAISES):
+    for _ in range(RAISES):
         if problem.objective == "max_goodput" or is_over() or not _short(demand, relaxation).any():
             break
         # Until no money that can be saved outweighs what is short.
-        demand = replace(demand, shortage_price=_RAISE * demand.shortage_price)
+        demand = replace(demand, shortage_price=RAISE * demand.shortage_price)
         relaxation = generate(tables, demand, pricer, columns, start=relaxation.columns, is_over=is_over)
     return Relaxed(problem=problem, tables=tables, demand=demand, columns=columns, relaxation=relaxation)
 

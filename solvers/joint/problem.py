@@ -66,6 +66,8 @@ _SHORTAGE_OVER_SINGLE = 8.0
 """A shortage costs so many times what serving it by GPUs of its own would, for the service that is dearest to serve."""
 _MISSING_OVER_GPU = 10.0
 """A replica that is missing costs so many of the dearest GPU: it comes before cost, and what is served before both."""
+RAISE, RAISES = 20.0, 3
+"""While something is short, shortage prices rise by that factor, as often at most: to serve comes before saving."""
 _FREE = 1e-6
 """Of its price: what a GPU costs where all are paid for anyway. It decides between plans that serve the same."""
 
@@ -146,6 +148,14 @@ def _weight_price(problem: Problem, tables: Tables, rate: Reals, cheapest: Reals
     return _SHORTAGE_OVER_SINGLE * float((cheapest / tables.priority)[wanted].max())
 
 
+def gpu_prices(tables: Tables) -> Reals:
+    """(G,) USD per hour of a GPU of each type at full power; 0 where it can run nothing."""
+    prices = np.zeros(len(tables.stock))
+    for mode in tables.modes:
+        prices[mode.gpu_type] = max(prices[mode.gpu_type], mode.price + mode.watt_price * mode.power_w)
+    return prices
+
+
 def _gpu_price(tables: Tables) -> float:
     """USD per hour of the dearest GPU at full power."""
-    return max((mode.price + mode.watt_price * mode.power_w for mode in tables.modes), default=0.0)
+    return float(gpu_prices(tables).max(initial=0.0))

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.bounds import whole_gpus
-from solvers.joint.problem import Demand
+from solvers.joint.problem import Demand, gpu_prices
 from solvers.joint.tables import Tables
 from solvers.joint.whole.integer import NOTHING, IntegerPlan, shortage_cost
 
@@ -85,8 +85,6 @@ def short_cost(demand: Demand, plan: IntegerPlan) -> float:
 
 def _dearest_fleet(tables: Tables) -> float:
     """USD per hour of all GPUs at full power; infinite where a type has no end."""
-    dearest = dict[int, float]()
-    for mode in tables.modes:
-        price = mode.price + mode.watt_price * mode.power_w
-        dearest[mode.gpu_type] = max(price, dearest.get(mode.gpu_type, 0.0))
-    return float(sum(tables.stock[gpu_type] * price for gpu_type, price in dearest.items() if tables.stock[gpu_type]))
+    prices = gpu_prices(tables)
+    used = prices > 0.0
+    return float(tables.stock[used] @ prices[used])

@@ -17,7 +17,7 @@ from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
 from solvers.joint.patterns import Pattern
 from solvers.joint.prices import prices_of
 from solvers.joint.pricing import Pricer
-from solvers.joint.problem import Demand
+from solvers.joint.problem import RAISE, RAISES, Demand
 from solvers.joint.proofs import Proofs, free_for, short_cost
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution, state_solution
 from solvers.joint.tables import Tables
@@ -57,9 +57,6 @@ _SERVING_SHARE = 0.5
 _FEW_GPUS = 20.0
 _FEW_SERVICES = 20
 """More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
-_RAISE = 20.0
-_RAISES = 3
-"""Shortage prices rise by that factor, so many times: to serve comes before to save."""
 LEAST_SAVING_USD_PER_HOUR = 1e-9
 
 
@@ -216,7 +213,7 @@ class JointSearch:
         """
         demand = self._demand
         if self._problem.objective == "min_cost" and plan.shortage_rps.any():
-            dear = replace(demand, shortage_price=_RAISE * demand.shortage_price)
+            dear = replace(demand, shortage_price=RAISE * demand.shortage_price)
             plan = self._branch_at(dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share))
             demand = free_for(demand, plan)
             relaxation = replace(relaxation, bound=relaxation.bound - demand.free_shortage)
@@ -277,7 +274,7 @@ class JointSearch:
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
         """
         over = self._deadline.part(RELAXATION_SHARE)
-        for raises_left in range(_RAISES, -1, -1):
+        for raises_left in range(RAISES, -1, -1):
             found = generate(
                 *(self._tables, self._demand, self._pricer, self._columns),
                 start=start,
@@ -290,18 +287,18 @@ class JointSearch:
             is_short = (found.solution.shortage_rps > NOTHING * self._demand.rate).any()
             if not is_short or over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
-                self._raise_prices(_RAISE**raises_left)
+                self._raise_prices(RAISE**raises_left)
             if not is_short or over() or not raises_left or self._problem.objective == "max_goodput":
                 break
             start = found.columns
-            self._raise_prices(_RAISE)
+            self._raise_prices(RAISE)
         return found
 
     def _dearest(self) -> Demand:
         """The demand with shortages at the price that they have in the end."""
         if self._problem.objective == "max_goodput":
             return self._demand
-        return replace(self._demand, shortage_price=_RAISE**_RAISES * self._demand.shortage_price)
+        return replace(self._demand, shortage_price=RAISE**RAISES * self._demand.shortage_price)
 
     def _raise_prices(self, factor: float) -> None:
         if self._problem.objective == "min_cost":
