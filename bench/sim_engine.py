@@ -18,9 +18,10 @@ from agents.perform import perform
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.engine import Pace, ReplicaQueue, ServiceTally, draw_noise
+from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.load import Load, LoadShape
 from agents.sim.spec import make_node
+from agents.sim.tally import ServiceTally
 from agents.sim.truth import load_truth
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,0 +1,33 @@
+"""The bench of the promise: what it simulates is the plan, and its shares are those of the law."""
+
+import numpy as np
+import pytest
+
+from bench.promise import attainment, stations
+from bench.synthetic_problems import synthetic_problem
+from solvers.joint.solve import solve
+from solvers.outcome import Budget
+from solvers.predict.bulk_queue import miss_probability
+
+PROBLEM = synthetic_problem(4, 4, 3)
+PLAN = solve(PROBLEM, Budget(seconds=np.inf, work=0.2))[0].plan
+
+
+def test_the_stations_of_a_service_carry_all_of_its_rate() -> None:
+    shares = dict.fromkeys((service.name for service in PROBLEM.services), 0.0)
+    for station in stations(PROBLEM, PLAN):
+        shares[station.service] += station.share
+    assert list(shares.values()) == pytest.approx([1.0] * len(shares))
+
+
+def test_the_share_in_time_is_the_laws() -> None:
+    found = attainment(PROBLEM, PLAN, 400_000, seed=1)
+    expected = dict.fromkeys(found, 0.0)
+    for station in stations(PROBLEM, PLAN):
+        pace, execution_s = station.pace, float(station.pace.batch_s[-1])
+        utilisation = station.arrival_rate_rps * execution_s / pace.batch
+        late = miss_probability(pace.batch, utilisation=utilisation, slo_ratio=pace.slo_s / execution_s)
+        expected[station.service] += station.share * (1.0 - float(late))
+    for name, share in found.items():
+        assert share == pytest.approx(expected[name], abs=0.02)
+        assert share >= PROBLEM.service(name).percentile - 0.02
