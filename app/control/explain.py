@@ -241,11 +241,13 @@ def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserve
     if unserved:
         return f"{unserved[0].reason}: {unserved[0].rate_rps:.1f} requests per second stay unserved"
     count = sum(group.count for group in groups)
+    service = None if problem is None else next((entry for entry in problem.services if entry.name == name), None)
+    if count == 0 and service is not None and (service.arrival_rate_rps > 0.0 or service.min_replicas > 0):
+        return "none: the plan leaves it out"
     if count == 0:
         return "no demand and no least number of replicas"
-    service = None if problem is None else next((entry for entry in problem.services if entry.name == name), None)
     if service is None:
-        return "the plan in force, which stays"
+        return "the plan in force, which stays" if problem is None else "unknown: the problem has no such service"
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:

@@ -77,8 +77,11 @@ class Company:
     def bindings(self, plan: Plan, service: str, prices: Prices | None = None) -> tuple[Binding, ...]:
         """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
 
-        Of a GPU type that is used up, but of which one more would be worth nothing at the prices, nothing is said.
+        Nothing is said of a GPU type that is used up but of which one more would be worth nothing at the prices, nor of
+        a service that the problem lacks.
         """
+        if service not in self._names:
+            return ()
         counts: dict[tuple[Rule, str], int] = {}
         for gpu in plan.gpus:
             for replica in gpu.replicas:

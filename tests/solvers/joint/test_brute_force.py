@@ -87,19 +87,21 @@ def test_most_served_weight_is_proven_for_gpus_that_are_paid_for(block: int) -> 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_hold_however_early_the_search_ends(block: int) -> None:
-    for case in cases("min_cost", block, Budget(work=0.02)):
-        assert_bounds_hold(case)
+    compared = sum(assert_bounds_hold(case) for case in cases("min_cost", block, Budget(work=0.02)))
+    assert compared > 0
 
 
-def assert_bounds_hold(case: Case) -> None:
-    """No plan is better than the best one, and no bound is beyond it."""
+def assert_bounds_hold(case: Case) -> bool:
+    """No plan is better than the best one, and no bound is beyond it; whether the bound on cost could be compared."""
     assert case.weight <= case.best.weight + 1e-5, case.seed
     assert case.solution.served_weight_bound >= case.best.weight - 1e-5, case.seed
     if case.weight >= case.best.weight - 1e-5 and case.missing <= case.best.missing:
         assert case.cost >= case.best.cost - 1e-9, case.seed
-    if case.solution.cost_bound is not None and case.missing >= case.best.missing:
-        # The best plan serves as much as this one and misses no more.
-        assert case.solution.cost_bound <= case.best.cost * (1.0 + 1e-9), case.seed
+    if case.solution.cost_bound is None or case.missing < case.best.missing:
+        return False
+    # The best plan serves as much as this one and misses no more.
+    assert case.solution.cost_bound <= case.best.cost * (1.0 + 1e-9), case.seed
+    return True
 
 
 def test_problems_of_all_kinds_are_among_them() -> None:

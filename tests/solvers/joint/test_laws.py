@@ -95,16 +95,24 @@ def cheaper_energy(problem: Problem) -> Problem:
     ],
 )
 def test_an_easier_problem_has_no_worse_a_plan(easier: Callable[[Problem], Problem]) -> None:
+    better = 0
     for seed in range(18):
         problem = tiny_problem(seed)
-        assert is_no_worse(worth(easier(problem)), worth(problem)), seed
+        here, there = worth(problem), worth(easier(problem))
+        assert is_no_worse(there, here), seed
+        better += not is_no_worse(here, there)
+    assert better > 0, "what is easier changed nothing"
 
 
 @pytest.mark.parametrize("easier", [one_more_gpu, looser_slos, all_types_allowed])
 def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(easier: Callable[[Problem], Problem]) -> None:
-    for seed in range(20):
-        problem = replace(tiny_problem(seed), objective="max_goodput")
-        assert worth(easier(problem)).unserved <= worth(problem).unserved + 1e-4, seed
+    better = 0
+    for seed in range(34, 54):
+        problem = replace(with_rates(tiny_problem(seed), 2.0), objective="max_goodput")
+        here, there = worth(problem).unserved, worth(easier(problem)).unserved
+        assert there <= here + 1e-4, seed
+        better += there < here - 1e-4
+    assert better > 0, "what is easier changed nothing"
 
 
 @pytest.mark.parametrize("objective", BOTH)

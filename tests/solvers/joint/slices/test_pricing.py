@@ -79,19 +79,23 @@ def test_the_bound_is_the_worth_of_the_best_pattern_which_is_found(seed: int, ro
     best = max([0.0, *(worth_of(task, items) for items in lawful_patterns(tables))])
     priced = cells_of(tables).price(0, task)
     assert priced.bound == pytest.approx(best, abs=1e-9)
+    assert (best > 0.0) == bool(priced.patterns)
     if best > 0.0:
         assert worth_of(task, priced.patterns[0].items) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_all_patterns_that_are_found_are_lawful_and_above_the_threshold(seed: int) -> None:
-    draw = random.Random(seed)
-    tables = random_tables(draw, services=4, room_w=90.0)
-    task = a_task(draw, tables, threshold=40.0)
-    lawful = set(lawful_patterns(tables))
-    for pattern in cells_of(tables).price(0, task).patterns:
-        assert pattern.items in lawful
-        assert worth_of(task, pattern.items) > 40.0
+def test_all_patterns_that_are_found_are_lawful_and_above_the_threshold() -> None:
+    checked = 0
+    for seed in range(5):
+        draw = random.Random(seed)
+        tables = random_tables(draw, services=4, room_w=90.0)
+        task = a_task(draw, tables, threshold=40.0)
+        lawful = set(lawful_patterns(tables))
+        for pattern in cells_of(tables).price(0, task).patterns:
+            assert pattern.items in lawful
+            assert worth_of(task, pattern.items) > 40.0
+            checked += 1
+    assert checked > 20
 
 
 def test_nothing_is_worth_anything_where_nothing_is_earned() -> None:
