@@ -96,6 +96,15 @@ def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) 
     assert "Against the plan before\nNo replica differs." in cli("explain", "--problem", running, "--plan", PLAN).out
 
 
+def test_a_plan_of_another_problem_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
+    problem = changed_example(tmp_path, name="other")
+    result = cli("explain", "--problem", problem, "--plan", PLAN)
+    assert (result.code, result.err) == (0, "")
+    assert "limit: unknown: the problem has no such service" in result.out
+    assert "limit: none: the plan leaves it out" in result.out
+    assert "  breaks demand at service other: " in result.out
+
+
 def test_a_plan_alone_is_refused() -> None:
     result = cli("explain", "--plan", PLAN)
     assert (result.code, "add --problem FILE" in result.err) == (2, True)
