@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from solvers.joint.columns import Column, Columns
-from solvers.joint.pricing import Pattern
+from solvers.joint.patterns import Pattern
 from solvers.joint.replanning.candidates import Candidates
 from solvers.joint.tables import Mode, Reals, Tables
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason

@@ -16,7 +16,8 @@ from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import NO_LIMITS, Limits, Row
 from solvers.joint.master import Duals, Master, Solution
-from solvers.joint.pricing import Priced, Pricer
+from solvers.joint.patterns import Priced
+from solvers.joint.pricing import Pricer
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables, Worth
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.pricing import Pattern
+from solvers.joint.patterns import Pattern
 from solvers.joint.tables import Reals, Tables
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from solvers.joint.kernels.nouns import Effort
-from solvers.joint.pricing import Pattern, Priced, Pricer
-from solvers.joint.tables import Mode, Numbers, Tables, Worth
+from solvers.joint.patterns import Pattern, Priced
+from solvers.joint.pricing import Pricer
+from solvers.joint.tables import Numbers, Tables, Worth, take
 
 
 class NarrowPricer(Pricer):
@@ -18,7 +19,7 @@ class NarrowPricer(Pricer):
     def __init__(self, tables: Tables, services: Numbers, *, like: Pricer | None = None) -> None:
         """`like`: on its threads, and late when it is late."""
         self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
-        modes = tuple(_taken(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
+        modes = tuple(take(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
         slicing = tuple(
             None if one is None else one._replace(profile=one.profile[kept])
             for one, kept in zip(tables.slicing, self._kept, strict=False)
@@ -35,16 +36,6 @@ class NarrowPricer(Pricer):
             Priced(bound=entry.bound, patterns=tuple(_renumbered(pattern, kept) for pattern in entry.patterns))
             for entry, kept in zip(priced, self._kept, strict=True)
         ]
-
-
-_OF_CANDIDATES = (
-    *("service", "row", "width", "law", "batch", "memory", "power", "pressure"),
-    *("alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
-)
-
-
-def _taken(mode: Mode, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Mode:
-    return mode._replace(**{name: getattr(mode, name)[kept] for name in _OF_CANDIDATES})
 
 
 def _renumbered(pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pattern:

@@ -2,7 +2,7 @@
 
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
 candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
-are cut into slices know no pressure and are priced by `slices_pricing`.
+are cut into slices know no pressure and are priced by `slices.pricing`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,6 @@ from solvers.joint.tables import Law, Mode, Reals, Tables, Worth
 
 _LONG = 1000
 """Candidates, times nodes of the search, from which on a mode takes long."""
-
-__all__ = ("MOST_HALVINGS", "ROOT_CELLS", "Pattern", "Priced", "Pricer", "make_scratch")
 
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""

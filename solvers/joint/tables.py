@@ -16,7 +16,7 @@ execution time rises), and j carries no less than i did. So patterns of undomina
 What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
 every number of replicas that launch delays tell from others: what j carries at P_{k+1} is no less than what i carries
 at P_k. Between the two, j carries no less than at the upper knot and i no more than at the lower. That loses little,
-because whoever carries the whole rate carries no more than it: with many batches and small rates nine in ten go.
+because whoever carries the whole rate carries no more than it.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,9 @@ Flags = npt.NDArray[np.bool_]
 _STEP_TOLERANCE = 1e-6
 _W_PER_KW = 1000.0
 _KNOTS = 9
-"""Pressures at which candidates are compared: with twice as many, 1 to 3 % fewer candidates stay."""
+"""Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
+_BLOCK = 10_000
+"""Candidates that are compared at a time, of whole services: what they carry in every company takes memory."""
 
 
 class Law(NamedTuple):
@@ -128,7 +130,7 @@ def make_tables(problem: Problem) -> Tables:
     # Once, since many services may share a network.
     rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
     modes = [
-        _undominated(problem, _mode(problem, rows, index, clock_mhz, law), law, rate)
+        _undominated(problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate)
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
@@ -140,6 +142,11 @@ def make_tables(problem: Problem) -> Tables:
         stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
         price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
     )
+
+
+def take(mode: Mode, kept: npt.NDArray[np.int64] | Flags | slice) -> Mode:
+    """The mode with some of its candidates."""
+    return mode._replace(**{name: getattr(mode, name)[kept] for name in CANDIDATE_FIELDS})
 
 
 def _law(law: CapacityLaw) -> Law:
@@ -162,8 +169,7 @@ Rows = Mapping[tuple[str, str], Reals]
 
 def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> Mode:
     gpu_type = problem.gpu_types[index]
-    columns = [_candidates(problem, rows, number, gpu_type, clock_mhz) for number in range(len(problem.services))]
-    table = np.concatenate([np.zeros((0, len(_COLUMNS))), *columns])
+    table = _candidates(problem, rows, gpu_type, clock_mhz)
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
     steps = int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
     table = table[_is_usable(table, gpu_type, room_w, law)]
@@ -187,32 +193,52 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
         width=width // unit,
         law=law_row,
         may_idle=table[:, _MAY_IDLE] > 0.0,
-        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(_COLUMNS) if at in _REAL},
+        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(CANDIDATE_FIELDS) if at in _REAL},
     )
 
 
-_COLUMNS = (
+CANDIDATE_FIELDS = (
     *("service", "row", "width", "law"),
     *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
 )
+"""Of a Mode: one entry per candidate."""
 _WHOLE, _REAL = range(4), range(4, 12)
-_SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (_COLUMNS.index(name) for name in ("service", "width", "batch", "may_idle"))
+_SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
+    CANDIDATE_FIELDS.index(name) for name in ("service", "width", "batch", "may_idle")
+)
 
 
-def _undominated(problem: Problem, mode: Mode, law: Law, rate: Reals) -> Mode:
+def _undominated(problem: Problem, rows: Rows, mode: Mode, law: Law, rate: Reals) -> Mode:
     """The mode without dominated candidates, but with all that run now: staying costs no migration."""
     if len(mode.service) == 0:
         return mode
-    carried = _carried(mode, law, rate, *_companies(mode))
-    dominated = find_dominated(
+    companies = _companies(mode)
+    kept = [~_is_dominated(take(mode, block), law, rate, *companies) for block in _blocks(mode)]
+    return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
+
+
+def _blocks(mode: Mode) -> list[slice]:
+    """Candidates of whole services, at most `_BLOCK` at a time where no service has more."""
+    ends = np.append(np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)).tolist()
+    blocks, begin, last = [], 0, 0
+    for end in ends:
+        if end - begin > _BLOCK and last > begin:
+            blocks.append(slice(begin, last))
+            begin = last
+        last = end
+    return [*blocks, slice(begin, last)]
+
+
+def _is_dominated(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
+    """(C,); companies as in `_carried`."""
+    carried, count = _carried(mode, law, rate, launch_factor, pressure), len(mode.service)
+    return find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
         np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
         # Of whatever shape, contiguous arrays are of one type to compiled kernels.
-        np.ascontiguousarray(carried[:, :, 1:]).reshape(len(mode.service), -1),
-        np.ascontiguousarray(carried[:, :, :-1]).reshape(len(mode.service), -1),
+        np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
+        np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
     )
-    kept = ~dominated | _is_running(problem, mode)
-    return mode._replace(**{name: getattr(mode, name)[kept] for name in _COLUMNS})
 
 
 def _companies(mode: Mode) -> tuple[Reals, Reals]:
@@ -249,52 +275,77 @@ def _carried(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: 
     return carried
 
 
-def _is_running(problem: Problem, mode: Mode) -> Flags:
+def _is_running(problem: Problem, rows: Rows, mode: Mode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
     gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
     gpus = problem.current.gpus if problem.current is not None else ()
     shares = {(each.service, each.sm_percent) for gpu in gpus if gpu.gpu_type == gpu_type for each in gpu.replicas}
-    for number, service in enumerate(problem.services):
-        points = problem.points_of(service.network, gpu_type)
-        own = np.flatnonzero(mode.service == number) if points is not None else ()
-        for name, percent in shares:
-            if name == service.name and points is not None:
-                row_percent = np.array([points.rows[row].sm_percent for row in mode.row[own]])
-                running[own] |= np.abs(row_percent - percent) <= _STEP_TOLERANCE
+    number = {service.name: at for at, service in enumerate(problem.services)}
+    for name, percent in shares:
+        if name in number:
+            own = slice(*np.searchsorted(mode.service, (number[name], number[name] + 1)))
+            table = rows.get((problem.services[number[name]].network, gpu_type))
+            if table is not None:
+                running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
     return running
 
 
-def _candidates(problem: Problem, rows: Rows, number: int, gpu_type: GpuType, clock_mhz: float) -> Reals:
-    """(K, columns) one service's rows at the clock; none where it may not run."""
-    service = problem.services[number]
-    points = problem.points_of(service.network, gpu_type.name)
-    if points is None or not service.allows(gpu_type.name) or service.max_replicas == 0:
-        return np.zeros((0, len(_COLUMNS)))
-    table = rows[service.network, gpu_type.name]
-    kept = np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
-    share, batch, _, transfer, launch, run, memory, power, pressure = table[kept].T
+def _candidates(problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float) -> Reals:
+    """(K, fields) the rows at the clock of every service that may run on the type."""
+    at_clock = {
+        network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+        for (network, name), table in rows.items()
+        if name == gpu_type.name
+    }
+    able = [
+        (number, service)
+        for number, service in enumerate(problem.services)
+        if service.network in at_clock and service.allows(gpu_type.name) and service.max_replicas != 0
+    ]
+    if not able:
+        return np.zeros((0, len(CANDIDATE_FIELDS)))
+    kept = [at_clock[service.network] for _, service in able]
+    tables = [rows[service.network, gpu_type.name][at] for (_, service), at in zip(able, kept, strict=True)]
+    share, batch, _, transfer, launch, run, memory, power, pressure = np.concatenate(tables).T
+
+    def each(values: list[float]) -> Reals:
+        return np.repeat(np.array(values, dtype=np.float64), [len(at) for at in kept])
+
     return np.column_stack(
         (
-            np.full(len(kept), number),
-            kept,
+            each([number for number, _ in able]),
+            np.concatenate(kept),
             np.round(share / gpu_type.sm_percent_step),
-            _law_rows(problem.capacity_law, service, batch),
-            *(batch, memory, power, pressure, transfer + run, launch, run * points.sensitivity),
-            np.full(len(kept), service.slo_ms),
-            np.full(len(kept), service.min_replicas > 0),
+            each([_first_law_row(problem.capacity_law, service) for _, service in able])
+            + _batch_rows(problem.capacity_law, batch),
+            *(batch, memory, power, pressure, transfer + run, launch),
+            run * each([_sensitivity(problem, service, gpu_type) for _, service in able]),
+            each([service.slo_ms for _, service in able]),
+            each([service.min_replicas > 0 for _, service in able]),
         )
     )
 
 
-def _law_rows(law: CapacityLaw, service: ServiceDemand, batch: Reals) -> Reals:
-    first = law.percentiles.index(service.percentile) * len(law.batches)
-    position = {float(size): first + at for at, size in enumerate(law.batches)}
-    return np.array([position[size] for size in batch.tolist()], dtype=np.float64)
+def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
+    points = problem.points_of(service.network, gpu_type.name)
+    assert points is not None, "it has rows"
+    return points.sensitivity
+
+
+def _first_law_row(law: CapacityLaw, service: ServiceDemand) -> int:
+    return law.percentiles.index(service.percentile) * len(law.batches)
+
+
+def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
+    """(K,) positions among the batches of the law. Raises KeyError for one that is none of them."""
+    position = {float(size): at for at, size in enumerate(law.batches)}
+    sizes, inverse = np.unique(batch, return_inverse=True)
+    return np.array([position[size] for size in sizes.tolist()], dtype=np.float64)[inverse]
 
 
 def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> Flags:
     """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
-    column = dict(zip(_COLUMNS, table.T, strict=True))
+    column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
     ratio = column["slo_ms"] / np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
     utilisation = np.zeros(len(table))
     for row in np.unique(column["law"]).astype(int):

@@ -20,7 +20,8 @@ from solvers.joint.columns import Column, capacities, make_column
 from solvers.joint.decode import SAFE, patterns_of
 from solvers.joint.explaining.explanation import Alternative, ChangeKind
 from solvers.joint.kernels.nouns import Effort
-from solvers.joint.pricing import Pattern, Pricer
+from solvers.joint.patterns import Pattern
+from solvers.joint.pricing import Pricer
 from solvers.joint.problem import priced_problem
 from solvers.joint.tables import Mode, Numbers, Reals, Tables, Worth, make_tables
 from solvers.outcome import Prices

@@ -5,7 +5,7 @@ kernel contains the machine code of those that it calls in other files, so an up
 Here every kernel's entry carries one stamp: a digest of all sources that kernels are made of.
 
 The cache is where numba finds room for it: the directory NUMBA_CACHE_DIR, else beside the source, else the user's cache
-directory. Where none can be written, kernels are compiled anew by each process (half a minute).
+directory. Where none can be written, kernels are compiled anew by each process.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """One pass over all columns at hand: what a new GPU of each costs beyond what it is worth, its starts included.
 
-c_p + κ f_p + ρ n_p − μ_g(p) − Σ_{s ∈ p} (π_s · min(a_sp, wanted_s) + ν_s + ξ_s) − Σ_{r ∈ p} σ_r        (`joint.moves`)
+c_p + κ f_p + ρ n_p − μ_g(p) − Σ_{s ∈ p} (π_s · min(a_sp, wanted_s) + ν_s + ξ_s) − Σ_{r ∈ p} σ_r    (`replanning.moves`)
 
 Infinite where stock or most replicas forbid p.
 """

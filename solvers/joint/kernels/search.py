@@ -6,10 +6,9 @@ A node has taken some candidates of the services before group g. It is cut when
 
 The table runs over all survivors here, not over a shortlist, since a child takes services one after the other; and it
 has a dimension for memory and watts together, rounded down to levels, which bounds from above. Where the power cap
-binds (at a type's highest clock) multipliers alone leave bounds 5 to 10 % above what whole patterns reach, and the
-search without that dimension visits hundreds of thousands of nodes. Real memory, watts and pressure are checked on the
-way, and a full set is judged by its true pressure. When the nodes run out, the greatest bound on the open branch still
-bounds the cell.
+binds (at a type's highest clock) multipliers alone leave bounds far above what whole patterns reach, and the search
+without that dimension visits many times the nodes. Real memory, watts and pressure are checked on the way, and a full
+set is judged by its true pressure. When the nodes run out, the greatest bound on the open branch still bounds the cell.
 """
 
 from typing import NamedTuple

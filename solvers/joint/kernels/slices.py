@@ -44,7 +44,7 @@ class Choices(NamedTuple):
     """(C,)"""
     room_w: float
     less: Numbers
-    """(X, P) as in `slices.Layouts`."""
+    """(X, P) as in `slices.layouts.Layouts`."""
     size: Numbers
     """(X,) slices of each multiset."""
 

@@ -12,12 +12,8 @@ from solvers.joint.kernels.anneal import anneal
 from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted
 from solvers.joint.patterns import Pattern
 from solvers.joint.problem import Demand
-from solvers.joint.tables import Numbers, Tables
+from solvers.joint.tables import CANDIDATE_FIELDS, Numbers, Tables
 
-_COPIED = (
-    *("service", "width", "law", "batch", "memory", "power", "pressure"),
-    *("alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
-)
 _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 """Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
 _MOVES_AT_ONCE = 10_000
@@ -165,7 +161,11 @@ def _flat(tables: Tables, starts: Numbers) -> Flat:
     of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
     first = [start + np.searchsorted(mode.service, services) for mode, start in zip(modes, starts[:-1], strict=True)]
     flat = Flat(
-        **{name: np.concatenate([getattr(mode, name) for mode in modes]) for name in _COPIED},
+        **{
+            name: np.concatenate([getattr(mode, name) for mode in modes])
+            for name in CANDIDATE_FIELDS
+            if name in Flat._fields
+        },
         twin=np.full((starts[-1], int(np.diff(of_type).max(initial=1))), -1, np.int32),
         first=np.array(first, dtype=np.int32),
         steps=np.array([mode.steps for mode in modes], dtype=np.int32),

@@ -72,18 +72,6 @@ class Pool:
             self._gpu_type[number] = self._tables.modes[column.pattern.mode].gpu_type
         self._filled = count
 
-    def useful(self, demand: Demand) -> Reals:
-        """(C, N) rps of each replica that the demand can use."""
-        usable: Reals = np.minimum(self.capacity, np.append(demand.rate, 0.0)[self.service])
-        return usable
-
-    def possible(self, demand: Demand) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """(C,) whether one GPU of the column keeps within stock and most replicas."""
-        free = np.zeros(len(demand.rate))
-        prices = scan.Prices(free, free, free, demand.most, demand.stock, np.zeros(len(demand.stock)))
-        possible: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isfinite(scan.reduced_costs(self.stack(), prices))
-        return possible
-
     def reduced_costs(self, demand: Demand, duals: Duals) -> Reals:
         """(C,) USD per hour that each column costs beyond its worth; infinite where it is not possible."""
         prices = scan.Prices(demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock)

@@ -3,7 +3,7 @@ import numpy as np
 from solvers.joint.branching import Split, find_split
 from solvers.joint.columns import make_column
 from solvers.joint.limits import Row
-from solvers.joint.pricing import Pattern
+from solvers.joint.patterns import Pattern
 from solvers.joint.tables import make_tables
 from tests.solvers.policies.instances import a_problem, a_service, a_type
 

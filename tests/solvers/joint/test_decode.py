@@ -9,7 +9,7 @@ import pytest
 from solvers.check import violations
 from solvers.joint.columns import Columns, single_patterns
 from solvers.joint.decode import decode, patterns_of
-from solvers.joint.pricing import Pattern
+from solvers.joint.patterns import Pattern
 from solvers.joint.tables import Tables, make_tables
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand

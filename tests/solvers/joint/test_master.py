@@ -7,7 +7,7 @@ import pytest
 from solvers.joint.columns import Columns
 from solvers.joint.limits import Row
 from solvers.joint.master import Master, Solution
-from solvers.joint.pricing import Pattern
+from solvers.joint.patterns import Pattern
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Tables, make_tables
 from tests.solvers.policies.instances import a_problem, a_service

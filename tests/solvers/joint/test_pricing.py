@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from solvers.joint.kernels.nouns import Effort
-from solvers.joint.pricing import MOST_HALVINGS, Pattern, Priced, Pricer
+from solvers.joint.patterns import Pattern, Priced
+from solvers.joint.pricing import MOST_HALVINGS, Pricer
 from solvers.joint.tables import Tables, make_tables
 from solvers.problem import Problem
 from tests.solvers.joint.modes import (

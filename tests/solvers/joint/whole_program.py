@@ -9,7 +9,8 @@ import highspy
 import numpy as np
 
 from solvers.joint.columns import Column, Columns, make_column, single_patterns
-from solvers.joint.pricing import Pattern, Pricer
+from solvers.joint.patterns import Pattern
+from solvers.joint.pricing import Pricer
 from solvers.joint.problem import Demand, cheapest_rps, make_demand
 from solvers.joint.tables import Mode, Tables, make_tables
 from solvers.problem import Problem

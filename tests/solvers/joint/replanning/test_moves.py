@@ -12,7 +12,8 @@ from solvers.joint.generate import never
 from solvers.joint.kernels.moves import move_costs
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.kernels.scan import Prices, Stack
-from solvers.joint.pricing import Priced, Pricer
+from solvers.joint.patterns import Priced
+from solvers.joint.pricing import Pricer
 from solvers.joint.replanning.candidates import NO_KIND
 from solvers.joint.replanning.change import change
 from solvers.joint.replanning.warm import Warm
