@@ -18,8 +18,10 @@ whose budget says nothing of stability, and one without a limit of seconds, as i
 warm state: then plans follow from the arguments alone.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeGuard
 
@@ -105,9 +107,11 @@ def _replanned(
 ) -> tuple[_Found, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
     share = _CHANGE_SHARE if may_look else _USABLE
-    with threads(budget.threads) as executor:
-        changed = change(problem, warm, executor, is_over=_after(budget, share), is_late=_after(budget, _CAREFUL_SHARE))
-    needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
+    with _no_pause():
+        with threads(budget.threads) as executor:
+            is_over, is_late = _after(budget, share), _after(budget, _CAREFUL_SHARE)
+            changed = change(problem, warm, executor, is_over=is_over, is_late=is_late)
+        needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
     can_look = may_look and not _after(budget, _CHANGE_SHARE)()
@@ -123,6 +127,18 @@ def _replanned(
     allowed = (draft for draft in drafts if _is_allowed(draft, needed, problem, budget.stability))
     best = min(allowed, key=lambda draft: draft.merit, default=needed)
     return fresh._replace(draft=best), True
+
+
+@contextmanager
+def _no_pause() -> Iterator[None]:
+    """Garbage waits: to go through all columns of a warm state takes longer than to change a plan."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _after(budget: Budget, share: float) -> Callable[[], bool]:
