@@ -17,7 +17,8 @@ import numpy as np
 from solvers.joint.bounds import least_to_reach, whole_gpus
 from solvers.joint.branching import Split, find_split, is_whole
 from solvers.joint.columns import Columns
-from solvers.joint.generate import Generation, Phase, Relaxation, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import Generation, Phase, Relaxation
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import NO_LIMITS, Limits
 from solvers.joint.master import Master, Solution

@@ -14,6 +14,11 @@ _USABLE = 0.95
 """Of the seconds; the rest is for what comes after the search."""
 
 
+def never() -> bool:
+    """For callers without a limit."""
+    return False
+
+
 class Deadline:
     """The end of a budget, and of parts of it."""
 

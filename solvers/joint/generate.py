@@ -13,6 +13,7 @@ import numpy as np
 from solvers.joint import cuts
 from solvers.joint.bounds import lower_bound
 from solvers.joint.columns import Columns, single_patterns
+from solvers.joint.deadline import never
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import NO_LIMITS, Limits, Row
 from solvers.joint.master import Duals, Master, Solution
@@ -54,8 +55,6 @@ class Relaxation:
     """Numbers of the master's columns, in its order."""
     bound: float
     """Proven: no plan costs less (with what it does not serve at shortage prices)."""
-    bound_duals: Duals
-    """The duals that proved it."""
     rounds: int
     phase: int
     """Position of the effort that pricing had come to."""
@@ -65,11 +64,6 @@ class Relaxation:
 
 def ignore(relaxation: Relaxation) -> None:
     """For callers who want the last relaxation only."""
-
-
-def never() -> bool:
-    """For callers without a limit."""
-    return False
 
 
 def generate(
@@ -132,7 +126,7 @@ class Generation:
         the optimum is known to be below it and the bound lacks at most `slack` of the way from itself to the cutoff.
         """
         self._master.limit(limits)
-        bound, bound_duals, rounds, phase, history = -np.inf, None, 0, 0, [np.inf]
+        bound, rounds, phase, history = -np.inf, 0, 0, [np.inf]
         while True:
             solution = self._master.solve()
             used = self.columns
@@ -143,8 +137,7 @@ class Generation:
             is_whole = bool(np.isfinite(worths).all())
             master = self._master
             proven = lower_bound(master.tables, master.demand, solution.duals, worths, limits) if is_whole else -np.inf
-            if proven > bound or bound_duals is None:
-                bound, bound_duals = proven, solution.duals
+            bound = max(bound, proven)
             patterns = [pattern for entry in priced for pattern in entry.patterns]
             self._made.add(patterns)
             new = self.use(self._made.number(pattern) for pattern in patterns)
@@ -155,7 +148,6 @@ class Generation:
                 solution=solution,
                 columns=used,
                 bound=bound,
-                bound_duals=bound_duals,
                 rounds=rounds,
                 phase=phase,
                 is_exact=is_last and not new and is_whole,

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.joint.columns import Columns, single_patterns
+from solvers.joint.deadline import never
 from solvers.joint.decode import decode, patterns_of
-from solvers.joint.generate import Relaxation, generate, never
+from solvers.joint.generate import Relaxation, generate
 from solvers.joint.pricing import Pricer
 from solvers.joint.problem import RAISE, RAISES, Demand, cheapest_rps, make_demand, priced_problem
 from solvers.joint.tables import Reals, Tables, make_tables

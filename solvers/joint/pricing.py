@@ -11,6 +11,7 @@ from copy import copy
 
 import numpy as np
 
+from solvers.joint.deadline import never
 from solvers.joint.kernels.knapsack import most_pressure
 from solvers.joint.kernels.laws import root_capacities
 from solvers.joint.kernels.nouns import Cells, Effort, Found, Scratch, Task
@@ -28,20 +29,16 @@ MOST_HALVINGS = 7
 """Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
 
 
-def _never() -> bool:
-    return False
-
-
 class Pricer:
     """The cells of all modes, with multipliers that stay warm from one round to the next."""
 
     def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
         self._tables = tables
-        self._pool, self._is_late = pool, _never
+        self._pool, self._is_late = pool, never
         # Made when they are needed first: not every problem comes to be priced.
         self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
 
-    def on(self, pool: Executor | None, *, is_late: Callable[[], bool] = _never) -> "Pricer":
+    def on(self, pool: Executor | None, *, is_late: Callable[[], bool] = never) -> "Pricer":
         """The same cells, priced on the threads of an executor.
 
         As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.

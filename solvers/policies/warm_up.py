@@ -5,7 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from solvers.joint.generate import generate, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import generate
 from solvers.joint.replanning.warm import Warm
 from solvers.joint.whole.annealing import Annealer, advance
 from solvers.joint.whole.dive import Search, complete_greedily

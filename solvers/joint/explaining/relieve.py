@@ -6,10 +6,10 @@ What saves less than the relaxation's own tolerance is not told from nothing, an
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from solvers.joint.deadline import never
 from solvers.joint.explaining.company import Company
 from solvers.joint.explaining.explanation import Relief
 from solvers.joint.explaining.reliefs import LOOSER, priced_reliefs, sorted_reliefs, with_slos
-from solvers.joint.generate import never
 from solvers.joint.prices import Relaxed, relax
 from solvers.outcome import Prices
 from solvers.plan import Plan

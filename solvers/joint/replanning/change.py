@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from solvers.joint.deadline import never
 from solvers.joint.decode import decode
-from solvers.joint.generate import never
 from solvers.joint.problem import Demand
 from solvers.joint.replanning.candidates import NO_KIND, positions
 from solvers.joint.replanning.moves import MovePrices, Moves

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.joint.generate import never
+from solvers.joint.deadline import never
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Duals
 from solvers.joint.problem import Demand

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.generate import never
+from solvers.joint.deadline import never
 from solvers.joint.master import Duals
 from solvers.joint.narrow import NarrowPricer
 from solvers.joint.problem import Demand

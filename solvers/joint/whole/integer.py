@@ -8,7 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from solvers.joint.columns import Columns
-from solvers.joint.generate import Relaxation, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import Relaxation
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Reals, Tables
 from solvers.joint.whole.annealing import Annealer

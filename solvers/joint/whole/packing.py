@@ -35,7 +35,7 @@ import numpy as np
 
 from solvers.joint.bounds import whole_gpus
 from solvers.joint.columns import price_of
-from solvers.joint.generate import never
+from solvers.joint.deadline import never
 from solvers.joint.patterns import Pattern
 from solvers.joint.problem import Demand
 from solvers.joint.tables import Numbers, Reals, Tables

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.generate import never
+from solvers.joint.deadline import never
 from solvers.joint.kernels.nouns import Effort, Found, Scratch, Task
 from solvers.joint.kernels.packing import Parts, find_parts, longest_ms, next_pattern, price_parts
 from solvers.joint.patterns import Pattern

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.columns import Columns
-from solvers.joint.generate import never, price
+from solvers.joint.deadline import never
+from solvers.joint.generate import price
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.master import Duals, Master, Solution
 from solvers.joint.pricing import Pricer

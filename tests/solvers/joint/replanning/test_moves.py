@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.check import violations
-from solvers.joint.generate import never
+from solvers.joint.deadline import never
 from solvers.joint.kernels.moves import move_costs
 from solvers.joint.kernels.nouns import Effort
 from solvers.joint.kernels.scan import Prices, Stack

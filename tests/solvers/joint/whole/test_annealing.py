@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.check import violations
+from solvers.joint.deadline import never
 from solvers.joint.decode import decode
-from solvers.joint.generate import never
 from solvers.joint.patterns import Pattern
 from solvers.joint.whole.annealing import Annealer, advance
 from solvers.joint.whole.integer import shortage_cost, state_plan

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from solvers.joint.generate import Relaxation, generate, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import Relaxation, generate
 from solvers.joint.whole.fleets import list_fleets, mild_prices, plan_on_fleets
 from solvers.joint.whole.integer import state_plan
 from solvers.joint.whole.pool import Pool

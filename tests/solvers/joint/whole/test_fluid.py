@@ -9,8 +9,8 @@ import pytest
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
 from solvers.joint.columns import Columns, single_patterns
+from solvers.joint.deadline import never
 from solvers.joint.decode import decode
-from solvers.joint.generate import never
 from solvers.joint.problem import cheapest_rps, make_demand
 from solvers.joint.solve import solve
 from solvers.joint.tables import make_tables

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from solvers.joint.generate import generate, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import generate
 from solvers.joint.kernels.exchange import Fleet, exchange
 from solvers.joint.whole.dive import Search, complete_greedily
 from solvers.joint.whole.pool import LossPool, Pool

@@ -7,7 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from solvers.joint.generate import generate, never
+from solvers.joint.deadline import never
+from solvers.joint.generate import generate
 from solvers.joint.whole.annealing import Annealer
 from solvers.joint.whole.dive import Search, complete_greedily
 from solvers.joint.whole.pool import Pool
