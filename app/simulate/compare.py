@@ -1,0 +1,71 @@
+"""Comparison of policies seed by seed: what a report may claim at the top, and no more.
+
+All policies of a scenario face the same requests in a seed, so their differences are taken within each seed and then
+averaged: a paired comparison, with Student's interval over the seeds. Chance that hits both policies alike (a heavy
+burst, say) drops out, so this shows differences that the policies' own intervals, side by side, would hide. Its
+limit is the number of seeds: with two, the interval is 12.7 standard errors wide to either side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.simulate.report import Estimate, PolicySummary, Report, estimate, violations
+from app.simulate.results import RunResult
+
+ROUNDING = 1e-9
+"""Shares that are nearer to each other than this are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One policy beside another one, in the seeds that both have."""
+
+    policy: str
+    rival: str
+    saving: Estimate | None
+    """1 - cost / rival's cost; negative where it costs more. None where the rival cost nothing in some seed."""
+    attainment_gain: Estimate
+    """Share of requests in SLO less the rival's."""
+
+
+def compare(report: Report, policy: str, rival: str) -> Comparison | None:
+    """The two, seed by seed; None without a common seed."""
+    mine, theirs = _by_seed(report, policy), _by_seed(report, rival)
+    pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+    if not pairs:
+        return None
+    free = any(other.cost_usd <= 0.0 for _, other in pairs)
+    return Comparison(
+        policy=policy,
+        rival=rival,
+        saving=None if free else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
+        attainment_gain=estimate([violations(other) - violations(one) for one, other in pairs]),
+    )
+
+
+def is_shown(difference: Estimate) -> bool:
+    """Whether the seeds show that there is a difference at all: its interval has one, and leaves out 0."""
+    return difference.half_width is not None and abs(difference.mean) > difference.half_width + ROUNDING
+
+
+def favourite(report: Report, candidates: Sequence[str]) -> str:
+    """The cheapest of these policies that keeps every SLO on average; where none does, the one that misses least."""
+    known = [summary for summary in report.policies if summary.policy in candidates]
+    keeping = [summary for summary in known if not missed(report, summary)]
+    if keeping:
+        return min(keeping, key=lambda summary: summary.cost_usd.mean).policy
+    return min(known, key=lambda summary: summary.violations.mean).policy
+
+
+def missed(report: Report, summary: PolicySummary) -> list[str]:
+    """Services whose mean attainment is below their percentile; unknown attainment misses nothing."""
+    percentiles = {service.service: service.percentile for service in report.runs[0].services}
+    return [
+        each.service
+        for each in summary.services
+        if each.attainment is not None and each.attainment.mean < percentiles[each.service]
+    ]
+
+
+def _by_seed(report: Report, policy: str) -> dict[int, RunResult]:
+    return {run.seed: run for run in report.runs if run.policy == policy}

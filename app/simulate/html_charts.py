@@ -1,0 +1,62 @@
+"""Charts of the HTML report: one line per policy, means over its seeds, faults marked."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from app.simulate.charts import Line, LineChart, Span, Times, line_chart, look_of
+from app.simulate.courses import mean_course, point_times_s
+from app.simulate.html_parts import figure
+from app.simulate.html_words import fault_title
+from app.simulate.report import Report
+from app.simulate.results import RunResult, Series
+from app.simulate.scenario import ScenarioSpec
+
+MOST_FAULTS = 20
+"""That are marked and listed."""
+
+Runs = Mapping[str, Sequence[RunResult]]
+"""By policy, in the report's order, which gives each its colour."""
+Values = Callable[[Series], Sequence[float | None]]
+
+
+def runs_by_policy(report: Report) -> Runs:
+    """A report's runs."""
+    found: dict[str, list[RunResult]] = defaultdict(list)
+    for run in report.runs:
+        found[run.policy].append(run)
+    return found
+
+
+def policy_lines(runs: Runs, values: Values) -> list[Line]:
+    """A line for each policy in its colour; `values` takes them, step by step, from a run."""
+    return [
+        Line(label=policy, look=look_of(place), values=mean_course(mine, values))
+        for place, (policy, mine) in enumerate(runs.items())
+    ]
+
+
+def policy_chart(title: str, times: Times, lines: Sequence[Line], *, is_count: bool = False) -> str:
+    """A chart under its title, from 0 on."""
+    chart = LineChart(title=title, times=times, lines=lines, least_step=1.0 if is_count else 0.0)
+    return figure(title, line_chart(chart))
+
+
+def times_of(runs: Runs, spec: ScenarioSpec) -> Times:
+    """The axis of all charts: the time that counts, with the faults in it."""
+    series = next(iter(runs.values()))[0].series
+    steps, begin_s = len(series.cost_usd_per_hour), spec.warm_up_s
+    end_s = begin_s + steps * series.step_s
+    spans = (
+        Span(
+            label=str(number),
+            start_s=fault.start_s,
+            end_s=end_s if fault.end_s is None else fault.end_s,
+            title=fault_title(fault),
+        )
+        for number, fault in enumerate(spec.faults[:MOST_FAULTS], start=1)
+    )
+    return Times(
+        at_s=point_times_s(steps, series.step_s, first_s=begin_s),
+        span_s=(begin_s, end_s),
+        marked=[span for span in spans if span.start_s < end_s and span.end_s > begin_s],
+    )
