@@ -51,11 +51,11 @@ class Complaint:
 
 
 class ManifestErrors(CliError):
-    """Manifests that cannot be used; one line for each complaint."""
+    """Manifests, or what else is read like them, that cannot be used; one line for each complaint."""
 
-    def __init__(self, complaints: Sequence[Complaint]) -> None:
+    def __init__(self, complaints: Sequence[Complaint], *, what: str = "the manifests") -> None:
         lines = [str(complaint) for complaint in complaints]
-        title = "the manifests cannot be used:" if len(lines) > 1 else ""
+        title = f"{what} cannot be used:" if len(lines) > 1 else ""
         super().__init__("\n  ".join([title, *lines]) if title else lines[0])
         self.complaints = tuple(complaints)
 

@@ -16,6 +16,7 @@ from solvers.cost import gpu_power_w
 from solvers.outcome import Budget, PlanReport, Violation
 from solvers.plan import Plan, replicas_of
 from solvers.plan_json import plan_to_json
+from solvers.policies import policies
 from solvers.policies.warm_up import warm_up
 from solvers.problem import Problem
 from solvers.state import Observed
@@ -26,7 +27,7 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides: hetsev, hetsev_greedy, joint or k8s_hpa")] = "joint",
+    policy: Annotated[str, typer.Option(help=f"Who decides: {', '.join(policies())}")] = "joint",
     time_limit: Annotated[
         float, typer.Option(min=0.01, max=86_400, metavar="SECONDS", help="How long the policy may think")
     ] = 10.0,

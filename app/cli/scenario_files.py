@@ -12,6 +12,9 @@ from app.cli.remedies import remedy
 from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
 from app.simulate.scenario import Scenario
 
+WHAT = "the scenario"
+"""What complaints are about."""
+
 
 def read_scenario(source: Path) -> Scenario:
     """The scenario of a file, or of stdin (`-`). Raises CliError."""
@@ -23,7 +26,7 @@ def read_scenario(source: Path) -> Scenario:
 
     documents = list(read_documents(_text(source), complain))
     if complaints:
-        raise ManifestErrors(sorted(complaints))
+        raise ManifestErrors(sorted(complaints), what=WHAT)
     if len(documents) != 1:
         raise CliError(f"{file} holds {len(documents) or 'no'} documents; a scenario is one")
     return _validated(file, documents[0])
@@ -42,7 +45,8 @@ def _validated(file: str, document: Document) -> Scenario:
             sorted(
                 _complaint(file, document, entry["loc"], remedy(Scenario, entry["loc"], entry))
                 for entry in error.errors()
-            )
+            ),
+            what=WHAT,
         ) from error
 
 

@@ -10,11 +10,13 @@ import typer
 
 from app.catalogue import CatalogueError
 from app.cli.errors import CliError
-from app.cli.files import summary_stream, write_text
+from app.cli.files import STDIO, summary_stream, write_text
 from app.cli.scenario_files import folder_of, read_scenario
 from app.cli.simulate_show import show_report
+from app.cli.version import program_version
 from app.errors import InvalidRequest
 from app.simulate.build import shipped_catalogue
+from app.simulate.html import report_to_html
 from app.simulate.report import make_report, report_to_json
 from app.simulate.results import RunResult
 from app.simulate.run import Job, jobs_of, simulate_all
@@ -26,6 +28,10 @@ def simulate(
         Path | None,
         typer.Option("-o", "--output", metavar="REPORT", help="Where to write the report as JSON; - = stdout"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="PAGE", help="Where to write the report as a page with charts; - = stdout"),
+    ] = None,
     jobs: Annotated[
         int, typer.Option("-j", "--jobs", min=1, max=256, help="Runs at a time, each in a process of its own")
     ] = os.cpu_count() or 1,
@@ -36,7 +42,9 @@ def simulate(
     scenario runs with every seed, under the same requests. docs/simulate.md describes scenarios and reports.
     """
     wanted = read_scenario(scenario)
-    stream = summary_stream(output)
+    if output == html == STDIO:
+        raise CliError("only one of -o and --html can be stdout")
+    stream = summary_stream(output, html)
     try:
         todo = jobs_of(wanted, shipped_catalogue(wanted), folder_of(scenario))
         report = make_report(wanted, _with_progress(simulate_all(todo, processes=jobs), todo))
@@ -45,6 +53,9 @@ def simulate(
     show_report(report, stream)
     if output is not None:
         write_text(output, report_to_json(report).decode(), stream=stream)
+    if html is not None:
+        page = report_to_html(report, version=program_version(), file=str(scenario))
+        write_text(html, page, stream=stream)
 
 
 def _with_progress(results: Iterator[RunResult], todo: tuple[Job, ...]) -> Iterator[RunResult]:
