@@ -2,13 +2,17 @@
 
 from typing import TextIO
 
-from app.cli.output import Cells, Heading, amount, show_table
+from app.cli.output import Cells, Heading, show_table
+from app.simulate.amounts import estimate_texts
 from app.simulate.report import Estimate, PolicySummary, Report
 
 
 def show_report(report: Report, stream: TextIO) -> None:
-    """Print what the seeds say together; ± is the 95 % confidence interval over them."""
-    figures = ("USD", "GPU hours", "kWh", "late %", "worst service %", "starts")
+    """Print what the seeds say together; ± is the 95 % confidence interval over them.
+
+    `late`: requests that were late or rejected; `worst`: in SLO, of the service that is worst off.
+    """
+    figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
     rows = [_policy(summary) for summary in report.policies]
     show_table([Heading("policy"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
     stream.write("\n")
@@ -18,7 +22,7 @@ def show_report(report: Report, stream: TextIO) -> None:
             (
                 service.service,
                 summary.policy,
-                _estimate(service.cost_usd, digits=3),
+                _estimate(service.cost_usd),
                 _estimate(service.attainment, digits=2, scale=100.0),
                 _estimate(service.p99_ms, digits=0),
             )
@@ -33,17 +37,16 @@ def show_report(report: Report, stream: TextIO) -> None:
 def _policy(summary: PolicySummary) -> Cells:
     return (
         summary.policy,
-        _estimate(summary.cost_usd, digits=3),
+        _estimate(summary.cost_usd),
         _estimate(summary.gpu_hours, digits=2),
-        _estimate(summary.energy_kwh, digits=3),
+        _estimate(summary.energy_kwh),
         _estimate(summary.violations, digits=2, scale=100.0),
         _estimate(summary.worst_attainment, digits=2, scale=100.0),
         _estimate(summary.replicas_started, digits=0),
     )
 
 
-def _estimate(value: Estimate | None, *, digits: int, scale: float = 1.0) -> str:
-    if value is None:
-        return "-"
-    spread = "" if value.half_width is None else f" ±{amount(scale * value.half_width, digits)}"
-    return amount(scale * value.mean, digits) + spread
+def _estimate(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> str:
+    """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
+    mean, spread = estimate_texts(value, digits=digits, scale=scale)
+    return mean + (f"±{spread}" if spread else "")

@@ -12,10 +12,11 @@ from statistics import median
 
 import msgspec
 
+from app.simulate.amounts import number
 from app.simulate.charts import Bar, Times, bar_chart, colour_of
 from app.simulate.compare import missed
 from app.simulate.html_charts import MOST_FAULTS, Runs, Values, policy_chart, policy_lines, runs_by_policy, times_of
-from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, number, paragraph, table
+from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, table
 from app.simulate.html_services import services_section
 from app.simulate.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
 from app.simulate.report import PolicySummary, Report

@@ -1,9 +1,10 @@
-"""Pieces of the HTML report: style sheet, tables, figures in words. Whatever is not called `html` here is escaped."""
+"""Pieces of the HTML report: style sheet, tables, lists. Whatever is not called `html` here is escaped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from app.simulate.amounts import estimate_texts
 from app.simulate.charts import look_of
 from app.simulate.report import Estimate
 
@@ -95,38 +96,10 @@ def legend(names: Sequence[str], *, asked: str = "") -> str:
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
-def number(value: float, digits: int | None = None) -> str:
-    """A figure with thousands set apart; without `digits` with three that count."""
-    if digits is None:
-        size = abs(value)
-        digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
-    return f"{value:,.{digits}f}"
-
-
 def estimate_cell(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0, bad: bool = False) -> Cell:
-    """A mean with its interval, in as many digits as the mean itself."""
-    if value is None:
-        return Cell(text="–")
-    mean = scale * value.mean
-    if digits is None:
-        digits = len(number(mean).partition(".")[2])
-    spread = "" if value.half_width is None else number(scale * value.half_width, digits)
-    return Cell(text=number(mean, digits), spread=spread, is_bad=bad)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words, e.g. `11 min` or `2 h 30 min`."""
-    whole = round(seconds)
-    if seconds < 60 or whole != seconds:
-        return f"{seconds:g} s"
-    parts = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)
-
-
-def counted(count: int, word: str) -> str:
-    """`1 seed`, `2 seeds`, `3 policies`."""
-    plural = word[:-1] + "ies" if word.endswith("cy") else word + "s"
-    return f"{count:,} {word if count == 1 else plural}"
+    """A mean with its interval."""
+    text, spread = estimate_texts(value, digits=digits, scale=scale)
+    return Cell(text=text, spread=spread, is_bad=bad)
 
 
 def _cells(row: Sequence[str | Cell], lefts: int) -> str:

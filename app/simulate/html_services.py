@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 
+from app.simulate.amounts import counted, number
 from app.simulate.charts import Line, LineChart, Times, line_chart
 from app.simulate.courses import mean_course
 from app.simulate.html_charts import Runs, policy_chart, policy_lines
-from app.simulate.html_parts import INK, Cell, counted, estimate_cell, figure, legend, number, paragraph, table
+from app.simulate.html_parts import INK, Cell, estimate_cell, figure, legend, paragraph, table
 from app.simulate.report import Estimate, Report, estimate
 from app.simulate.results import RunResult, Series, ServiceResult, ServiceSeries
 from app.simulate.scenario import ScenarioSpec

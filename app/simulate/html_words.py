@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from app.simulate.amounts import counted, duration, number
 from app.simulate.compare import ROUNDING, Comparison, compare, favourite, is_shown, missed
-from app.simulate.html_parts import counted, duration, number
 from app.simulate.report import Estimate, PolicySummary, Report
 from app.simulate.scenario import FaultSpec, Load, ScenarioSpec
 

@@ -1,0 +1,42 @@
+"""Figures in words: as many digits as mean something, means with their intervals, lengths of time, counts."""
+
+import math
+
+from app.simulate.report import Estimate
+
+
+def number(value: float, digits: int | None = None) -> str:
+    """A figure with thousands set apart; without `digits` with three that count, or two below 0.1."""
+    if digits is None:
+        size = abs(value)
+        digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else max(3, _second_place(size))
+    return f"{value:,.{digits}f}"
+
+
+def estimate_texts(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> tuple[str, str]:
+    """A mean, and half its interval in as many digits, or nothing where there is none; `–` where nothing is known."""
+    if value is None:
+        return "–", ""
+    mean = number(scale * value.mean, digits)
+    places = len(mean.partition(".")[2])
+    return mean, "" if value.half_width is None else number(scale * value.half_width, places)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words, e.g. `11 min` or `2 h 30 min`."""
+    whole = round(seconds)
+    if seconds < 60 or whole != seconds:
+        return f"{seconds:g} s"
+    parts = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def counted(count: int, word: str) -> str:
+    """`1 seed`, `2 seeds`, `3 policies`."""
+    plural = word[:-1] + "ies" if word.endswith("y") else word + "s"
+    return f"{count:,} {word if count == 1 else plural}"
+
+
+def _second_place(size: float) -> int:
+    """The decimal place of the second digit that is not 0, of a size below 1."""
+    return 1 - math.floor(math.log10(size))

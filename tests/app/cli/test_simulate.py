@@ -1,0 +1,106 @@
+"""`plimsoll simulate`: a scenario in; a table, a report, a page out; what cannot be simulated is refused in words."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.simulate_show import show_report
+from app.simulate.report import make_report, report_from_json
+from tests.app.cli.runner import Result, cli
+from tests.app.simulate.runs import SERVICE, a_document, a_run, a_scenario, a_service_result
+
+
+def written(folder: Path, **spec: Any) -> Path:
+    """A scenario's file. JSON is YAML, too."""
+    file = folder / "scenario.yaml"
+    file.write_text(json.dumps(a_document(**spec), indent=1))
+    return file
+
+
+def refused(folder: Path, **spec: Any) -> str:
+    result = cli("simulate", written(folder, **spec), "-j", "1")
+    assert (result.code, result.out) == (1, "")
+    return result.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("simulated")
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Result:
+    file = written(folder, step_s=30, seeds=[1, 2])
+    return cli("simulate", file, "-o", folder / "report.json", "--html", folder / "report.html", "-j", "1")
+
+
+def test_a_table_for_people_says_which_files_were_written(folder: Path, done: Result) -> None:
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["POLICY", "USD", "GPU", "H", "KWH", "LATE", "%", "WORST", "%", "STARTS"]
+    assert lines[1].split()[0] == "hetsev_greedy" and "±" in lines[1]
+    assert lines[4].split()[:2] == ["resnet50", "hetsev_greedy"]
+    assert lines[-2:] == [f"Wrote {folder / 'report.json'}", f"Wrote {folder / 'report.html'}"]
+
+
+def test_the_report_has_every_run(folder: Path, done: Result) -> None:
+    assert done.code == 0
+    report = report_from_json((folder / "report.json").read_bytes())
+    assert [(run.policy, run.seed) for run in report.runs] == [("hetsev_greedy", 1), ("hetsev_greedy", 2)]
+
+
+def test_the_page_says_how_it_was_made(folder: Path, done: Result) -> None:
+    assert done.code == 0
+    page = (folder / "report.html").read_text()
+    assert "small: policies side by side, simulated" in page
+    assert f"plimsoll simulate {folder / 'scenario.yaml'} --html report.html" in page
+
+
+def test_lines_fit_into_80_columns() -> None:
+    names = ("hetsev_greedy", "clairvoyant", "joint")
+    runs = [
+        a_run(
+            name,
+            seed=seed,
+            cost_usd=123.4 * seed,
+            services=(a_service_result("translation", served=100, in_slo=90 + seed),),
+        )
+        for name in names
+        for seed in (1, 2)
+    ]
+    stream = StringIO()
+    show_report(make_report(a_scenario(), runs), stream)
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
+
+
+def test_only_one_result_can_go_to_stdout(tmp_path: Path) -> None:
+    result = cli("simulate", written(tmp_path), "-o", "-", "--html", "-")
+    assert (result.code, result.out) == (1, "")
+    assert "only one of -o and --html can be stdout" in result.err
+
+
+def test_all_that_is_wrong_comes_at_once_with_file_and_line(tmp_path: Path) -> None:
+    error = refused(tmp_path, policies=["hetsevv"], duration=3)
+    assert "the scenario cannot be used:" in error
+    assert f"{tmp_path / 'scenario.yaml'}:" in error
+    assert "spec.policies: no policy is called 'hetsevv'" in error
+    assert "spec.duration: unknown field; did you mean duration_s?" in error
+
+
+def test_a_missing_trace_is_named(tmp_path: Path) -> None:
+    service = {**SERVICE, "load": {"trace": {"file": "gone.csv", "column": "a"}}}
+    assert f"{tmp_path / 'gone.csv'}" in refused(tmp_path, services=[service])
+
+
+def test_an_unknown_network_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    error = refused(tmp_path, services=[{**SERVICE, "network": "resnet5"}])
+    assert "resnet5" in error and "resnet50" in error
+
+
+def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text("kind: Scenario\n---\nkind: Scenario\n")
+    assert "holds 2 documents; a scenario is one" in cli("simulate", file).err

@@ -1,0 +1,53 @@
+"""Figures in words."""
+
+import pytest
+
+from app.simulate.amounts import counted, duration, estimate_texts, number
+from app.simulate.report import Estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.00042, "0.00042"),
+        (0.037, "0.037"),
+        (0.874, "0.874"),
+        (1.028, "1.03"),
+        (-12.34, "-12.3"),
+        (1234.5, "1,234"),
+    ],
+)
+def test_figures_have_the_digits_that_count(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_an_interval_has_the_digits_of_its_mean() -> None:
+    assert estimate_texts(Estimate(mean=12.34, half_width=0.04)) == ("12.3", "0.0")
+    assert estimate_texts(Estimate(mean=0.98, half_width=0.001), digits=2, scale=100.0) == ("98.00", "0.10")
+    assert estimate_texts(Estimate(mean=5.0, half_width=None), digits=0) == ("5", "")
+    assert estimate_texts(None) == ("–", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (45, "45 s"),
+        (60, "1 min"),
+        (90.5, "90.5 s"),
+        (3660, "1 h 1 min"),
+        (86_400, "1 d"),
+        (65, "1 min 5 s"),
+    ],
+)
+def test_lengths_of_time_are_in_words(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_counts_have_their_plural() -> None:
+    assert [counted(1, "policy"), counted(2, "policy"), counted(1000, "seed")] == [
+        "1 policy",
+        "2 policies",
+        "1,000 seeds",
+    ]

@@ -1,0 +1,32 @@
+"""The documented scenarios run, cut to a few minutes and one policy."""
+
+from pathlib import Path
+
+from app.cli.scenario_files import read_scenario
+from app.simulate.build import shipped_catalogue
+from app.simulate.results import RunResult
+from app.simulate.run import jobs_of, simulate
+from app.simulate.scenario import Scenario
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+
+
+def run(name: str, *, duration_s: float, policy: str) -> RunResult:
+    whole = read_scenario(EXAMPLES / name).model_dump(mode="json")
+    whole["spec"] |= {"duration_s": duration_s, "seeds": [1], "policies": [policy]}
+    scenario = Scenario.model_validate(whole)
+    (job,) = jobs_of(scenario, shipped_catalogue(scenario), EXAMPLES)
+    return simulate(job)
+
+
+def test_the_spike_is_ahead_of_four_services_that_keep_their_slos() -> None:
+    done = run("spike.yaml", duration_s=240, policy="hetsev")
+    assert [each.service for each in done.services] == ["detection", "inception", "resnet50", "translation"]
+    assert all(each.attainment is not None and each.attainment >= each.percentile for each in done.services)
+
+
+def test_every_service_is_back_two_minutes_after_a_gpu_is_lost() -> None:
+    done = run("gpu_loss.yaml", duration_s=300, policy="hetsev")
+    worst = {name: min(share or 0.0 for share in each.attainment) for name, each in done.series.services.items()}
+    assert min(worst.values()) < 0.98
+    assert all((each.attainment[-1] or 0.0) >= 0.98 for each in done.series.services.values())
