@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -45,3 +47,22 @@ def configure_logs(settings: Settings) -> None:
     root.setLevel(level)
     for chatty in ("alembic", "apscheduler"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Meanwhile only errors are logged, on stderr: for runs whose results say all that happened."""
+    configured, root = structlog.get_config() if structlog.is_configured() else None, logging.getLogger()
+    level = root.level
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        structlog.reset_defaults()
+        if configured is not None:
+            structlog.configure(**configured)

@@ -27,7 +27,7 @@ _PLANNED = (
 _SIMULATED = (
     "Simulated means: no GPU was used. The production loop (observe, forecast, plan, check, bind) and the production "
     "agents ran on a virtual clock; requests, queues, executions, watts, launches and faults are computed, request by "
-    "request. Not simulated: the network between clients and GPUs, memory traffic, and work before and after a GPU."
+    "request. Not simulated: the network between clients and GPUs, and the time that decisions take."
 )
 _PAIRED = "Compared seed by seed, under the same requests. Intervals: 95 % confidence over the seeds"
 _FAULTS = {

@@ -104,3 +104,10 @@ def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text("kind: Scenario\n---\nkind: Scenario\n")
     assert "holds 2 documents; a scenario is one" in cli("simulate", file).err
+
+
+def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(tmp_path: Path) -> None:
+    fault = {"kind": "gpu_lost", "node": "v100-1", "start_s": 30}
+    result = cli("simulate", written(tmp_path, step_s=30, faults=[fault]), "-o", "-", "-j", "1")
+    assert report_from_json(result.out.encode()).runs[0].policy == "hetsev_greedy"
+    assert result.err.startswith("POLICY") and "failed" not in result.err
