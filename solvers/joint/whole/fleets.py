@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.generate import PHASES, Generation, Relaxation, generate
+from solvers.joint.generate import PHASES, Generation, Phase, Relaxation, generate
+from solvers.joint.kernels.nouns import Effort
 from solvers.joint.limits import type_rows
 from solvers.joint.master import Duals, Master
 from solvers.joint.problem import Demand
@@ -36,7 +37,7 @@ from solvers.joint.whole.ruin import choose, recreate
 _MOST_FLEETS = 12
 _MOST_PROGRAMS = 2_000
 """Linear programs, a millisecond or two each, to list them with."""
-_PHASES = PHASES[:2]
+_PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=1e-3))
 """Of relaxations that are to give prices and columns, not bounds."""
 _NOTHING = 1e-6
 """GPUs."""
