@@ -49,12 +49,16 @@ def is_shown(difference: Estimate) -> bool:
 
 
 def favourite(report: Report, candidates: Sequence[str]) -> str:
-    """The cheapest of these policies that keeps every SLO on average; where none does, the one that misses least."""
+    """The cheapest of these policies that keeps every SLO on average.
+
+    Where none does: the cheapest of those that the seeds cannot tell from the one that misses least.
+    """
     known = [summary for summary in report.policies if summary.policy in candidates]
-    keeping = [summary for summary in known if not missed(report, summary)]
-    if keeping:
-        return min(keeping, key=lambda summary: summary.cost_usd.mean).policy
-    return min(known, key=lambda summary: summary.violations.mean).policy
+    good = [summary for summary in known if not missed(report, summary)]
+    if not good:
+        least = min(known, key=lambda summary: summary.violations.mean).policy
+        good = [summary for summary in known if _misses_alike(report, summary.policy, least)]
+    return min(good, key=lambda summary: summary.cost_usd.mean).policy
 
 
 def missed(report: Report, summary: PolicySummary) -> list[str]:
@@ -65,6 +69,15 @@ def missed(report: Report, summary: PolicySummary) -> list[str]:
         for each in summary.services
         if each.attainment is not None and each.attainment.mean < percentiles[each.service]
     ]
+
+
+def _misses_alike(report: Report, policy: str, least: str) -> bool:
+    """Whether chance may explain that it misses more; one seed explains nothing."""
+    found = compare(report, policy, least)
+    if policy == least or found is None:
+        return policy == least
+    gain = found.attainment_gain
+    return abs(gain.mean) < ROUNDING if gain.half_width is None else not is_shown(gain)
 
 
 def _by_seed(report: Report, policy: str) -> dict[int, RunResult]:

@@ -23,7 +23,8 @@ h3{font-size:1.05rem;margin:1.6rem 0 .4rem;overflow-wrap:anywhere}p,ul{max-width
 .wide{overflow-x:auto;margin:.6rem 0}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
 th,td{padding:.3rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;vertical-align:top}
-th:first-child,td:first-child{text-align:left;padding-left:0}th{color:var(--faint);font-weight:600}
+th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal;min-width:6rem;max-width:22rem;
+overflow-wrap:break-word}th{color:var(--faint);font-weight:600;white-space:normal;vertical-align:bottom}
 th.left,td.left{text-align:left}.bad{color:var(--bad);font-weight:600}.pm{color:var(--faint);font-size:.88em}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(21rem,100%),1fr));gap:.8rem}
 figure{margin:0;break-inside:avoid;background:var(--card);border-radius:6px;padding:.6rem .6rem .2rem}

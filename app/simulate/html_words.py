@@ -127,7 +127,10 @@ def _promise(report: Report, summary: PolicySummary) -> str:
     in_slo = f"{number(100.0 * (1.0 - summary.violations.mean), 2)} % of all requests were in SLO"
     if broken:
         names = ", ".join(islice(broken, 3)) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
-        return f"No policy kept the SLO of every service. {summary.policy} missed least: {in_slo}; it failed {names}."
+        return (
+            f"No policy kept the SLO of every service. {summary.policy} is the cheapest of those that missed least: "
+            f"{in_slo}; it failed {names}."
+        )
     keep = sum(not missed(report, each) for each in report.policies)
     place = "kept the SLO of every service" if keep == 1 else "is the cheapest that kept the SLO of every service"
     return f"{summary.policy} {place}: {in_slo}."

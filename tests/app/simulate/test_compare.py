@@ -64,3 +64,13 @@ def test_the_cheapest_that_keeps_every_slo_comes_first() -> None:
 def test_where_none_keeps_them_the_one_that_misses_least_comes_first() -> None:
     report = a_report(*costing("cheap", 1.0, in_slo=80), *costing("other", 2.0, in_slo=90))
     assert favourite(report, ["cheap", "other"]) == "other"
+
+
+def test_where_chance_may_explain_who_misses_least_cost_decides() -> None:
+    def missing(policy: str, cost_usd: float, *in_slo: int) -> list[RunResult]:
+        services = [(a_service_result("a", served=100, in_slo=each),) for each in in_slo]
+        return [a_run(policy, seed=seed, cost_usd=cost_usd, services=each) for seed, each in enumerate(services)]
+
+    dear, cheap, bad = missing("dear", 3.0, 90, 80), missing("cheap", 2.0, 88, 81), missing("bad", 1.0, 60, 50)
+    report = a_report(*dear, *cheap, *bad)
+    assert favourite(report, ["dear", "cheap", "bad"]) == "cheap"
