@@ -18,6 +18,8 @@ from agents.sim.pace import World
 from agents.sim.spec import Fault, NodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
+_SAME_S = 1e-6
+"""Moments so near to each other are one: a clock that counts from 1970 tells no finer ones apart."""
 _NOISE_STREAM = 1_000_000
 """Random stream of the first node's noise, far from the services' streams."""
 
@@ -141,7 +143,7 @@ class SimulatedCluster:
             self._step(self._now_s, next_s)
             self._now_s = next_s
             for node in self.nodes.values():
-                node.launch_ends(next_s)
+                node.launch_ends(next_s + _SAME_S)
             self._apply_faults()
         return self._now_s
 

@@ -136,6 +136,7 @@ class SimNode:
         noise = draw_noise(self._random, self.world.noise_cv(command.network))
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(command, ready_at_s=ready_at_s, noise=noise)
+        self.launch_ends(now_s)  # Some need no time.
 
     def launch_ends(self, now_s: float) -> None:
         """Every replica whose launch is over becomes ready, or fails where launches fail."""

@@ -26,6 +26,9 @@ from app.control.worker import Solver
 from solvers.problem import OperatingPoints
 from solvers.state import Gpu, GpuId, GpuType, Node, NodeId, Service
 
+_TICK_S = 1e-3
+"""Time passes by so much at least, so that it does pass whatever is due."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
@@ -72,7 +75,7 @@ class ClosedLoop:
         while (now_s := self.clock.now_s()) < until_s:
             launches_s = self.cluster.next_launches_s()
             due_s = min([until_s, *(agent.next_govern_s for agent in self.agents), *launches_s.values()])
-            await self.clock.sleep(max(due_s, now_s) - now_s)
+            await self.clock.sleep(max(due_s - now_s, min(_TICK_S, until_s - now_s)))
             await self._govern()
             for agent in self.agents:
                 if launches_s.get(agent.settings.node, math.inf) <= self.clock.now_s():

@@ -14,7 +14,7 @@ from app.simulate.results import RunResult
 from app.simulate.run import jobs_of, simulate, simulate_all
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.state import GpuId, NodeId, ReplicaId
-from tests.app.simulate.runs import SERVICE, a_scenario
+from tests.app.simulate.runs import POOL, SERVICE, a_scenario
 
 
 def run(**spec: Any) -> RunResult:
@@ -99,6 +99,16 @@ def test_a_lost_gpu_costs_attainment_until_its_service_runs_elsewhere() -> None:
     found = run(duration_s=300, faults=[{"kind": "gpu_lost", "node": "v100-1", "start_s": 122}])
     shares = found.series.services["resnet50"].attainment
     assert shares[-1] is not None and shares[-1] >= 0.98
+
+
+@pytest.mark.parametrize(("launch_s", "period_s"), [(0.0, 10.0), (3.3, 7.7), (10.0, 7.0)])
+def test_whatever_starts_take_time_goes_on(launch_s: float, period_s: float) -> None:
+    found = run(
+        policies=["hetsev_greedy"],
+        fleet=[{**POOL, "launch_s": launch_s}],
+        loop={"period_s": period_s, "window_s": 5, "stale_after_s": 30},
+    )
+    assert found.services[0].served > 5000
 
 
 def test_clients_who_wait_are_served_at_the_rate_that_latency_allows() -> None:
