@@ -22,7 +22,7 @@ from solvers.joint.whole.thin import thin
 
 _PACE = Pace(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
 _THOROUGH = _PACE._replace(rounds=16, least_gain=0.0)
-_SOME_GPUS = 300
+_SOME_GPUS = 40
 """Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
 _BETTER = 1.5e-3
 """And the one that costs so much less than that of the last dive, however many GPUs there are."""
