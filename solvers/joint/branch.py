@@ -185,7 +185,7 @@ class _Tree:
             if split is not None or found.bound >= cutoff or is_over():
                 return found, split
         # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
-        whole = self._master.solve_whole()
+        whole = self._master.solve_whole(is_over)
         if whole is not None:
             self._offer(self._generation.columns, whole)
         return found, None

@@ -1,8 +1,10 @@
 """HiGHS as the joint planner uses it: silent, on one thread, and begun anew where a basis turns out to be singular."""
 
+from collections.abc import Callable
 from typing import Final
 
 import highspy
+from highspy.highs import HighsCallbackEvent
 
 from solvers.joint.tables import Numbers
 
@@ -39,11 +41,25 @@ def is_solved(program: highspy.Highs) -> bool:
     return bool(status != highspy.HighsStatus.kError and program.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
 
-def solve_whole(program: highspy.Highs, places: Numbers, nodes: int) -> bool:
-    """Look for whole numbers at these columns in at most so many nodes; whether any were found. They stay whole."""
+def solve_whole(program: highspy.Highs, places: Numbers, nodes: int, is_over: Callable[[], bool] | None = None) -> bool:
+    """Look for whole numbers at these columns in at most so many nodes; whether any were found. They stay whole.
+
+    A node may take a second: where `is_over` is given, it is asked all along.
+    """
     program.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
     program.setOptionValue("mip_max_nodes", nodes)
-    return is_feasible(program)
+    if is_over is None:
+        return is_feasible(program)
+
+    def stop_in_time(event: HighsCallbackEvent) -> None:
+        if is_over():
+            event.interrupt()
+
+    program.cbMipInterrupt.subscribe(stop_in_time)
+    try:
+        return is_feasible(program)
+    finally:
+        program.cbMipInterrupt.unsubscribe(stop_in_time)
 
 
 def is_feasible(program: highspy.Highs) -> bool:

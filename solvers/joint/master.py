@@ -15,7 +15,7 @@ how much they hurt. A limit may fall short of its low side too, at a price that 
 may not be made yet.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import highspy
@@ -159,10 +159,10 @@ class Master:
         solve_program(self._highs, "master problem")
         return self._solution()
 
-    def solve_whole(self) -> Solution | None:
+    def solve_whole(self, is_over: Callable[[], bool] | None = None) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
         places = np.array(self._places, np.int32)
-        solution = self._solution() if solve_whole(self._highs, places, _WHOLE_NODES) else None
+        solution = self._solution() if solve_whole(self._highs, places, _WHOLE_NODES, is_over) else None
         self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kContinuous] * len(places))
         return solution
 

@@ -18,7 +18,7 @@ that goes on as it is a little cheaper than the same replicas in other company.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,10 +179,10 @@ class MoveProgram:
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
 
-    def solve_whole(self) -> Counter[int]:
-        """Whole GPUs by column, the best found with little work; empty where none was."""
+    def solve_whole(self, is_over: Callable[[], bool]) -> Counter[int]:
+        """Whole GPUs by column, the best found with little work, before it is over; empty where none was."""
         places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
-        if not solve_whole(self._highs, places, _WHOLE_NODES):
+        if not solve_whole(self._highs, places, _WHOLE_NODES, is_over):
             return Counter()
         counts = np.rint(np.array(self._highs.getSolution().col_value)[self._first :]).astype(int).tolist()
         whole: Counter[int] = Counter()

@@ -86,7 +86,7 @@ def replan(
         is_first = found is None
         found = _relax(moves, left, found, wish.start, is_late)
         if is_first and _is_small(found):
-            whole = fixed + _whole(moves, left, found)
+            whole = fixed + _whole(moves, left, found, is_over)
         step = _fixed(moves, left, found, is_first=is_first)
         if not step:
             fixed = complete_greedily(kit, demand, _duals(found), fixed)
@@ -101,13 +101,13 @@ def _is_small(found: MoveSolution) -> bool:
     return bool(found.counts.sum() <= _FEW_GPUS and len(found.rps) <= _FEW_SERVICES)
 
 
-def _whole(moves: Moves, left: Left, found: MoveSolution) -> Counter[int]:
+def _whole(moves: Moves, left: Left, found: MoveSolution, is_over: Callable[[], bool]) -> Counter[int]:
     """The best whole plan out of the columns at hand, those with prospects."""
     program = MoveProgram(moves, left)
     costs = program.reduced_costs(found)
     numbers = found.numbers[found.kept :]
     program.use(numbers[np.argsort(costs[numbers], kind="stable")[:_WHOLE_COLUMNS]].tolist())
-    return program.solve_whole()
+    return program.solve_whole(is_over)
 
 
 def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) -> Left:

@@ -34,3 +34,25 @@ def test_whole_numbers_are_found() -> None:
     assert solve_whole(program, np.zeros(1, np.int32), 10)
     assert program.getSolution().col_value == pytest.approx([3.0])
     assert not solve_whole(a_program(most=2.6), np.zeros(1, np.int32), 10)
+
+
+def a_hard_program() -> highspy.Highs:
+    """To serve a dozen wants at once by 300 kinds of things: more than a node of work."""
+    random, kinds = np.random.default_rng(0), 300
+    program = make_program()
+    for price in random.uniform(1.0, 2.0, kinds):
+        program.addCol(price, 0.0, 50.0, 0, np.zeros(0, np.int32), np.zeros(0))
+    for least in random.uniform(50.0, 100.0, 12):
+        program.addRow(least, INFINITE, kinds, np.arange(kinds, dtype=np.int32), random.uniform(0.0, 3.0, kinds))
+    return program
+
+
+def test_a_search_for_whole_numbers_ends_when_it_is_over() -> None:
+    asked: list[int] = []
+
+    def is_over() -> bool:
+        asked.append(1)
+        return len(asked) > 5
+
+    solve_whole(a_hard_program(), np.arange(300, dtype=np.int32), 10_000, is_over)
+    assert 5 < len(asked) < 50
