@@ -86,7 +86,7 @@ def replan(
         is_first = found is None
         found = _relax(moves, left, found, wish.start, is_late)
         if is_first and _is_small(found):
-            whole = fixed + _whole(moves, left, found, is_over)
+            whole = fixed + _whole(moves, left, found, lambda: is_over() or is_late())
         step = _fixed(moves, left, found, is_first=is_first)
         if not step:
             fixed = complete_greedily(kit, demand, _duals(found), fixed)
