@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check bench bench-predict bench-plan openapi clean
+.PHONY: help install demo test check bench bench-predict bench-plan bench-compare openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
+	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 5 minutes)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
@@ -53,6 +54,10 @@ bench-predict: install
 # One BLAS thread: the planner's own two threads share the cores.
 bench-plan: install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench plan
+
+# One thread each: several runs go at a time.
+bench-compare: install
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench compare
 
 openapi: install
 	$(BIN)/python -m app.api.document

@@ -16,7 +16,7 @@ from bench.targets import compare
 PROMISED = ("tick", "reaction", "sync", "demo")
 TECHNIQUES = ("capacity_law", "sharing", "placement", "sim_engine", "catalogue_error", "shared_problems", "forecast")
 PREDICTIONS = ("predict", "predict_power", "predict_interference", "predict_fm", "predict_techniques")
-LONG = ("autoscale", "ingest", "plan")
+LONG = ("autoscale", "ingest", "plan", "compare")
 
 
 def main() -> int:

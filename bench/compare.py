@@ -1,0 +1,276 @@
+"""What papers claim beside what the simulator finds: HetSev's three experiments, and forecasts against foresight.
+
+Run: `make bench-compare`, or `python -m bench.compare [NAMES] [--jobs N]`; NAMES are files of bench/scenarios without
+their ending. Every scenario states what the paper fixes and what is assumed. All policies of a scenario face the same
+requests with the production loop (app.simulate). Prints one table per scenario and writes bench/results/compare.json.
+
+A row says where its truth comes from. Only V100s are measured; other GPU types are scaled from them, so a row of a
+cluster that has any is `scaled`, and a scaled row reproduces nothing: `holds` says on which side of the figure it is.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+from statistics import fmean
+
+from app.cli.scenario_files import folder_of, read_scenario
+from app.simulate.build import shipped_catalogue
+from app.simulate.report import Report, make_report, violations
+from app.simulate.results import RunResult
+from app.simulate.run import jobs_of, simulate_all
+from app.simulate.scenario import Scenario
+from bench.report import Figures, print_table, write_results
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+MEASURED_TYPES = frozenset({"V100-16GB", "V100-32GB"})
+SPIKE_S = 3500
+"""When the load of section 6.1 jumps."""
+
+Pair = Callable[[RunResult, RunResult], tuple[float, float, float]]
+"""Ours and the baseline's run, same seed → our figure, ours and the baseline's own amounts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One figure of a paper or a demand of ours, and how it is read from two runs with the same seed."""
+
+    figure: str
+    stated: float
+    unit: str
+    is_at_least: bool
+    policy: str
+    baseline: str
+    read: Pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Scenarios that are read alike."""
+
+    title: str
+    scenarios: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    note: str = ""
+
+
+def _throughput(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    """Most of the ratios of served requests per second, step by step from the spike on, and both means there."""
+    mine, theirs = _served_rps(ours), _served_rps(rival)
+    return _most(mine, theirs), fmean(mine), fmean(theirs)
+
+
+def _response(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    """The rival's mean response time over ours, and both in ms; over the whole run, by Little's law."""
+    mine, theirs = response_ms(ours), response_ms(rival)
+    return theirs / mine, mine, theirs
+
+
+def _worst_response(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    """Most of the ratios of the 99th percentiles, step by step from the spike on, over services; and the worst ones."""
+    mine, theirs = _p99_ms(ours), _p99_ms(rival)
+    return _most(theirs, mine), max(mine), max(theirs)
+
+
+def _late_percent(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return 100.0 * violations(ours), 100.0 * violations(ours), 100.0 * violations(rival)
+
+
+def _worst_late_percent(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    mine, theirs = worst_late_percent(ours), worst_late_percent(rival)
+    return mine, mine, theirs
+
+
+def _best_cost_ratio(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return max(paper_cost_ratios(ours, rival)), ours.memory_usd, rival.cost_usd
+
+
+def _mean_cost_ratio(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return fmean(paper_cost_ratios(ours, rival)), ours.memory_usd, rival.cost_usd
+
+
+def _whole_cost_ratio(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return rival.cost_usd / ours.cost_usd, ours.cost_usd, rival.cost_usd
+
+
+def _own_cost_ratio(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return ours.cost_usd / rival.cost_usd, ours.cost_usd, rival.cost_usd
+
+
+def _saving_percent(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    return 100.0 * (1.0 - ours.cost_usd / rival.cost_usd), ours.cost_usd, rival.cost_usd
+
+
+def _attainment_gain(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    mine, theirs = 100.0 - 100.0 * violations(ours), 100.0 - 100.0 * violations(rival)
+    return mine - theirs, mine, theirs
+
+
+def paper_cost_ratios(ours: RunResult, rival: RunResult) -> tuple[float, ...]:
+    """By service: whole GPUs of the rival over used memory of ours, HetSev's accounting (its section 6.3)."""
+    return tuple(theirs.cost_usd / mine.memory_usd for mine, theirs in zip(ours.services, rival.services, strict=True))
+
+
+def worst_late_percent(run: RunResult) -> float:
+    """Of the service that is worst off."""
+    return 100.0 * max(1.0 - each.attainment for each in run.services if each.attainment is not None)
+
+
+def response_ms(run: RunResult) -> float:
+    """Mean time of a request in the system; sound where hardly anything waits at the end."""
+    done = sum(each.served for each in run.services)
+    return 1000.0 * sum(each.sojourn_s for each in run.services) / done
+
+
+def _served_rps(run: RunResult) -> list[float]:
+    """Finished requests per second in each step from the spike on: in a closed loop as many as arrive."""
+    begin = round(SPIKE_S / run.series.step_s)
+    return [
+        sum(rates) for rates in zip(*(each.arrival_rate_rps for each in run.series.services.values()), strict=True)
+    ][begin:]
+
+
+def _p99_ms(run: RunResult) -> list[float]:
+    begin = round(SPIKE_S / run.series.step_s)
+    steps = list(zip(*(each.p99_ms for each in run.series.services.values()), strict=True))[begin:]
+    return [max((value for value in step if value is not None), default=0.0) for step in steps]
+
+
+def _most(above: Sequence[float], below: Sequence[float]) -> float:
+    """The largest ratio, where neither is 0."""
+    return max((one / other for one, other in zip(above, below, strict=True) if one and other), default=1.0)
+
+
+def _claim(
+    figure: str,
+    stated: float,
+    unit: str,
+    read: Pair,
+    *,
+    at_least: bool,
+    policy: str = "hetsev",
+    baseline: str = "k8s_hpa",
+) -> Claim:
+    return Claim(
+        figure=figure, stated=stated, unit=unit, read=read, is_at_least=at_least, policy=policy, baseline=baseline
+    )
+
+
+_RESPONSES = (
+    _claim("response time, baseline / ours, mean", 2.3, "x", _response, at_least=True),
+    _claim("response time, baseline / ours, p99 at most", 2.3, "x", _worst_response, at_least=True),
+)
+_COSTS = (
+    _claim("cost ratio, used memory, best service", 2.15, "x", _best_cost_ratio, at_least=True),
+    _claim("cost ratio, used memory, mean", 1.79, "x", _mean_cost_ratio, at_least=True),
+    _claim("cost ratio, whole GPUs", 1.0, "x", _whole_cost_ratio, at_least=True),
+    _claim("requests in violation", 1.12, "%", _late_percent, at_least=False),
+    _claim("saving of joint", 15.0, "%", _saving_percent, at_least=True, policy="joint", baseline="hetsev"),
+    _claim(
+        "attainment gain of joint", 0.0, "points", _attainment_gain, at_least=True, policy="joint", baseline="hetsev"
+    ),
+)
+_FORESIGHT = (
+    _claim("late, all", 1.0, "%", _late_percent, at_least=False, policy="joint", baseline="clairvoyant"),
+    _claim(
+        "late, worst service", 2.0, "%", _worst_late_percent, at_least=False, policy="joint", baseline="clairvoyant"
+    ),
+    _claim("cost / clairvoyant", 1.10, "x", _own_cost_ratio, at_least=False, policy="joint", baseline="clairvoyant"),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        title="HetSev 6.1, clients in a closed loop",
+        scenarios=("hetsev_6_1",),
+        claims=(_claim("throughput, at most", 2.21, "x", _throughput, at_least=True), *_RESPONSES),
+    ),
+    Experiment(
+        title="HetSev 6.1, open loop",
+        scenarios=("hetsev_6_1_open",),
+        claims=(*_RESPONSES, _claim("requests in violation", 1.12, "%", _late_percent, at_least=False)),
+    ),
+    Experiment(
+        title="HetSev 6.2, 18 instances, open loop",
+        scenarios=("hetsev_6_2",),
+        claims=(
+            _claim("requests in violation", 1.12, "%", _late_percent, at_least=False),
+            _claim("late, worst service", 4.0, "%", _worst_late_percent, at_least=False),
+        ),
+    ),
+    Experiment(title="HetSev 6.3, clients in a closed loop", scenarios=("hetsev_6_3",), claims=_COSTS),
+    Experiment(title="HetSev 6.3, open loop", scenarios=("hetsev_6_3_open",), claims=_COSTS),
+    Experiment(title="Forecast against foresight", scenarios=("foresight_azure", "foresight_spike"), claims=_FORESIGHT),
+)
+
+
+def main() -> None:
+    """Run what is asked for, print the tables, write the JSON."""
+    options = _options()
+    rows: list[Figures] = []
+    for experiment in EXPERIMENTS:
+        for name in [name for name in experiment.scenarios if name in (options.names or experiment.scenarios)]:
+            begun = time.perf_counter()
+            report, truth = _simulated(SCENARIOS / f"{name}.yaml", options.jobs)
+            found = rows_of(experiment, report, scenario=name, truth=truth)
+            print(f"\n{experiment.title} ({name}, {time.perf_counter() - begun:.0f} s)")
+            print_table([{key: value for key, value in row.items() if key != "scenario"} for row in found])
+            if experiment.note:
+                print(experiment.note)
+            rows.extend(found)
+    write_results("compare", rows, settings={"names": " ".join(options.names)})
+
+
+def rows_of(experiment: Experiment, report: Report, *, scenario: str, truth: str) -> list[Figures]:
+    """One row per claim: means over the seeds that both policies have."""
+    return [_row(claim, report, scenario=scenario, truth=truth) for claim in experiment.claims]
+
+
+def _row(claim: Claim, report: Report, *, scenario: str, truth: str) -> Figures:
+    ours = {run.seed: run for run in report.runs if run.policy == claim.policy}
+    rivals = {run.seed: run for run in report.runs if run.policy == claim.baseline}
+    pairs = [(ours[seed], rivals[seed]) for seed in sorted(ours.keys() & rivals.keys())]
+    figure, mine, theirs = (fmean(values) for values in zip(*starmap(claim.read, pairs), strict=True))
+    return {
+        "scenario": scenario,
+        "figure": claim.figure,
+        "stated": claim.stated,
+        "found": figure,
+        "unit": claim.unit,
+        "holds": "yes" if (figure >= claim.stated if claim.is_at_least else figure <= claim.stated) else "NO",
+        "ours": mine,
+        "baseline": theirs,
+        "policies": f"{claim.policy} : {claim.baseline}",
+        "truth": truth,
+    }
+
+
+def provenance(scenario: Scenario) -> str:
+    """Where the latencies of the fleet come from: the least certain of its GPU types."""
+    types = {pool.gpu_type for pool in scenario.spec.fleet}
+    if scenario.spec.truth == "planned":
+        return "planned"
+    return "measured" if types <= MEASURED_TYPES else "scaled"
+
+
+def _simulated(file: Path, processes: int) -> tuple[Report, str]:
+    scenario = read_scenario(file)
+    jobs = jobs_of(scenario, shipped_catalogue(scenario), folder_of(file))
+    return make_report(scenario, simulate_all(jobs, processes=processes)), provenance(scenario)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
+    known = [name for experiment in EXPERIMENTS for name in experiment.scenarios]
+    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join(known))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    options = parser.parse_args()
+    if unknown := sorted({*options.names} - {*known}):
+        parser.error(f"no scenario is called {', '.join(unknown)}; there are {', '.join(known)}")
+    return options
+
+
+if __name__ == "__main__":
+    main()
