@@ -104,6 +104,11 @@ class SimulatedCluster:
         """Energy of all GPUs while they carried replicas, idle power included, up to each node's newest reading."""
         return sum(gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus)
 
+    @property
+    def busy_s(self) -> float:
+        """GPU-seconds in which anything ran, over all GPUs, up to each node's newest reading."""
+        return sum(gpu.busy_s for node in self.nodes.values() for gpu in node.gpus)
+
     def waiting(self, service: str) -> int:
         """Requests of a service that wait for a replica."""
         return self._doors[service].waiting if service in self._doors else 0

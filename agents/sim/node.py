@@ -54,6 +54,8 @@ class SimGpu:
         """Of the window, by replicas that are gone."""
         self.used_energy_j = 0.0
         """Of all windows in which it carried replicas, idle power included; grows with each reading."""
+        self.busy_s = 0.0
+        """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
         self._paces = PaceMaker(world)
 

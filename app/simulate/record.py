@@ -32,6 +32,7 @@ class _Step:
     cost_usd_per_hour: float
     gpus: Mapping[str, int]
     energy_j: float
+    busy_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,12 +51,13 @@ class Recorder:
     _before: dict[str, ServiceTally] = field(default_factory=dict)
     _queued: dict[str, int] = field(default_factory=dict)
     _energy_j: float = 0.0
+    _busy_s: float = 0.0
 
     def begin(self) -> None:
         """From now on it counts."""
         self._before = {service.name: self.cluster.tally(service.name) for service in self.services}
         self._queued = {total.service: total.queued for total in self._totals()}
-        self._energy_j = self.cluster.used_energy_j
+        self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
 
     def note(self) -> None:
         """A step is over."""
@@ -70,9 +72,10 @@ class Recorder:
                 cost_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
                 gpus=Counter(gpu.gpu_type for gpu in target.gpus) if target else Counter[str](),
                 energy_j=self.cluster.used_energy_j - self._energy_j,
+                busy_s=self.cluster.busy_s - self._busy_s,
             )
         )
-        self._before, self._energy_j = now, self.cluster.used_energy_j
+        self._before, self._energy_j, self._busy_s = now, self.cluster.used_energy_j, self.cluster.busy_s
 
     def result(self, policy: str, seed: int) -> RunResult:
         """What the run came to. Raises LawBroken where requests were lost or invented."""
@@ -147,6 +150,7 @@ class Recorder:
             power_w=[step.energy_j / self.step_s for step in self._steps],
             gpus={name: [step.gpus.get(name, 0) for step in self._steps] for name in types},
             services={service.name: self._service_series(service.name) for service in self.services},
+            busy_gpus=[step.busy_s / self.step_s for step in self._steps],
         )
 
     def _service_series(self, name: str) -> ServiceSeries:

@@ -5,7 +5,7 @@ shares and percentiles follow from them. Nothing here depends on how long the ma
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,8 @@ class Series:
     gpus: Mapping[str, list[int]]
     """Used GPUs by type at the end of the step."""
     services: Mapping[str, "ServiceSeries"]
+    busy_gpus: list[float] = field(default_factory=list)
+    """GPUs on which something ran, mean over the step; 1.5: one all the time and another one half of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

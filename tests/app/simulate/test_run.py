@@ -54,6 +54,13 @@ def test_the_series_add_up_to_the_sums(steady: RunResult) -> None:
     assert len(steady.decision_seconds) == 12
 
 
+def test_a_gpu_is_busy_while_something_runs_on_it_and_only_then(steady: RunResult) -> None:
+    for busy, gpus in zip(steady.series.busy_gpus, steady.series.gpus["V100-32GB"], strict=True):
+        assert 0.0 < busy <= gpus
+    idle = run(duration_s=180, warm_up_s=60, services=[SERVICE | {"load": {"rate_rps": 0}}])
+    assert idle.series.busy_gpus == [0.0, 0.0]
+
+
 def test_a_steady_load_needs_no_moves_once_it_runs(steady: RunResult) -> None:
     assert steady.moves.replicas_stopped == 0
     assert (steady.holds, steady.refused) == (0, 0)
