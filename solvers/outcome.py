@@ -165,6 +165,9 @@ class Budget:
     elapsed: Callable[[], float] = _no_time_passes
     """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
     stability: Stability = Stability()
+    is_series: bool = False
+    """Whether this call follows the one that left its memory, in the same process: then warm state may be used even
+    without a limit of seconds, and plans follow from all calls of the series so far, not from this one's arguments."""
 
     def remaining_s(self) -> float:
         """Seconds left of the wall-clock limit, never negative."""

@@ -4,14 +4,14 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
 from app.clock import ManualClock
 from app.control.store import Snapshot
-from app.control.worker import InlineSolver
+from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
 from app.logs import errors_only
 from app.simulate.build import Catalogue, make_cluster, make_world, true_rates
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
@@ -30,6 +30,14 @@ class Job:
     seed: int
     catalogue: Catalogue
     folder: Path
+
+
+class SeriesSolver(InlineSolver):
+    """For one run alone: its plans follow each other, so that a policy may go on with what it worked out before."""
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        return await super().make_plan(replace(request, budget=replace(request.budget, is_series=True)))
 
 
 def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job, ...]:
@@ -64,7 +72,7 @@ async def _simulate(job: Job) -> RunResult:
         plan,
         world=make_world(job.scenario, job.catalogue),
         clock=clock,
-        solver=InlineSolver(),
+        solver=SeriesSolver(),
         promises_may_break=True,
     )
     if job.run.clairvoyant:

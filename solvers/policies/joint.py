@@ -14,8 +14,9 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 second one tells; so on most ticks a plan takes little of its budget.
 
 Memory holds when the last look was, and the token of warm state (`solvers.joint.replanning.warm`). A single plan,
-whose budget says nothing of stability, and one without a limit of seconds, as in simulations, neither use nor leave
-warm state: then plans follow from the arguments alone.
+whose budget says nothing of stability, and one without a limit of seconds, neither use nor leave warm state: then plans
+follow from the arguments alone. Simulations say that their calls are a series (`Budget.is_series`): each uses the warm
+state of the one before, so that plans follow from the first memory, which is none, and all arguments since.
 """
 
 import gc
@@ -88,7 +89,7 @@ class _Past:
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
-    past, has_next = _past(memory), budget.seconds < math.inf and budget.stability != Stability()
+    past, has_next = _past(memory), _has_next(budget)
     warm = take_warm(past.token, problem) if has_next else None
     warm = warm if warm is not None else Warm(problem, has_headroom=has_next)
     if problem.current is None or not problem.current.gpus:
@@ -100,6 +101,11 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
     looked_s = observed.at_s if is_look else past.looked_s
     kept: Json = {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": keep_warm(warm) if has_next else None}
     return found.draft.plan, _report(problem, found), kept
+
+
+def _has_next(budget: Budget) -> bool:
+    """Whether warm state is used, and left for the next call."""
+    return (budget.seconds < math.inf or budget.is_series) and budget.stability != Stability()
 
 
 def _replanned(

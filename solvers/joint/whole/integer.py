@@ -149,18 +149,20 @@ class WholePlans:
                 best.offer(found)
 
     def _thin(self, search: Search) -> None:
-        """GPU by GPU, until some tries in a row were vain."""
+        """As many GPUs at a time as goes well, until some tries with a single one were vain."""
         soft = soft_demand(search)
         if self._annealer is None:
             self._annealer = Annealer(self._kit.tables, soft)
-        vain = 0
+        vain, gpus = 0, 1
         while vain < _VAIN and not search.is_over():
-            found = thin(search, self._annealer, soft, self._best.plan, is_first=vain == 0)
-            vain += 1
+            found = thin(search, self._annealer, soft, self._best.plan, gpus=gpus, is_first=vain == 0)
+            before = self._best.cost
             if found is not None:
-                before = self._best.cost
                 self._best.offer(found)
-                vain = 0 if self._best.cost < before else vain
+            if self._best.cost < before:
+                vain, gpus = 0, 2 * gpus
+            else:
+                vain, gpus = vain + (gpus == 1), max(1, gpus // 2)
 
     def _whole(self, relaxation: Relaxation) -> Counter[int]:
         self._kit.pool.sync()

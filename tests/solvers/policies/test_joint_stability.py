@@ -217,3 +217,30 @@ def test_cost_and_starts_together_are_least(price: float, rates: tuple[float, fl
     assert plan.unserved == ()
     total = cost_usd_per_hour(problem, plan) + price * started(problem, plan)
     assert total == pytest.approx(best_by_hand(problem, price))
+
+
+def test_calls_of_a_series_go_on_with_warm_state_without_a_limit_of_seconds() -> None:
+    problem = wasteful()
+
+    def tokens(**budget: Any) -> list[Any]:
+        _, _, first = tick(problem, **budget)
+        _, _, second = tick(problem, at_s=5.0, memory=first, **budget)
+        return [memory["warm"] for memory in (first, second) if isinstance(memory, dict)]
+
+    assert tokens() == [None, None]
+    assert None not in tokens(is_series=True)
+
+
+def test_two_series_of_the_same_problems_make_the_same_plans() -> None:
+    first = random_problem(3)
+
+    def series() -> list[Plan]:
+        plans: list[Plan] = []
+        memory: Json = None
+        for number, factor in enumerate((1.0, 1.3, 1.1)):
+            problem = replace(with_rates(first, factor), current=plans[-1] if plans else None)
+            plan, _, memory = tick(problem, at_s=60.0 * number, memory=memory, is_series=True)
+            plans.append(plan)
+        return plans
+
+    assert series() == series()

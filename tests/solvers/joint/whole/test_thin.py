@@ -28,9 +28,9 @@ def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: E
     return Search(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
 
 
-def thinned(search: Search, plan: Counter[int]) -> Counter[int] | None:
+def thinned(search: Search, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
     soft = soft_demand(search)
-    return thin(search, Annealer(search.kit.tables, soft), soft, plan, is_first=True)
+    return thin(search, Annealer(search.kit.tables, soft), soft, plan, gpus=gpus, is_first=True)
 
 
 def wasteful_plan(search: Search) -> Counter[int]:
@@ -69,6 +69,19 @@ def test_a_plan_of_one_pattern_may_be_thinned_too() -> None:
     best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
     found = thinned(search, Counter({best: 4}))
     assert found is None or sum(found.values()) == 3
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 50])
+def test_several_gpus_may_go_at_once(gpus: int) -> None:
+    search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),)))
+    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    found = thinned(search, Counter({best: 7}), gpus)
+    if gpus > 3:
+        assert found is None
+    else:
+        assert found is not None and found.total() <= 7 - gpus + 1
+        taken = carried(search.kit.tables, search.kit.columns, found)
+        assert (taken.rps >= search.demand.rate * (1.0 - 1e-9)).all()
 
 
 def test_threads_do_not_change_what_is_found() -> None:
