@@ -97,7 +97,7 @@ class Load(Strict):
     bursts: Bursts | None = None
     trace: TraceRef | None = None
     levels: Levels | None = None
-    clients: Annotated[int, Field(ge=1, le=100_000)] | list[ClientStep] | None = Field(
+    clients: Annotated[int, Field(ge=1, le=100_000)] | Annotated[list[ClientStep], Field(min_length=1)] | None = Field(
         default=None,
         description="Closed loop: so many clients, each of which sends its next request when its last one is answered",
     )
@@ -131,6 +131,18 @@ class FaultSpec(Strict):
     end_s: Seconds | None = Field(default=None, description="Absent: for good")
     factor: Positive = Field(default=1.0, description="straggler: everything takes so many times as long")
     delay_s: Positive | None = Field(default=None, description="stale: telemetry comes so much later")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.end_s is not None and self.end_s <= self.start_s:
+            raise ValueError(f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only")
+        if (self.factor != 1.0) != (self.kind == "straggler"):
+            raise ValueError(f"a straggler, and nothing else, needs a factor that is not 1; this is {self.kind}")
+        if (self.delay_s is not None) != (self.kind == "stale"):
+            raise ValueError(f"stale telemetry, and nothing else, needs delay_s; this is {self.kind}")
+        if self.gpu is not None and self.kind in ("node_lost", "silent", "stale"):
+            raise ValueError(f"{self.kind} is of a whole node; leave gpu out")
+        return self
 
 
 class PolicyRun(Strict):
@@ -174,6 +186,12 @@ class ScenarioSpec(Strict):
             return value
         return [{"policy": entry} if isinstance(entry, str) else entry for entry in value]
 
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_told_apart(cls, value: list[int]) -> list[int]:
+        _refuse_repeats(value, "seeds; a run that is done twice would look like certainty")
+        return value
+
     @field_validator("policies")
     @classmethod
     def _known_and_named_apart(cls, value: list[PolicyRun]) -> list[PolicyRun]:
@@ -194,11 +212,14 @@ class ScenarioSpec(Strict):
             )
         if (runs := len(self.policies) * len(self.seeds)) > MOST_RUNS:
             raise ValueError(f"policies times seeds are {runs} runs; at most {MOST_RUNS} are allowed")
-        if self.loop.window_s < self.agent_period_s:
-            raise ValueError(
-                f"agents report every {self.agent_period_s:g} s, so loop.window_s must be at least as long, "
-                f"not {self.loop.window_s:g}"
-            )
+        if self.loop.policy != PolicySpec().policy:
+            raise ValueError("loop.policy is not for here: `policies` says which ones decide")
+        self._faults_find_their_place()
+        for run in self.policies:
+            self._run_can_be(run)
+        return self
+
+    def _faults_find_their_place(self) -> None:
         nodes = {f"{pool.name}-{number}": pool for pool in self.fleet for number in range(1, pool.nodes + 1)}
         for fault in self.faults:
             pool = nodes.get(fault.node)
@@ -206,14 +227,26 @@ class ScenarioSpec(Strict):
                 raise ValueError(f"a fault is on node {fault.node!r}; there are {_shortened(sorted(nodes))}")
             if fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
                 raise ValueError(f"a fault is on GPU {fault.gpu} of {fault.node}, which has {pool.gpus_per_node}")
-        for run in self.policies:
-            try:
-                loop_of(self, run)
-            except ValidationError as error:
-                first = error.errors()[0]
-                field = ".".join(map(str, first["loc"]))
-                raise ValueError(f"settings of policy {run.label!r}: {field}: {first['msg']}") from error
-        return self
+
+    def _run_can_be(self, run: PolicyRun) -> None:
+        if "policy" in run.settings:
+            raise ValueError(f"settings of policy {run.label!r} cannot make another policy of it")
+        try:
+            loop = loop_of(self, run)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field, problem = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"settings of policy {run.label!r}: {field}: {problem}") from error
+        if loop.window_s < self.agent_period_s:
+            whose = f"settings of policy {run.label!r}: " if "window_s" in run.settings else "loop."
+            raise ValueError(
+                f"{whose}window_s must be at least the {self.agent_period_s:g} s of agent_period_s, "
+                f"after which agents report, not {loop.window_s:g}"
+            )
+        if run.clairvoyant and (waiting := [each.name for each in self.services if each.load.clients is not None]):
+            raise ValueError(
+                f"policy {run.label!r} is clairvoyant, but nobody knows what the clients of {waiting[0]} will do"
+            )
 
 
 class Scenario(Strict):
@@ -230,8 +263,8 @@ def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
 
 
-def _refuse_repeats(names: Iterable[str], what: str) -> None:
-    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
+def _refuse_repeats(names: Iterable[str | int], what: str) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise ValueError(f"{repeated[0]!r} is there twice among the {what}")
 
