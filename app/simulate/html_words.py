@@ -123,6 +123,8 @@ def _joined(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _promise(report: Report, summary: PolicySummary) -> str:
     """Whether a policy kept the SLOs."""
+    if not any(service.judged for run in report.runs for service in run.services):
+        return "Nobody asked for anything, so no policy is better than another."
     broken = missed(report, summary)
     in_slo = f"{number(100.0 * (1.0 - summary.violations.mean), 2)} % of all requests were in SLO"
     if broken:
@@ -144,22 +146,27 @@ def _sentence(found: Comparison, is_bound: bool) -> str:
 def _cost_words(saving: Estimate | None) -> str:
     if saving is None:
         return "no comparison of cost, since that one used no GPU"
+    if _is_nothing(saving):
+        return "the same cost"
     if saving.half_width is not None and not is_shown(saving):
         return f"no difference in cost that these seeds can show ({_signed(-saving.mean, 1)} %{_spread(saving, 1)})"
-    if abs(saving.mean) < ROUNDING:
-        return "the same cost"
     word = "less" if saving.mean > 0 else "more"
     return f"costs {number(100.0 * abs(saving.mean), 1)} % {word}{_bracketed(saving, 1)}"
 
 
 def _gain_words(gain: Estimate) -> str:
+    if _is_nothing(gain):
+        return "as many requests in SLO"
     if gain.half_width is not None and not is_shown(gain):
         shown = f"{_signed(gain.mean, 2)}{_spread(gain, 2)} points"
         return f"no difference in requests in SLO that these seeds can show ({shown})"
-    if abs(gain.mean) < ROUNDING:
-        return "as many requests in SLO"
     word = "more" if gain.mean > 0 else "fewer"
     return f"{number(100.0 * abs(gain.mean), 2)} points {word} of the requests in SLO{_bracketed(gain, 2)}"
+
+
+def _is_nothing(difference: Estimate) -> bool:
+    """Whether there is none in any seed."""
+    return abs(difference.mean) < ROUNDING and (difference.half_width or 0.0) < ROUNDING
 
 
 def _bracketed(value: Estimate, digits: int) -> str:

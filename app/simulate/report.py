@@ -31,7 +31,7 @@ class ServiceSummary:
 
     service: str
     attainment: Estimate | None
-    """None where nothing finished in some run."""
+    """None where nobody asked in some run."""
     p99_ms: Estimate | None
     cost_usd: Estimate
 
@@ -46,7 +46,7 @@ class PolicySummary:
     gpu_hours: Estimate
     energy_kwh: Estimate
     violations: Estimate
-    """Share of all finished requests that were late or rejected."""
+    """Share of all requests that were late or rejected, or wait where none is served."""
     worst_attainment: Estimate | None
     """Of the service that is worst off in each run."""
     replicas_started: Estimate
@@ -96,9 +96,9 @@ def report_from_json(text: bytes) -> Report:
 
 
 def violations(run: RunResult) -> float:
-    """Share of all finished requests that were late or rejected; 0 where none finished."""
-    finished = sum(service.served + service.rejected for service in run.services)
-    return 1.0 - sum(service.in_slo for service in run.services) / finished if finished else 0.0
+    """Share of all requests that were late, rejected or wait in vain; 0 where nobody asked."""
+    judged = sum(service.judged for service in run.services)
+    return 1.0 - sum(service.in_slo for service in run.services) / judged if judged else 0.0
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -36,10 +36,14 @@ class ServiceResult:
     """The same by Little's law: their times in the system, summed."""
 
     @property
+    def judged(self) -> int:
+        """Requests by which the service is judged: the finished ones; where none finished, those that wait in vain."""
+        return self.served + self.rejected or self.queued_after
+
+    @property
     def attainment(self) -> float | None:
-        """Share of the finished requests that met the SLO's latency; a rejected one did not. None: none finished."""
-        finished = self.served + self.rejected
-        return self.in_slo / finished if finished else None
+        """Share of the judged requests that met the SLO's latency; a rejected one did not. None: nobody asked."""
+        return self.in_slo / self.judged if self.judged else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,19 +33,19 @@ def a_scenario(**spec: Any) -> Scenario:
 
 
 def a_service_result(
-    service: str = "a", *, served: int = 100, in_slo: int | None = None, rejected: int = 0
+    service: str = "a", *, served: int = 100, in_slo: int | None = None, rejected: int = 0, queued: int = 0
 ) -> ServiceResult:
     return ServiceResult(
         service=service,
         network="resnet50",
         slo_ms=300.0,
         percentile=0.98,
-        arrived=served + rejected,
+        arrived=served + rejected + queued,
         served=served,
         in_slo=served if in_slo is None else in_slo,
         rejected=rejected,
         queued_before=0,
-        queued_after=0,
+        queued_after=queued,
         latency_ms={"p50": 10.0, "p95": 20.0, "p98": 25.0, "p99": 30.0 if served else None},
         worst_minute=1.0,
         cost_usd=1.0,

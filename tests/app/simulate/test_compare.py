@@ -54,6 +54,13 @@ def test_equal_seeds_show_no_difference() -> None:
     assert not is_shown(Estimate(mean=1e-17, half_width=0.0))
 
 
+def test_who_starts_nothing_at_all_is_no_favourite() -> None:
+    idle = a_run("idle", cost_usd=0.0, services=(a_service_result("a", served=0, queued=100),))
+    report = a_report(idle, *costing("good", 2.0))
+    assert missed(report, report.policies[0]) == ["a"]
+    assert favourite(report, ["idle", "good"]) == "good"
+
+
 def test_the_cheapest_that_keeps_every_slo_comes_first() -> None:
     report = a_report(*costing("cheap", 1.0, in_slo=90), *costing("good", 2.0), *costing("dear", 3.0))
     assert favourite(report, ["cheap", "good", "dear"]) == "good"

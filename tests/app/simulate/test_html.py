@@ -112,7 +112,11 @@ def test_a_shown_saving_is_claimed_with_its_interval() -> None:
 
 
 def test_what_chance_may_explain_is_not_claimed() -> None:
-    shown = words(a_page(*kept("one", 0.9, 1.0, 1.2), *kept("two", 1.0, 1.1, 1.1)))
+    mixed = [
+        a_run("one", seed=seed, cost_usd=cost, services=(a_service_result("a", served=100, in_slo=in_slo),))
+        for seed, cost, in_slo in ((1, 0.9, 100), (2, 1.0, 99), (3, 1.2, 100))
+    ]
+    shown = words(a_page(*mixed, *kept("two", 1.0, 1.1, 1.1)))
     assert "Against two: no difference in cost that these seeds can show (" in shown
     assert "no difference in requests in SLO that these seeds can show" in shown
 
@@ -170,9 +174,15 @@ def test_what_users_wrote_is_escaped() -> None:
     assert "<script" not in page
 
 
-def test_a_service_that_never_finished_anything_is_shown_as_unknown() -> None:
+def test_a_service_for_which_nobody_asked_is_shown_as_unknown() -> None:
     page = a_page(a_run("one", services=(a_service_result("idle", served=0),)))
     assert "–" in words(page)
+    assert "Nobody asked for anything" in words(page) and "kept" not in words(page)
+
+
+def test_what_is_the_same_in_every_seed_is_called_so() -> None:
+    shown = words(a_page(*kept("one", 1.0, 2.0), *kept("two", 1.0, 2.0)))
+    assert "Against two: the same cost; as many requests in SLO." in shown
 
 
 def test_policies_that_used_no_gpu_are_not_compared_in_cost() -> None:

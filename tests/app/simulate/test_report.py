@@ -25,7 +25,17 @@ def test_violations_count_late_and_rejected_requests_of_all_services() -> None:
     assert violations(run) == pytest.approx(30 / 200)
 
 
-def test_without_finished_requests_nothing_is_violated_and_attainment_is_unknown() -> None:
+def test_a_service_that_lets_everybody_wait_keeps_nothing() -> None:
+    # 100 in SLO of b, 60 that wait for a: 100 of 160. Of b, which serves, those that still wait may yet be in time.
+    starved, served = a_service_result("a", served=0, queued=60), a_service_result("b", served=100, queued=7)
+    run = a_run(services=(starved, served))
+    assert (starved.attainment, served.attainment) == (0.0, 1.0)
+    assert violations(run) == pytest.approx(60 / 160)
+    summary = make_report(a_scenario(), [run]).policies[0]
+    assert summary.worst_attainment is not None and summary.worst_attainment.mean == 0.0
+
+
+def test_without_requests_nothing_is_violated_and_attainment_is_unknown() -> None:
     idle = a_service_result("a", served=0)
     run = a_run(services=(idle,))
     assert violations(run) == 0.0
