@@ -19,6 +19,16 @@ def summary_stream(*outputs: Path | None) -> TextIO:
     return sys.stderr if STDIO in outputs else sys.stdout
 
 
+def check_place(path: Path | None) -> None:
+    """Before long work: that a file could be there. Raises CliError."""
+    if path is None or path == STDIO:
+        return
+    if path.is_dir():
+        raise CliError(f"cannot write {path}: it is a directory")
+    if not path.parent.is_dir():
+        raise CliError(f"cannot write {path}: there is no directory {path.parent}")
+
+
 def write_text(path: Path, text: str, *, stream: TextIO) -> None:
     """Write a whole file, and say so on a stream unless the file is stdout. Raises CliError."""
     if path == STDIO:

@@ -10,7 +10,7 @@ import typer
 
 from app.catalogue import CatalogueError
 from app.cli.errors import CliError
-from app.cli.files import STDIO, summary_stream, write_text
+from app.cli.files import STDIO, check_place, summary_stream, write_text
 from app.cli.scenario_files import folder_of, read_scenario
 from app.cli.simulate_show import show_report
 from app.cli.version import program_version
@@ -44,6 +44,8 @@ def simulate(
     wanted = read_scenario(scenario)
     if output == html == STDIO:
         raise CliError("only one of -o and --html can be stdout")
+    for path in (output, html):
+        check_place(path)
     stream = summary_stream(output, html)
     try:
         todo = jobs_of(wanted, shipped_catalogue(wanted), folder_of(scenario))

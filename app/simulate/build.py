@@ -17,6 +17,7 @@ from agents.sim.spec import Fault, GpuSpec, NodeSpec
 from agents.sim.truth import load_truth
 from app import manifests
 from app.catalogue import load_gpu_types, load_profiles
+from app.errors import InvalidRequest
 from app.nouns import to_service, to_settings
 from app.simulate.closed_loop import ClusterPlan
 from app.simulate.planned_world import PlannedWorld
@@ -52,7 +53,7 @@ def make_world(scenario: Scenario, catalogue: Catalogue) -> World:
 def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path) -> ClusterPlan:
     """The cluster under one policy; `folder`: where the scenario's traces are looked for.
 
-    Raises InvalidRequest for a trace that cannot be read.
+    Raises InvalidRequest for a trace that cannot be read, or has nothing where it is to begin.
     """
     spec = scenario.spec
     types = {gpu_type.name: gpu_type for gpu_type in catalogue.gpu_types}
@@ -103,7 +104,7 @@ def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
 
 
 def _shape(entry: Load, folder: Path) -> Shape:
-    """How the rate goes. Raises InvalidRequest for a trace that cannot be read."""
+    """How the rate goes. Raises InvalidRequest for a trace that cannot be read or begun there."""
     if entry.trace is not None:
         return _trace_shape(entry.trace, folder)
     if entry.levels is not None:
@@ -123,6 +124,11 @@ def _shape(entry: Load, folder: Path) -> Shape:
 def _trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     shape = _read(folder / ref.file).shape(ref.column)
     begin = round(ref.start_s / shape.step_s)
+    if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
+        raise InvalidRequest(f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s")
+    if begin >= len(shape.rates_rps):
+        end_s = len(shape.rates_rps) * shape.step_s
+        raise InvalidRequest(f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s")
     return TraceShape(rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s)
 
 

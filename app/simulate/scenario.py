@@ -78,7 +78,9 @@ class TraceRef(Strict):
     file: PurePath = Field(description="Relative to the scenario's own file")
     column: str = Field(min_length=1, max_length=253)
     scale: Positive = Field(default=1.0, description="Factor on the trace's rates")
-    start_s: Seconds = Field(default=0.0, description="The trace's second at which the simulation begins")
+    start_s: Seconds = Field(
+        default=0.0, description="The trace's second at which the simulation begins; one at which a step does"
+    )
 
 
 class ClientStep(Strict):

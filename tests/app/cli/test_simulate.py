@@ -95,6 +95,23 @@ def test_a_missing_trace_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path / 'gone.csv'}" in refused(tmp_path, services=[service])
 
 
+@pytest.mark.parametrize(
+    ("start_s", "words"), [(120, "ends at 120 s, so it cannot begin at 120 s"), (90, "steps of 60 s")]
+)
+def test_a_trace_begins_where_it_has_a_step(tmp_path: Path, start_s: float, words: str) -> None:
+    (tmp_path / "two.csv").write_text("second,a\n0,5\n60,6\n")
+    load = {"trace": {"file": "two.csv", "column": "a", "start_s": start_s}}
+    assert words in refused(tmp_path, services=[{**SERVICE, "load": load}])
+
+
+def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> None:
+    for option in ("-o", "--html"):
+        for path in (tmp_path / "gone" / "report", tmp_path):
+            result = cli("simulate", written(tmp_path), option, path, "-j", "1")
+            assert (result.code, result.out) == (1, "")
+            assert f"cannot write {path}: " in result.err
+
+
 def test_an_unknown_network_is_named_with_those_that_there_are(tmp_path: Path) -> None:
     error = refused(tmp_path, services=[{**SERVICE, "network": "resnet5"}])
     assert "resnet5" in error and "resnet50" in error
