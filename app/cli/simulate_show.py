@@ -38,7 +38,7 @@ def _policy(summary: PolicySummary) -> Cells:
     return (
         summary.policy,
         _estimate(summary.cost_usd),
-        _estimate(summary.gpu_hours, digits=2),
+        _estimate(summary.gpu_hours),
         _estimate(summary.energy_kwh),
         _estimate(summary.violations, digits=2, scale=100.0),
         _estimate(summary.worst_attainment, digits=2, scale=100.0),

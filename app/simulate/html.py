@@ -83,7 +83,7 @@ def _policy_table(report: Report) -> str:
     )
     words = (
         "Cost: whole GPUs while they are used. Used memory: HetSev's accounting, the price of the memory that replicas "
-        "occupy. Worst p99: highest mean among the services. Red: below the SLO's percentile."
+        "occupy. Worst p99: highest mean among the services, of served requests only. Red: below the SLO's percentile."
     )
     return table(headings, (_policy_row(report, each) for each in report.policies)) + paragraph(words, "faint")
 
@@ -94,7 +94,7 @@ def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...
         summary.policy,
         estimate_cell(summary.cost_usd),
         estimate_cell(summary.memory_usd),
-        estimate_cell(summary.gpu_hours, digits=2),
+        estimate_cell(summary.gpu_hours),
         estimate_cell(summary.energy_kwh),
         estimate_cell(summary.violations, digits=2, scale=100.0),
         estimate_cell(summary.worst_attainment, digits=2, scale=100.0, bad=bool(missed(report, summary))),
