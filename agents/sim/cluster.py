@@ -13,8 +13,9 @@ from agents.clock import Clock
 from agents.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.front_door import ArrivalSource, make_doors
+from agents.sim.layout import Layout, make_layout
 from agents.sim.node import SimNode, SimReplica
-from agents.sim.pace import World
+from agents.sim.pace import PaceMaker, World
 from agents.sim.spec import Fault, NodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
@@ -73,8 +74,9 @@ class SimulatedCluster:
         ordered = sorted(nodes, key=lambda node: node.name)
         if len({node.name for node in ordered}) < len(ordered) or not ordered:
             raise ValueError("a simulated cluster needs at least one node, each with its own name")
+        paces = PaceMaker(world)
         self.nodes = {
-            node.name: SimNode(node, world, np.random.default_rng([scenario.seed, _NOISE_STREAM + number]))
+            node.name: SimNode(node, paces, np.random.default_rng([scenario.seed, _NOISE_STREAM + number]))
             for number, node in enumerate(ordered)
         }
         self.world = world
@@ -87,6 +89,7 @@ class SimulatedCluster:
         if both := sorted(self._doors.keys() & self._clients.keys()):
             raise ValueError(f"{', '.join(both)}: a service has a load or clients, not both")
         self._past: dict[str, ServiceTally] = {}
+        self._laid_out = make_layout(self.nodes, changes=0)
         self._apply_faults()
 
     @property
@@ -131,14 +134,7 @@ class SimulatedCluster:
     def next_launches_s(self) -> Mapping[str, float]:
         """When, by the clock, the next replica of each node becomes ready; of nodes on which one is starting."""
         self.advance()
-        ends = {
-            name: min(
-                (each.ready_at_s for _, each in node.replicas() if each.state == "starting"),
-                default=np.inf,
-            )
-            for name, node in self.nodes.items()
-        }
-        return {name: self._start_s + end_s for name, end_s in ends.items() if end_s < np.inf}
+        return {name: self._start_s + end_s for name, end_s in self._layout().launches_s.items()}
 
     def advance(self) -> float:
         """Move everything on to the clock's present; returns the trace time."""
@@ -147,10 +143,18 @@ class SimulatedCluster:
             next_s = min([target_s, *self._events(self._now_s)])
             self._step(self._now_s, next_s)
             self._now_s = next_s
-            for node in self.nodes.values():
-                node.launch_ends(next_s + _SAME_S)
+            for name, ready_s in self._layout().launches_s.items():
+                if ready_s <= next_s + _SAME_S:
+                    self.nodes[name].launch_ends(next_s + _SAME_S)
             self._apply_faults()
         return self._now_s
+
+    def _layout(self) -> Layout:
+        """Who serves what now; looked up anew after changes alone."""
+        changes = sum(node.changes for node in self.nodes.values())
+        if changes != self._laid_out.changes:
+            self._laid_out = make_layout(self.nodes, changes)
+        return self._laid_out
 
     def clear_tallies(self, node: SimNode) -> dict[str, ServiceTally]:
         """Take the node's counts of the window; they stay in the totals."""
@@ -199,16 +203,16 @@ class SimulatedCluster:
 
     def _events(self, after_s: float) -> Iterator[float]:
         """Times at which something changes by itself."""
-        for node in self.nodes.values():
-            yield from (each.ready_at_s for _, each in node.replicas() if each.state == "starting")
+        yield from self._layout().launches_s.values()
         for fault in self._faults:
             yield from (moment for moment in (fault.start_s, fault.end_s) if moment > after_s)
 
     def _step(self, start_s: float, end_s: float) -> None:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
-        handed_to: dict[tuple[str, str], tuple[Floats, Floats]] = {}
+        layout = self._layout()
+        handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
         for service, door in self._doors.items():
-            targets = list(self._targets(service))
+            targets = layout.targets.get(service, ())
             handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
                 self.home.tally(service).arrivals += handed.arrived
@@ -216,40 +220,32 @@ class SimulatedCluster:
             self.home.tally(service).sums[PRESENT_S] += handed.waited_s
             for (node, each, _), share, new in zip(targets, handed.shares, handed.new, strict=True):
                 node.tally(service).arrivals += new
-                handed_to[node.spec.name, each.command.id] = share
+                handed_to[each] = share
         for service, clients in self._clients.items():
             self._step_clients(service, clients, (start_s, end_s))
-        for name, node in self.nodes.items():
-            for _, each in node.replicas():
-                if each.executes and each.pace is not None and each.command.service not in self._clients:
-                    share = handed_to.get((name, each.command.id), _NOTHING)
-                    each.queue.advance((start_s, end_s), share, each.pace, node.tally(each.command.service))
+        for node, each in layout.executing:
+            if each.pace is not None and each.command.service not in self._clients:
+                share = handed_to.get(each, _NOTHING)
+                each.queue.advance((start_s, end_s), share, each.pace, node.tally(each.command.service))
 
     def _step_clients(self, service: str, clients: Clients, window: tuple[float, float]) -> None:
-        weights = {each.command.id: weight for _, each, weight in self._targets(service)}
+        layout = self._layout()
+        weights = {each: weight for _, each, weight in layout.targets.get(service, ())}
         tallies, targets = [], []
-        for node in self.nodes.values():
-            for _, each in node.replicas():
-                if each.command.service == service and each.executes and each.pace is not None:
-                    tallies.append(node.tally(service))
-                    weight = weights.get(each.command.id, 0.0)
-                    targets.append(Target(queue=each.queue, pace=each.pace, tally=tallies[-1], weight=weight))
+        for node, each in layout.executing:
+            if each.command.service == service and each.pace is not None:
+                tallies.append(node.tally(service))
+                weight = weights.get(each, 0.0)
+                targets.append(Target(queue=each.queue, pace=each.pace, tally=tallies[-1], weight=weight))
         *sent, refused = clients.step(*window, targets).tolist()
         for tally, requests in zip(tallies, sent, strict=True):
             tally.arrivals += requests
         self.home.tally(service).arrivals += refused
         self.home.tally(service).reject(refused)
 
-    def _targets(self, service: str) -> Iterator[tuple[SimNode, SimReplica, float]]:
-        """Ready replicas that some node routes the service to, by node and id."""
-        for node in self.nodes.values():
-            running = {each.command.id: each for _, each in node.replicas() if each.state == "ready"}
-            for route in node.routes:
-                if route.service == service:
-                    yield from ((node, running[each], weight) for each, weight in route.shares if each in running)
-
     def _apply_faults(self) -> None:
-        for name, node in self.nodes.items():
+        named = {fault.node for fault in self._faults}
+        for name, node in ((name, node) for name, node in self.nodes.items() if name in named):
             for gpu in node.gpus:
                 active = [fault for fault in self._faults if fault.hits(name, gpu.index, self._now_s)]
                 gpu.launch_fails = any(fault.kind == "launch_failure" for fault in active)

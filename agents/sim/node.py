@@ -12,7 +12,7 @@ import numpy as np
 from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
 from agents.protocol import ReplicaCommand, ReplicaState
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise
-from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant, World
+from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant
 from agents.sim.spec import GpuSpec, NodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.truth import TruthError
@@ -41,7 +41,7 @@ class SimReplica:
 class SimGpu:
     """One simulated GPU."""
 
-    def __init__(self, spec: GpuSpec, index: int, world: World) -> None:
+    def __init__(self, spec: GpuSpec, index: int, paces: PaceMaker) -> None:
         self.spec = spec
         self.index = index
         self.clock_mhz: float | None = None
@@ -57,7 +57,9 @@ class SimGpu:
         self.busy_s = 0.0
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
-        self._paces = PaceMaker(world)
+        self._paces = paces
+        self._paced_for: tuple[Board, list[tuple[str, Tenant]]] | None = None
+        """What the replicas' paces were looked up for."""
 
     @property
     def memory_used_mib(self) -> float:
@@ -83,6 +85,10 @@ class SimGpu:
             for replica_id, each in self.replicas.items()
             if each.executes
         }
+        wanted = board, list(tenants.items())
+        if self._paced_for == wanted:
+            return
+        self._paced_for = wanted
         self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
         for replica_id, pace in self._paces.paces(board, tenants).items():
             self.replicas[replica_id].pace = pace
@@ -91,13 +97,25 @@ class SimGpu:
 class SimNode:
     """One simulated machine. Errors are those of `agents.device`."""
 
-    def __init__(self, spec: NodeSpec, world: World, random: np.random.Generator) -> None:
+    def __init__(self, spec: NodeSpec, paces: PaceMaker, random: np.random.Generator) -> None:
         self.spec = spec
-        self.world = world
-        self.gpus = [SimGpu(gpu, index, world) for index, gpu in enumerate(spec.gpus)]
-        self.routes: tuple[ServiceRoute, ...] = ()
+        self.world = paces.world
+        self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]
+        self._routes: tuple[ServiceRoute, ...] = ()
+        self.changes = 0
+        """How often routes, replicas or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
         self._random = random
+
+    @property
+    def routes(self) -> tuple[ServiceRoute, ...]:
+        """To which of its replicas requests go."""
+        return self._routes
+
+    @routes.setter
+    def routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        self._routes = routes
+        self.changes += 1
 
     def tally(self, service: str) -> ServiceTally:
         """The service's counts of this window."""
@@ -138,6 +156,7 @@ class SimNode:
         noise = draw_noise(self._random, self.world.noise_cv(command.network))
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(command, ready_at_s=ready_at_s, noise=noise)
+        self.changes += 1
         self.launch_ends(now_s)  # Some need no time.
 
     def launch_ends(self, now_s: float) -> None:
@@ -145,6 +164,7 @@ class SimNode:
         for gpu, each in self.replicas():
             if each.state == "starting" and each.ready_at_s <= now_s:
                 each.state = "failed" if gpu.launch_fails else "ready"
+                self.changes += 1
                 self.set_paces(gpu)
 
     def drain(self, replica_id: str, now_s: float) -> None:
@@ -152,12 +172,14 @@ class SimNode:
         _, each = self.find(replica_id)
         if each.state == "ready":
             each.state, each.draining_since_s = "draining", now_s
+            self.changes += 1
 
     def stop(self, replica_id: str, now_s: float) -> None:
         """End a replica; its requests are lost."""
         gpu, each = self.find(replica_id)
         self._lose(each, now_s)
         del gpu.replicas[replica_id]
+        self.changes += 1
         gpu.departed_energy_j += each.queue.energy_j
         self.set_paces(gpu)
 
@@ -194,6 +216,7 @@ class SimNode:
         for each in gpu.replicas.values():
             self._lose(each, now_s)
             each.state = "failed"
+        self.changes += 1
 
     def set_paces(self, gpu: SimGpu) -> None:
         """Look the execution times on a GPU up again."""

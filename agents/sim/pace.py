@@ -63,12 +63,17 @@ class Board:
     """Factor on every execution time; above 1 for a straggler."""
 
 
+_MOST_TIMES = 20_000
+"""Times that are remembered: some ten MB."""
+
+
 @dataclass(slots=True)
 class PaceMaker:
-    """Paces of the replicas of one GPU; remembers the watts that it has looked up."""
+    """Paces of the replicas of the GPUs of one world; remembers the times and watts that it has looked up."""
 
     world: World
     _watts: dict[Placed, Floats] = field(default_factory=dict)
+    _times_ms: dict[Placed, Floats] = field(default_factory=dict)
 
     def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
@@ -99,7 +104,11 @@ class PaceMaker:
 
     def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Floats:
         placed = _placed(board, clock_mhz, tenant, others)
-        return self.world.batch_ms(placed) * (board.slowdown / 1000.0)
+        if placed not in self._times_ms:
+            if len(self._times_ms) >= _MOST_TIMES:
+                self._times_ms.clear()
+            self._times_ms[placed] = self.world.batch_ms(placed)
+        return self._times_ms[placed] * (board.slowdown / 1000.0)
 
     def _batch_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> Floats:
         placed = _placed(board, clock_mhz, tenant, ())
@@ -109,7 +118,7 @@ class PaceMaker:
         return self._watts[placed]
 
     def _full_load_w(self, board: Board, tenants: Sequence[Tenant], clock_mhz: float) -> float:
-        busy_w = sum(self.world.busy_w(_placed(board, clock_mhz, tenant, ()), tenant.batch) for tenant in tenants)
+        busy_w = sum(float(self._batch_w(board, clock_mhz, tenant)[tenant.batch]) for tenant in tenants)
         return self.world.idle_w(board.gpu_type) + busy_w
 
 

@@ -1,0 +1,41 @@
+"""Who serves what in a simulated cluster: read off all nodes once per change, so that a step touches only who works."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agents.sim.node import SimNode, SimReplica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Holds until a node's `changes` go up."""
+
+    changes: int
+    """Of all nodes, summed."""
+    targets: Mapping[str, list[tuple[SimNode, SimReplica, float]]]
+    """Ready replicas that some node routes the service to, with their weights, by node and route; by service."""
+    executing: list[tuple[SimNode, SimReplica]]
+    """Replicas that may run batches, by node, GPU and start."""
+    launches_s: Mapping[str, float]
+    """When the next replica of a node becomes ready, in trace time; of nodes on which one is starting."""
+
+
+def make_layout(nodes: Mapping[str, SimNode], changes: int) -> Layout:
+    """The layout of nodes that have changed so often."""
+    targets: dict[str, list[tuple[SimNode, SimReplica, float]]] = {}
+    executing: list[tuple[SimNode, SimReplica]] = []
+    launches_s: dict[str, float] = {}
+    for name, node in nodes.items():
+        ready: dict[str, SimReplica] = {}
+        for _, each in node.replicas():
+            if each.executes:
+                executing.append((node, each))
+            if each.state == "ready":
+                ready[each.command.id] = each
+            elif each.state == "starting":
+                launches_s[name] = min(each.ready_at_s, launches_s.get(name, math.inf))
+        for route in node.routes:
+            mine = targets.setdefault(route.service, [])
+            mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
+    return Layout(changes=changes, targets=targets, executing=executing, launches_s=launches_s)
