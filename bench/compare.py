@@ -188,7 +188,7 @@ _FORESIGHT = (
 )
 
 _ONE_PER_GPU = (
-    "The spike asks for more than the cluster holds. `hetsev` then gives most replicas a whole GPU (a row is chosen for\n"
+    "The spike asks for more than the cluster has. `hetsev` then gives most replicas a whole GPU (a row is chosen for\n"
     "each service alone, and no two replicas of a network share a GPU), so it gains little over one replica per GPU."
 )
 _CHEAP_T4 = (
