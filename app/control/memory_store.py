@@ -60,10 +60,13 @@ class MemoryStore:
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     """How services are forecast."""
+    most_plans: int | None = None
+    """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
+    _newest_plan_id: int = 0
     _revision: int = 1
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
     _nodes: dict[str, _NodeRow] = field(default_factory=dict)
@@ -148,9 +151,19 @@ class MemoryStore:
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
-        plan_id = len(self.plans) + 1
-        self.plans[plan_id] = record
-        return plan_id
+        self._newest_plan_id += 1
+        self.plans[self._newest_plan_id] = record
+        if self.most_plans is not None and len(self.plans) > self.most_plans:
+            self._forget_a_plan()
+        return self._newest_plan_id
+
+    def _forget_a_plan(self) -> None:
+        """The oldest goes that is neither in force nor still to be decided on."""
+        lasting = ("target", "proposed", "approved")
+        older = (key for key in self.plans if key != self._newest_plan_id)
+        oldest = next((key for key in older if self.plans[key].state not in lasting), None)
+        if oldest is not None:
+            del self.plans[oldest]
 
     async def push_target(
         self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime

@@ -20,6 +20,9 @@ from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
 from solvers.state import Demand
 
+_PLANS_KEPT = 8
+"""Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -75,6 +78,7 @@ async def _simulate(job: Job) -> RunResult:
         solver=SeriesSolver(),
         promises_may_break=True,
     )
+    closed.store.most_plans = _PLANS_KEPT
     if job.run.clairvoyant:
         closed.loop.forecast = _clairvoyant(plan, clock.now_s())
     recorder = Recorder(

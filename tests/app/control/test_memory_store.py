@@ -117,3 +117,16 @@ def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision(
     assert after.state.catalogue_revision == before + 1
     assert after.state.nodes[0].silent_for_s == 3.0
     assert woken == ["plimsoll_wake"]
+
+
+def test_a_store_with_a_bound_forgets_old_plans_but_no_target_and_no_number() -> None:
+    store = make_store()
+    store.most_plans = 2
+    numbers = []
+    for generation in range(4):
+        plan_id, bound = record(store, generation)
+        assert push(store, plan_id, bound)
+        numbers.append(plan_id)
+    assert numbers == [1, 2, 3, 4]
+    assert {key: store.plans[key].state for key in store.plans} == {3: "superseded", 4: "target"}
+    assert [bound.generation for _, bound in store.pushed] == [1, 2, 3, 4]
