@@ -27,6 +27,9 @@ from app.simulate.traces.trace import Trace
 from solvers.problem import OperatingPoints
 from solvers.state import GpuType
 
+MOST_RPS = 1e6
+"""Of one service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
@@ -53,7 +56,7 @@ def make_world(scenario: Scenario, catalogue: Catalogue) -> World:
 def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path) -> ClusterPlan:
     """The cluster under one policy; `folder`: where the scenario's traces are looked for.
 
-    Raises InvalidRequest for a trace that cannot be read, or has nothing where it is to begin.
+    Raises InvalidRequest for a trace that cannot be read, or has nothing where it is to begin, and for too much load.
     """
     spec = scenario.spec
     types = {gpu_type.name: gpu_type for gpu_type in catalogue.gpu_types}
@@ -93,7 +96,9 @@ def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
     services = {service.name: service.load for service in scenario.spec.services}
     return Course(
         loads={
-            name: load.Load(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
+            name: _checked(
+                name, load.Load(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
+            )
             for stream, (name, entry) in enumerate(sorted(services.items()))
             if entry.clients is None
         },
@@ -101,6 +106,16 @@ def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
         seed=seed,
         faults=tuple(_fault(fault) for fault in scenario.spec.faults),
     )
+
+
+def _checked(service: str, source: load.Load) -> load.Load:
+    """The same load. Raises InvalidRequest where it is too much to simulate."""
+    peak_rps = float(source.rates.rates_rps.max(initial=0.0))
+    if peak_rps > MOST_RPS:
+        raise InvalidRequest(
+            f"service {service} gets up to {peak_rps:,.0f} requests per second; at most {MOST_RPS:,.0f} can be"
+        )
+    return source
 
 
 def _shape(entry: Load, folder: Path) -> Shape:

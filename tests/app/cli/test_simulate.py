@@ -104,6 +104,13 @@ def test_a_trace_begins_where_it_has_a_step(tmp_path: Path, start_s: float, word
     assert words in refused(tmp_path, services=[{**SERVICE, "load": load}])
 
 
+def test_more_load_than_fits_the_memory_is_refused(tmp_path: Path) -> None:
+    load = {"rate_rps": 1e5, "spikes": [{"start_s": 30, "length_s": 10, "factor": 20}]}
+    assert "service resnet50 gets up to 2,000,000 requests per second" in refused(
+        tmp_path, services=[{**SERVICE, "load": load}]
+    )
+
+
 def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> None:
     for option in ("-o", "--html"):
         for path in (tmp_path / "gone" / "report", tmp_path):
