@@ -18,10 +18,11 @@ Memory is never overcommitted: a start is given only when what is alive after th
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, ServiceRoute
-from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand
+from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 
 DRAIN_DEADLINE_S = 30.0
 """A draining replica is stopped after it even if requests are left: Kubernetes' default termination grace period."""
@@ -247,6 +248,7 @@ def _routes(
     wanted: NodeCommand, actual: NodeState, gpus: tuple[_Gpu, ...], serving: set[str]
 ) -> tuple[ServiceRoute, ...]:
     """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former."""
+    before = {route.service: route for route in actual.routes}
     former = {replica_id: weight for route in actual.routes for replica_id, weight in route.shares}
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     for gpu in gpus:
@@ -257,9 +259,17 @@ def _routes(
             if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
     return tuple(
-        ServiceRoute(service=route.service, slo_ms=route.slo_ms, shares=tuple(sorted(shares[route.service].items())))
-        for route in sorted(wanted.routes, key=lambda route: route.service)
+        _route(route, shares[route.service], before.get(route.service))
+        for route in sorted(wanted.routes, key=attrgetter("service"))
     )
+
+
+def _route(wanted: Route, shares: dict[str, float], before: ServiceRoute | None) -> ServiceRoute:
+    """A service's route: the one before, where it is the same, as most are on a node with many services."""
+    sorted_shares = tuple(sorted(shares.items())) if shares else ()
+    if before is not None and (before.slo_ms, before.shares) == (wanted.slo_ms, sorted_shares):
+        return before
+    return ServiceRoute(service=wanted.service, slo_ms=wanted.slo_ms, shares=sorted_shares)
 
 
 def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | LockClock]:
