@@ -189,7 +189,7 @@ _FORESIGHT = (
 
 _ONE_PER_GPU = (
     "The spike asks for more than the cluster has. `hetsev` then gives most replicas a whole GPU (a row is chosen for\n"
-    "each service alone, and no two replicas of a network share a GPU), so it gains little over one replica per GPU."
+    "each service alone, and no two replicas of a network share a GPU), so it serves no more than one replica per GPU."
 )
 _CHEAP_T4 = (
     "Most of the ratio is the choice of T4s, which the scaled truth has nearly as fast as V100s at batch 8; and a\n"
