@@ -78,7 +78,7 @@ def _table(runs: Runs, place: int) -> str:
 def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
     attainment = _over(mine, lambda each: each.attainment)
     is_bad = attainment is not None and attainment.mean < mine[0].percentile
-    worst = [each.worst_minute for each in mine if each.worst_minute is not None]
+    worst = [each.worst_step for each in mine if each.worst_step is not None]
     return (
         policy,
         estimate_cell(_over(mine, lambda each: each.cost_usd)),

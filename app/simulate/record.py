@@ -122,7 +122,7 @@ class Recorder:
         counted = ServiceTally()
         for step in self._steps:
             counted.add(step.tallies[service.name])
-        minutes = [_attainment(step.tallies[service.name]) for step in self._steps]
+        steps = [_attainment(step.tallies[service.name]) for step in self._steps]
         return ServiceResult(
             service=service.name,
             network=service.network,
@@ -135,7 +135,7 @@ class Recorder:
             queued_before=self._queued[service.name],
             queued_after=total.queued,
             latency_ms={name: counted.latency_ms(share) for name, share in PERCENTILES.items()},
-            worst_minute=min((share for share in minutes if share is not None), default=None),
+            worst_step=min((share for share in steps if share is not None), default=None),
             cost_usd=whole_usd,
             memory_usd=memory_usd,
             present_s=total.present_s,

@@ -24,8 +24,8 @@ class ServiceResult:
     queued_after: int
     latency_ms: Mapping[str, float | None]
     """Percentiles of the served requests by name: p50, p95, p98, p99; None where nothing was served."""
-    worst_minute: float | None
-    """Least attainment of a whole minute with requests."""
+    worst_step: float | None
+    """Least attainment of a step of the series in which requests finished."""
     cost_usd: float
     """Its part of the GPUs' price, divided by SM percent."""
     memory_usd: float

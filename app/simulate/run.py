@@ -101,7 +101,8 @@ async def _play(closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec:
     begun_s = closed.clock.now_s()
     agents, ticks = _Timer(plan.agent_period_s), _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
     steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
-    while steps.due_s <= spec.duration_s:
+    last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
+    while steps.rung <= last:
         now_s = min(agents.due_s, ticks.due_s, steps.due_s)
         await closed.pass_time(begun_s + now_s - closed.clock.now_s())
         if agents.rings(now_s):

@@ -47,7 +47,7 @@ def a_service_result(
         queued_before=0,
         queued_after=queued,
         latency_ms={"p50": 10.0, "p95": 20.0, "p98": 25.0, "p99": 30.0 if served else None},
-        worst_minute=1.0,
+        worst_step=1.0,
         cost_usd=1.0,
         memory_usd=0.1,
         present_s=5.0,

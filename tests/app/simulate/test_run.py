@@ -50,7 +50,7 @@ def test_the_series_add_up_to_the_sums(steady: RunResult) -> None:
     assert sum(mine.arrival_rate_rps) * 60 == pytest.approx(steady.services[0].arrived)
     assert sum(steady.series.power_w) * 60 / 3.6e6 == pytest.approx(steady.energy_kwh)
     worst = min(share for share in mine.attainment if share is not None)
-    assert worst == steady.services[0].worst_minute
+    assert worst == steady.services[0].worst_step
     assert len(steady.decision_seconds) == 12
 
 
@@ -116,6 +116,13 @@ def test_whatever_starts_take_time_goes_on(launch_s: float, period_s: float) -> 
         loop={"period_s": period_s, "window_s": 5, "stale_after_s": 30},
     )
     assert found.services[0].served > 5000
+
+
+@pytest.mark.parametrize(("step_s", "duration_s"), [(1.1, 110.0), (0.7, 70.0), (60.0, 120.0)])
+def test_no_step_is_lost_to_rounding(step_s: float, duration_s: float) -> None:
+    found = run(step_s=step_s, duration_s=duration_s, policies=["hetsev_greedy"])
+    assert len(found.series.power_w) == round(duration_s / step_s)
+    assert found.counted_s == pytest.approx(duration_s)
 
 
 def test_clients_who_wait_are_served_at_the_rate_that_latency_allows() -> None:
