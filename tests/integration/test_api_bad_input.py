@@ -62,7 +62,7 @@ def test_a_malformed_service_names_its_field(api: Api, change: str, value: objec
 
 def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
     wrong_network = api.call("PUT", "services/chat", _with(service(), "spec.network", "resnet51"))
-    assert "there are resnet50" in wrong_network.json()["detail"]
+    assert "There are resnet50" in wrong_network.json()["detail"]
     wrong_type = api.call("PUT", "services/chat", _with(service(), "spec.gpu_types.allowed", ["T5"]))
     assert "there are T4" in wrong_type.json()["detail"]
     wrong_policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "magic"}}
