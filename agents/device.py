@@ -5,6 +5,10 @@ shows in the next `state()`:
 
     replica   starting ──▶ ready ──drain()──▶ draining ──stop_replica()──▶ gone
                  └──────────┴────────────────────┴──▶ failed ──stop_replica()──▶ gone
+    task      starting ──▶ running ──▶ finished ──stop_task()──▶ gone
+                            │  ▲ swap_in()
+                 swap_out() ▼  │
+                         swapping ──▶ swapped;  any of these ──▶ failed ──stop_task()──▶ gone
 
 Errors:
 
@@ -14,14 +18,23 @@ Errors:
     ├── NotSupported          this GPU has no such knob
     ├── OutOfRange            a value that this GPU does not take; names the range
     ├── GpuLost               the GPU no longer answers; only an operator brings it back
-    ├── LaunchFailed          a replica could not be started
-    └── UnknownPart           no GPU or replica of that name on this node
+    ├── LaunchFailed          a replica or task could not be started
+    └── UnknownPart           no GPU, replica or task of that name on this node
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, ServiceReading
+from agents.protocol import (
+    GpuReading,
+    ReplicaCommand,
+    ReplicaReading,
+    ReplicaState,
+    ServiceReading,
+    TaskCommand,
+    TaskReading,
+    TaskState,
+)
 
 MAX_REPLICAS = 48
 """Clients that one MPS server takes on Volta and newer."""
@@ -80,6 +93,23 @@ class RunningReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """One task as it is now."""
+
+    name: str
+    network: str
+    batch: int
+    state: TaskState
+    sm_percent: float
+    memory_mib: float
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether GPU memory is taken: all but what is swapped out or failed."""
+        return self.state not in ("swapped", "failed", "finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
     """One GPU as it is now."""
 
@@ -93,6 +123,7 @@ class GpuState:
     """None = the board's own limit."""
     max_replicas: int = MAX_REPLICAS
     replicas: tuple[RunningReplica, ...] = ()
+    tasks: tuple[RunningTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +152,7 @@ class Readings:
     gpus: tuple[GpuReading, ...] = ()
     replicas: tuple[ReplicaReading, ...] = ()
     services: tuple[ServiceReading, ...] = ()
+    tasks: tuple[TaskReading, ...] = ()
     problems: tuple[str, ...] = ()
     """What the device cannot do, in words."""
 
@@ -188,6 +220,22 @@ class Device(Protocol):
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         """Change a replica's largest batch at once."""
+        ...
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        """Begin to start a task. Raises LaunchFailed, NotSupported, UnknownPart or GpuLost."""
+        ...
+
+    async def stop_task(self, name: str) -> None:
+        """End a task, or forget one that has finished; what it has done since it was last reported may be lost."""
+        ...
+
+    async def swap_out(self, task: str) -> None:
+        """Begin to move a running task's memory to the host; it makes no progress until it is swapped in."""
+        ...
+
+    async def swap_in(self, task: str) -> None:
+        """Begin to move a swapped task's memory back to its GPU. Raises LaunchFailed where there is no room."""
         ...
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:

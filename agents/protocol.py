@@ -18,6 +18,8 @@ Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e12)]
 Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
 
 ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
+TaskKind: TypeAlias = Literal["training", "offline"]
+TaskState: TypeAlias = Literal["starting", "running", "swapping", "swapped", "finished", "failed"]
 AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
 
 BUCKETS_PER_DOUBLING = 4
@@ -66,6 +68,20 @@ class ReplicaReading(Wire, frozen=True, kw_only=True):
     """Mean execution time of those batches."""
 
 
+class TaskReading(Wire, frozen=True, kw_only=True):
+    """One task over the window."""
+
+    name: Name
+    gpu_index: Count
+    state: TaskState
+    sm_percent: Percent
+    batch: Annotated[int, Meta(ge=1)]
+    done_iterations: Amount
+    """Since it was first started anywhere; what a restart would go on from."""
+    iteration_ms: Amount = 0.0
+    """Mean time of the window's iterations; 0 without any."""
+
+
 class ServiceReading(Wire, frozen=True, kw_only=True):
     """One service as this node's router saw it over the window; counts, never rates."""
 
@@ -90,7 +106,7 @@ class Ack(Wire, frozen=True, kw_only=True):
     detail: Annotated[str, Meta(max_length=2000)] = ""
 
 
-class Observation(Wire, frozen=True, kw_only=True):
+class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that a node saw in one window."""
 
     node: Name
@@ -105,6 +121,8 @@ class Observation(Wire, frozen=True, kw_only=True):
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=64)] = ()
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
+    tasks: Annotated[tuple[TaskReading, ...], Meta(max_length=1024)] = ()
+    """Not sent where there are none, so that older control planes take the observation."""
     acks: Annotated[tuple[Ack, ...], Meta(max_length=64)] = ()
     agent_version: str = ""
     problems: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
@@ -122,6 +140,23 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True):
     memory_mib: Amount
     arrival_rate_rps: Amount
     """The plan's rate for this replica; its share of the service's routing weight."""
+
+
+class TaskCommand(Wire, frozen=True, kw_only=True):
+    """One task that must run on what the GPU's replicas leave over, or wait in the host's memory."""
+
+    name: Name
+    kind: TaskKind
+    network: Name
+    batch: Annotated[int, Meta(ge=1)]
+    sm_percent: Percent
+    memory_mib: Amount
+    iterations: Annotated[int, Meta(ge=1)]
+    """Until it is done."""
+    done_iterations: Amount = 0.0
+    """Where it begins when it is started; one that runs goes on from where it is."""
+    is_resident: bool = True
+    """False: swapped out to the host's memory."""
 
 
 class GovernorCommand(Wire, frozen=True, kw_only=True):
@@ -147,8 +182,9 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     clock_mhz: Amount
     power_cap_w: Amount
     replicas: tuple[ReplicaCommand, ...] = ()
+    tasks: tuple[TaskCommand, ...] = ()
     governor: GovernorCommand | None = None
-    """None: clock and batches stay as they are commanded. Not sent then, so that older agents take the command."""
+    """None: clock and batches stay as they are commanded. Like no tasks not sent, so that older agents take it."""
 
 
 class Route(Wire, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Protocol
 from agents.clock import Clock
 from agents.device import DeviceError, GpuGlance, GpuState, NodeState, NotSupported, Readings, ServiceRoute
 from agents.nvml import GpuIdentity, GpuSample
-from agents.protocol import GpuReading, ReplicaCommand
+from agents.protocol import GpuReading, ReplicaCommand, TaskCommand
 
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
 
@@ -76,6 +76,18 @@ class ReadOnlyDevice:
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         raise NotSupported(f"replica {replica_id} cannot take batch {batch}: {ADVICE}")
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {ADVICE}")
+
+    async def stop_task(self, name: str) -> None:
+        raise NotSupported(f"task {name} cannot be stopped: {ADVICE}")
+
+    async def swap_out(self, task: str) -> None:
+        raise NotSupported(f"task {task} cannot be swapped out: {ADVICE}")
+
+    async def swap_in(self, task: str) -> None:
+        raise NotSupported(f"task {task} cannot be swapped in: {ADVICE}")
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         raise NotSupported(f"GPU {gpu_index} cannot be locked at {clock_mhz} MHz: {ADVICE}")

@@ -28,7 +28,7 @@ from agents.device import (
     ServiceRoute,
     UnknownPart,
 )
-from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState
+from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, TaskCommand
 from agents.router import Router
 from agents.worker import StandInWorker
 
@@ -36,6 +36,7 @@ STOP_S = 1.0
 """Wall seconds that a stopped worker's last requests get; it was drained before."""
 _ANSWER = aiohttp.ClientTimeout(total=5.0)
 NO_POWER = "stand-in GPUs draw no power that could be measured"
+NO_TASKS = "stand-in GPUs serve requests only"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
 """(replica, its GPU as it is now, requests in the batch) → seconds. Raises LaunchFailed where nobody knows."""
@@ -145,6 +146,18 @@ class StandInDevice:
                     raise DeviceError(f"replica {replica_id} does not take batch {batch}: {await answer.text()}")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise DeviceError(f"replica {replica_id} does not answer: {error}") from error
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {NO_TASKS}")
+
+    async def stop_task(self, name: str) -> None:
+        raise UnknownPart(f"there is no task {name}: {NO_TASKS}")
+
+    async def swap_out(self, task: str) -> None:
+        raise UnknownPart(f"there is no task {task}: {NO_TASKS}")
+
+    async def swap_in(self, task: str) -> None:
+        raise UnknownPart(f"there is no task {task}: {NO_TASKS}")
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         self._gpus[gpu_index] = replace(self._gpu(gpu_index), clock_mhz=clock_mhz)

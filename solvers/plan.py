@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.state import GpuId, NodeId, ReplicaId
+from solvers.state import GpuId, NodeId, ReplicaId, TaskKind
 
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
 UNSERVED_REASONS: tuple[UnservedReason, ...] = ("slo", "stock", "sm", "memory", "power", "replicas", "budget")
@@ -70,6 +70,23 @@ class BoundReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTask:
+    """One task on what a GPU's replicas leave over; everything that an agent needs to run it."""
+
+    name: str
+    kind: TaskKind
+    network: str
+    batch: int
+    sm_percent: float
+    memory_mib: float
+    iterations: int
+    done_iterations: float = 0.0
+    """Where it begins when it is started; one that runs goes on from where it is."""
+    is_resident: bool = True
+    """False: swapped out to the host's memory, where it holds neither SMs nor GPU memory, until there is room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundGpu:
     """One physical GPU with its clock and replicas; a GPU without replicas does not appear in a plan."""
 
@@ -79,6 +96,7 @@ class BoundGpu:
     clock_mhz: float
     power_cap_w: float
     replicas: tuple[BoundReplica, ...]
+    tasks: tuple[BoundTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ These nouns carry no behaviour beyond reading themselves. `app.db` stores them, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, TypeAlias, Union
+from typing import Literal, NewType, TypeAlias, Union
 
 GpuId = NewType("GpuId", str)
 """Identity of one physical GPU, e.g. `node-1/gpu-0`."""
@@ -111,6 +111,35 @@ class Service:
     mode: Mode = Mode.AUTO
 
 
+TaskKind = Literal["training", "offline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Work that nobody waits for request by request, and how far it has come: training, or an offline job.
+
+    Its network's operating points say how long one iteration takes: of a training network a step, of any other one
+    batch of stored inputs.
+    """
+
+    name: str
+    project: str = "default"
+    kind: TaskKind
+    network: str
+    batch: int
+    """Examples or inputs of one iteration."""
+    iterations: int
+    """Until it is done."""
+    done_iterations: float = 0.0
+    """As last reported."""
+    waiting_s: float = 0.0
+    """Since it last ran, or was submitted; 0 while it runs."""
+    due_in_s: float | None = None
+    """Until its deadline, negative after it; None = no deadline."""
+    priority: float = 1.0
+    """Higher goes first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The arrival rate that a plan must serve."""
@@ -157,5 +186,7 @@ class ClusterState:
     nodes: tuple[Node, ...]
     gpus: tuple[Gpu, ...]
     services: tuple[Service, ...]
+    tasks: tuple[Task, ...] = ()
+    """What is submitted and not yet finished."""
     catalogue_revision: int
     """Grows with every change of GPU types, GPUs, profiles or services; a plan made on an older one is not pushed."""
