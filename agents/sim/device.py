@@ -1,7 +1,16 @@
 """One node of a simulated cluster as a Device: the same protocol that a real machine has."""
 
-from agents.device import GpuGlance, GpuState, NodeState, Readings, RunningReplica, ServiceRoute
-from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading
+from agents.device import (
+    GpuGlance,
+    GpuState,
+    NodeState,
+    NotSupported,
+    Readings,
+    RunningReplica,
+    ServiceRoute,
+    UnknownPart,
+)
+from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.glances import Glances
 from agents.sim.node import SimGpu, SimReplica
@@ -62,6 +71,18 @@ class SimulatedDevice:
     async def set_batch(self, replica_id: str, batch: int) -> None:
         self._cluster.advance()
         self._node.set_batch(replica_id, batch)
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: simulated GPUs serve requests only")
+
+    async def stop_task(self, name: str) -> None:
+        raise UnknownPart(f"no task {name} on node {self._node.spec.name}")
+
+    async def swap_out(self, task: str) -> None:
+        raise UnknownPart(f"no task {task} on node {self._node.spec.name}")
+
+    async def swap_in(self, task: str) -> None:
+        raise UnknownPart(f"no task {task} on node {self._node.spec.name}")
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         self._cluster.advance()

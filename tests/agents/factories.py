@@ -15,9 +15,10 @@ from agents.device import (
     NotSupported,
     Readings,
     RunningReplica,
+    RunningTask,
     ServiceRoute,
 )
-from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand, TaskState
 
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")
@@ -130,6 +131,8 @@ class PaperDevice:
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
+        self._swaps: dict[str, TaskState] = {}
+        """What tasks that are being moved become."""
 
     async def state(self) -> NodeState:
         if self.error is not None:
@@ -164,12 +167,9 @@ class PaperDevice:
             memory_mib=replica.memory_mib,
         )
         gpu = self._state.gpus[gpu_index]
-        alive = (*gpu.replicas, started)
-        if sum(each.memory_mib for each in alive if each.state != "failed") > gpu.memory_mib:
-            raise DeviceError(f"GPU {gpu_index} is out of memory")
-        if len(alive) > gpu.max_replicas:
+        if len(gpu.replicas) >= gpu.max_replicas:
             raise DeviceError(f"GPU {gpu_index} has no slot")
-        self._put_gpu(replace(gpu, replicas=alive))
+        self._put_gpu(_with_room(replace(gpu, replicas=(*gpu.replicas, started))))
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         if self.switch_error is not None:
@@ -191,6 +191,38 @@ class PaperDevice:
         self.log.append(f"batch {replica_id} {batch}")
         self.put(replica_id, batch=batch)
 
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        self.log.append(f"start task {task.name}")
+        if task.name in self.fails_to_start:
+            raise LaunchFailed(f"{task.name} does not start")
+        if any(running.name == task.name for running in self.tasks()):
+            raise DeviceError(f"{task.name} runs already")
+        started = RunningTask(
+            name=task.name,
+            network=task.network,
+            batch=task.batch,
+            state="starting",
+            sm_percent=task.sm_percent,
+            memory_mib=task.memory_mib,
+        )
+        gpu = self._state.gpus[gpu_index]
+        self._put_gpu(_with_room(replace(gpu, tasks=(*gpu.tasks, started))))
+
+    async def stop_task(self, name: str) -> None:
+        self.log.append(f"stop task {name}")
+        gpu, _ = self._find_task(name)
+        self._put_gpu(replace(gpu, tasks=tuple(each for each in gpu.tasks if each.name != name)))
+
+    async def swap_out(self, task: str) -> None:
+        self.log.append(f"swap out {task}")
+        self.put_task(task, state="swapping")
+        self._swaps[task] = "swapped"
+
+    async def swap_in(self, task: str) -> None:
+        self.log.append(f"swap in {task}")
+        self.put_task(task, state="swapping")
+        self._swaps[task] = "running"
+
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         self.log.append(f"clock {gpu_index} {clock_mhz}")
         self._put_gpu(replace(self._state.gpus[gpu_index], clock_mhz=clock_mhz))
@@ -205,6 +237,9 @@ class PaperDevice:
     def replicas(self) -> tuple[RunningReplica, ...]:
         return tuple(replica for gpu in self._state.gpus for replica in gpu.replicas)
 
+    def tasks(self) -> tuple[RunningTask, ...]:
+        return tuple(task for gpu in self._state.gpus for task in gpu.tasks)
+
     def put(self, replica_id: str, **changes: object) -> None:
         """Change fields of one replica, as time would."""
         gpu, old = self._find(replica_id)
@@ -212,14 +247,37 @@ class PaperDevice:
         self._put_gpu(replace(gpu, replicas=tuple(new if each is old else each for each in gpu.replicas)))
 
     def make_ready(self) -> None:
-        """Every starting replica becomes ready."""
+        """Every starting replica becomes ready, every starting task runs, every swap ends."""
         for replica in self.replicas():
             if replica.state == "starting":
                 self.put(replica.id, state="ready")
+        for task in self.tasks():
+            if task.state == "starting":
+                self.put_task(task.name, state="running")
+            elif task.state == "swapping":
+                self.put_task(task.name, state=self._swaps[task.name])
+
+    def put_task(self, name: str, **changes: object) -> None:
+        """Change fields of one task, as time would; raises where that takes more memory than there is."""
+        gpu, old = self._find_task(name)
+        new = replace(old, **changes)  # type: ignore[arg-type]
+        self._put_gpu(_with_room(replace(gpu, tasks=tuple(new if each is old else each for each in gpu.tasks))))
 
     def _find(self, replica_id: str) -> tuple[GpuState, RunningReplica]:
         return next((gpu, each) for gpu in self._state.gpus for each in gpu.replicas if each.id == replica_id)
 
+    def _find_task(self, name: str) -> tuple[GpuState, RunningTask]:
+        return next((gpu, each) for gpu in self._state.gpus for each in gpu.tasks if each.name == name)
+
     def _put_gpu(self, gpu: GpuState) -> None:
         gpus = tuple(gpu if each.index == gpu.index else each for each in self._state.gpus)
         self._state = replace(self._state, gpus=gpus)
+
+
+def _with_room(gpu: GpuState) -> GpuState:
+    """The GPU, unless what is alive on it exceeds its memory."""
+    used_mib = sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
+    used_mib += sum(each.memory_mib for each in gpu.tasks if each.holds_memory)
+    if used_mib > gpu.memory_mib:
+        raise DeviceError(f"GPU {gpu.index} is out of memory")
+    return gpu
