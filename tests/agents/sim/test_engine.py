@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise, fine_bucket_of_s
-from agents.sim.tally import PARTS, Floats, ServiceTally
+from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
 from solvers.predict.bulk_queue import miss_probability
 
 NO_NOISE = np.ones(1)
@@ -149,6 +149,41 @@ def test_requests_are_conserved_and_no_cut_of_the_time_changes_anything(
     assert whole.queue.energy_j == pytest.approx(pieces.queue.energy_j)
 
 
+GAPS = st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60)
+LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).map(sorted)
+
+
+@settings(max_examples=100)
+@given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
+def test_requests_leave_in_the_order_in_which_they_came(gaps: list[float], batch: int, looks: list[float]) -> None:
+    arrivals = np.cumsum(gaps)
+    queue, pace = ReplicaQueue(capacity=100, noise=NO_NOISE), a_pace(batch, execution_s=0.7, per_item_s=0.1)
+    for start_s, end_s in pairwise([0.0, *looks]):
+        here = arrivals[(arrivals >= start_s) & (arrivals < end_s)]
+        queue.advance((start_s, end_s), (here, here), pace, ServiceTally())
+        reached = arrivals[arrivals < end_s]
+        youngest = reached[len(reached) - queue.in_flight :]
+        # No others of them are together so young.
+        assert queue.age_s(end_s) == pytest.approx(float(np.sum(end_s - youngest)), abs=1e-9)
+
+
+@settings(max_examples=100)
+@given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS, timeout_s=st.sampled_from([0.0, 1.5]))
+def test_no_request_finishes_before_it_could(
+    gaps: list[float], batch: int, looks: list[float], timeout_s: float
+) -> None:
+    arrivals, noise = np.cumsum(gaps), draw_noise(np.random.default_rng(4), 0.2)
+    pace = a_pace(batch, execution_s=0.7, per_item_s=0.1, sheds_late=True, timeout_s=timeout_s)
+    # An arrival and the shortest batch; a batch takes 0.1 s more for each request that is in it.
+    alone_s = float(noise[: len(gaps)].min()) * 0.8
+    for end_s in looks:
+        ran = run(arrivals, pace, [end_s], noise=noise)
+        assert ran.tally.served <= np.count_nonzero(arrivals + alone_s <= end_s + 1e-9)
+        assert not ran.tally.fine[: fine_bucket_of_s(alone_s) - 1].any()
+        assert ran.queue.busy_s <= max(0.0, end_s - float(arrivals[0])) + 1e-9
+        assert ran.queue.execution_s <= ran.queue.busy_s + 1e-9
+
+
 @pytest.mark.parametrize(
     ("batch", "utilisation", "slo_s"), [(1, 0.5, 2.0), (4, 0.8, 2.5), (16, 0.7, 2.0), (64, 0.9, 3.0)]
 )
@@ -160,6 +195,7 @@ def test_every_latency_is_that_of_the_definition(batch: int, utilisation: float,
     latencies = latencies_by_definition(list(arrivals), pace)
     assert ran.tally.served == len(latencies)
     assert ran.tally.in_slo == sum(each <= slo_s for each in latencies)
+    assert (ran.tally.fine == np.bincount([fine_bucket_of_s(each) for each in latencies], minlength=FINE_COUNT)).all()
 
 
 @pytest.mark.parametrize("timeout_s", [0.3, 1.0, 5.0])
@@ -196,7 +232,20 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "utilisation"), [(1, 0.3), (1, 0.7), (1, 0.85), (2, 0.6), (8, 0.4), (8, 0.85), (32, 0.7)]
+    ("batch", "utilisation"),
+    [
+        (1, 0.3),
+        (1, 0.5),
+        (1, 0.7),
+        (1, 0.85),
+        (2, 0.6),
+        (4, 0.5),
+        (8, 0.4),
+        (8, 0.85),
+        (16, 0.9),
+        (32, 0.7),
+        (64, 0.5),
+    ],
 )
 def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(batch: int, utilisation: float) -> None:
     """At the percentile's latency the exact law (solvers.predict.bulk_queue) lets that share through, to 2 %."""
