@@ -124,7 +124,7 @@ def test_the_compiled_bucket_is_the_contracts(latency_ms: float) -> None:
         assert min(abs(latency_ms / bucket_end_ms(i) - 1.0) for i in range(BUCKET_COUNT)) < 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     gaps=st.lists(st.floats(0.0, 2.0), max_size=60),
     batch=st.integers(1, 9),
@@ -153,7 +153,7 @@ GAPS = st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60)
 LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).map(sorted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
 def test_requests_leave_in_the_order_in_which_they_came(gaps: list[float], batch: int, looks: list[float]) -> None:
     arrivals = np.cumsum(gaps)
@@ -167,7 +167,7 @@ def test_requests_leave_in_the_order_in_which_they_came(gaps: list[float], batch
         assert queue.age_s(end_s) == pytest.approx(float(np.sum(end_s - youngest)), abs=1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS, timeout_s=st.sampled_from([0.0, 1.5]))
 def test_no_request_finishes_before_it_could(
     gaps: list[float], batch: int, looks: list[float], timeout_s: float
