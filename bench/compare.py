@@ -70,7 +70,7 @@ def _utilisation(ours: RunResult, rival: RunResult) -> tuple[float, float, float
 
 
 def _response(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
-    """The rival's mean response time over ours, and both in ms; over the whole run, by Little's law."""
+    """The rival's mean response time over ours, and both in ms; over the time that counts, by Little's law."""
     mine, theirs = response_ms(ours), response_ms(rival)
     return theirs / mine, mine, theirs
 
@@ -126,7 +126,7 @@ def worst_late_percent(run: RunResult) -> float:
 
 
 def response_ms(run: RunResult) -> float:
-    """Mean time of a request in the system; sound where hardly anything waits at the end."""
+    """Mean time of a request in the system; sound where hardly anything waits at the beginning and the end."""
     done = sum(each.served for each in run.services)
     return 1000.0 * sum(each.sojourn_s for each in run.services) / done
 

@@ -1,5 +1,6 @@
 """What a simulated run cost, from its targets: the same three accountings as the SQL views, for stores in memory."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +8,9 @@ from datetime import datetime
 
 from solvers.plan import BoundGpu, BoundPlan
 from solvers.state import GpuType
+
+Targets = Sequence[tuple[datetime, BoundPlan]]
+"""Each with the time from which it was in force, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Bill:
         return sum(self.whole_gpu_usd.values())
 
 
-def make_bill(pushed: Sequence[tuple[datetime, BoundPlan]], gpu_types: Iterable[GpuType], until: datetime) -> Bill:
+def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) -> Bill:
     """The bill of targets, each in force from its time to the next one's, the last one until `until`."""
     types = {gpu_type.name: gpu_type for gpu_type in gpu_types}
     whole: dict[str, float] = defaultdict(float)
@@ -39,6 +43,30 @@ def make_bill(pushed: Sequence[tuple[datetime, BoundPlan]], gpu_types: Iterable[
             gpu_hours[gpu.gpu_type] += hours
             _charge(gpu, types[gpu.gpu_type], hours, whole, memory)
     return Bill(whole_gpu_usd=dict(whole), memory_usd=dict(memory), gpu_hours=dict(gpu_hours))
+
+
+def sum_bills(bills: Sequence[Bill]) -> Bill:
+    """One bill of all."""
+    return Bill(
+        whole_gpu_usd=_sum(bill.whole_gpu_usd for bill in bills),
+        memory_usd=_sum(bill.memory_usd for bill in bills),
+        gpu_hours=_sum(bill.gpu_hours for bill in bills),
+    )
+
+
+def within(pushed: Targets, begin: datetime, until: datetime) -> Targets:
+    """The targets in force at some time in [begin, until), the first one from `begin` on."""
+    first = max(0, bisect_right(pushed, begin, key=lambda entry: entry[0]) - 1)
+    last = bisect_left(pushed, until, key=lambda entry: entry[0])
+    return [(max(at, begin), plan) for at, plan in pushed[first:last]]
+
+
+def _sum(parts: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    total: dict[str, float] = defaultdict(float)
+    for part in parts:
+        for name, amount in part.items():
+            total[name] += amount
+    return dict(total)
 
 
 def _charge(gpu: BoundGpu, gpu_type: GpuType, hours: float, whole: dict[str, float], memory: dict[str, float]) -> None:

@@ -73,6 +73,7 @@ def _policy_table(report: Report) -> str:
     headings = (
         "policy",
         "cost, USD",
+        "of it in handovers",
         "used memory, USD",
         "GPU hours",
         "energy, kWh",
@@ -82,8 +83,9 @@ def _policy_table(report: Report) -> str:
         "replicas started",
     )
     words = (
-        "Cost: whole GPUs while they are used. Used memory: HetSev's accounting, the price of the memory that replicas "
-        "occupy. Worst p99: highest mean among the services, of served requests only. Red: below the SLO's percentile."
+        "Cost: whole GPUs while they are used. In handovers: of GPUs that no plan used any more, but on which replicas "
+        "served on. Used memory: HetSev's accounting, the price of the memory that replicas occupy. Worst p99: highest "
+        "mean among the services, of served requests only. Red: below the SLO's percentile."
     )
     return table(headings, (_policy_row(report, each) for each in report.policies)) + paragraph(words, "faint")
 
@@ -93,6 +95,7 @@ def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...
     return (
         summary.policy,
         estimate_cell(summary.cost_usd),
+        estimate_cell(summary.handover_usd),
         estimate_cell(summary.memory_usd),
         estimate_cell(summary.gpu_hours),
         estimate_cell(summary.energy_kwh),
@@ -160,9 +163,9 @@ def _cost(series: Series) -> list[float]:
     return series.cost_usd_per_hour
 
 
-def _used(gpu_type: str, series: Series) -> list[int]:
+def _used(gpu_type: str, series: Series) -> list[float]:
     """Used GPUs of a type; a run that never used it does not name it."""
-    return series.gpus.get(gpu_type, [0] * len(series.cost_usd_per_hour))
+    return series.gpus.get(gpu_type, [0.0] * len(series.cost_usd_per_hour))
 
 
 def _fault_list(spec: ScenarioSpec) -> str:

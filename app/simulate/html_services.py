@@ -71,6 +71,7 @@ def _table(runs: Runs, place: int) -> str:
         "p99",
         "arrived",
         "rejected",
+        "overdue",
     )
     return table(headings, (_row(policy, [run.services[place] for run in mine]) for policy, mine in runs.items()))
 
@@ -87,6 +88,7 @@ def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
         *(estimate_cell(_over(mine, partial(_latency_ms, name)), digits=0) for name in ("p50", "p95", "p98", "p99")),
         f"{sum(each.arrived for each in mine):,}",
         f"{sum(each.rejected for each in mine):,}",
+        f"{sum(each.overdue for each in mine):,}",
     )
 
 

@@ -1,16 +1,20 @@
 """What is noted while a simulation runs: counts of every step, and at the end the results of the run."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
+from agents.sim.front_door import ArrivalSource
 from agents.sim.tally import ServiceTally
+from app.clock import Clock
 from app.control.loop import TickOutcome
 from app.control.memory_store import MemoryStore
-from app.simulate.accounting import hourly_cost_usd, make_bill
+from app.simulate.accounting import Bill, Targets, make_bill, sum_bills, within
+from app.simulate.handovers import Handovers
+from app.simulate.moves import count_moves
+from app.simulate.overdue import count_overdue
 from app.simulate.results import Moves, RunResult, Series, ServiceResult, ServiceSeries
 from solvers.plan import BoundPlan, planned_rates_rps
 from solvers.state import GpuType, Service
@@ -29,48 +33,65 @@ class _Step:
     tallies: Mapping[str, ServiceTally]
     replicas: Mapping[str, int]
     planned_rps: Mapping[str, float]
-    cost_usd_per_hour: float
-    gpus: Mapping[str, int]
+    """Mean over the step."""
+    bill: Bill
+    """Of the targets and the handovers."""
+    handover_usd: float
     energy_j: float
     busy_s: float
 
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Notes of one run. Call `note` after every step of the series, from the end of the warm-up on."""
+    """Notes of one run. Call `look` whenever something was decided or done, and, from the end of the warm-up on, `note`
+    after every step of the series."""
 
     cluster: SimulatedCluster
     store: MemoryStore
+    clock: Clock
     services: tuple[Service, ...]
+    loads: Mapping[str, ArrivalSource]
+    """Where requests come from, by service; of those whose clients do not wait for answers."""
     gpu_types: tuple[GpuType, ...]
     begun_at: datetime
     """When the time that counts begins."""
     step_s: float
     outcomes: list[TickOutcome] = field(default_factory=list)
+    _handovers: Handovers = field(init=False)
     _steps: list[_Step] = field(default_factory=list)
     _before: dict[str, ServiceTally] = field(default_factory=dict)
-    _queued: dict[str, int] = field(default_factory=dict)
+    _begun: dict[str, ServiceTotals] = field(default_factory=dict)
     _energy_j: float = 0.0
     _busy_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._handovers = Handovers(cluster=self.cluster)
+
+    def look(self) -> None:
+        """Something may have changed in who serves."""
+        target = self.store.pushed[-1][1] if self.store.pushed else None
+        self._handovers.look(target, self.clock.now())
 
     def begin(self) -> None:
         """From now on it counts."""
         self._before = {service.name: self.cluster.tally(service.name) for service in self.services}
-        self._queued = {total.service: total.queued for total in self._totals()}
+        self._begun = self._totals()
         self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
 
     def note(self) -> None:
         """A step is over."""
-        target = self.store.pushed[-1][1] if self.store.pushed else None
+        begin = self.begun_at + timedelta(seconds=self.step_s * len(self._steps))
+        until = begin + timedelta(seconds=self.step_s)
         now = {service.name: self.cluster.tally(service.name) for service in self.services}
-        planned = planned_rates_rps(target)
+        targets = within(self.store.pushed, begin, until)
+        handovers = make_bill(within(self._handovers.changes, begin, until), self.gpu_types, until)
         self._steps.append(
             _Step(
                 tallies={name: tally.since(self._before[name]) for name, tally in now.items()},
-                replicas={total.service: total.replicas for total in self._totals()},
-                planned_rps={service.name: planned[service.name] for service in self.services},
-                cost_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
-                gpus=Counter(gpu.gpu_type for gpu in target.gpus) if target else Counter[str](),
+                replicas={name: total.replicas for name, total in self._totals().items()},
+                planned_rps=_mean_rates_rps(targets, until, self.step_s),
+                bill=sum_bills([make_bill(targets, self.gpu_types, until), handovers]),
+                handover_usd=handovers.total_usd,
                 energy_j=self.cluster.used_energy_j - self._energy_j,
                 busy_s=self.cluster.busy_s - self._busy_s,
             )
@@ -79,26 +100,17 @@ class Recorder:
 
     def result(self, policy: str, seed: int) -> RunResult:
         """What the run came to. Raises LawBroken where requests were lost or invented."""
-        until = self.begun_at + timedelta(seconds=self.step_s * len(self._steps))
-        pushed = [(max(at, self.begun_at), plan) for at, plan in self.store.pushed]
-        bill = make_bill(pushed, self.gpu_types, until)
-        totals = {total.service: total for total in self._totals()}
+        bill = sum_bills([step.bill for step in self._steps])
+        totals = self._totals()
         for total in totals.values():
             check_laws(total)
         return RunResult(
             policy=policy,
             seed=seed,
             counted_s=self.step_s * len(self._steps),
-            services=tuple(
-                self._service(
-                    service,
-                    totals[service.name],
-                    whole_usd=bill.whole_gpu_usd.get(service.name, 0.0),
-                    memory_usd=bill.memory_usd.get(service.name, 0.0),
-                )
-                for service in self.services
-            ),
+            services=tuple(self._service(service, totals[service.name], bill) for service in self.services),
             cost_usd=bill.total_usd,
+            handover_usd=sum(step.handover_usd for step in self._steps),
             memory_usd=sum(bill.memory_usd.values()),
             gpu_hours=bill.gpu_hours,
             energy_kwh=sum(step.energy_j for step in self._steps) / 3.6e6,
@@ -115,10 +127,11 @@ class Recorder:
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
         return count_moves([*(before or [BoundPlan(generation=0, parent=0, policy="")]), *later])
 
-    def _totals(self) -> tuple[ServiceTotals, ...]:
-        return self.cluster.totals()
+    def _totals(self) -> dict[str, ServiceTotals]:
+        return {total.service: total for total in self.cluster.totals()}
 
-    def _service(self, service: Service, total: ServiceTotals, *, whole_usd: float, memory_usd: float) -> ServiceResult:
+    def _service(self, service: Service, total: ServiceTotals, bill: Bill) -> ServiceResult:
+        begun = self._begun[service.name]
         counted = ServiceTally()
         for step in self._steps:
             counted.add(step.tallies[service.name])
@@ -132,23 +145,25 @@ class Recorder:
             served=counted.served,
             in_slo=counted.in_slo,
             rejected=counted.rejected,
-            queued_before=self._queued[service.name],
+            queued_before=begun.queued,
             queued_after=total.queued,
+            overdue=count_overdue(self.cluster, service, self.loads.get(service.name)),
             latency_ms={name: counted.latency_ms(share) for name, share in PERCENTILES.items()},
             worst_step=min((share for share in steps if share is not None), default=None),
-            cost_usd=whole_usd,
-            memory_usd=memory_usd,
-            present_s=total.present_s,
-            sojourn_s=total.sojourn_s,
+            cost_usd=bill.whole_gpu_usd.get(service.name, 0.0),
+            memory_usd=bill.memory_usd.get(service.name, 0.0),
+            present_s=total.present_s - begun.present_s,
+            sojourn_s=total.sojourn_s - begun.sojourn_s,
         )
 
     def _series(self) -> Series:
-        types = sorted({name for step in self._steps for name in step.gpus})
+        types = sorted({name for step in self._steps for name in step.bill.gpu_hours})
+        step_h = self.step_s / 3600.0
         return Series(
             step_s=self.step_s,
-            cost_usd_per_hour=[step.cost_usd_per_hour for step in self._steps],
+            cost_usd_per_hour=[step.bill.total_usd / step_h for step in self._steps],
             power_w=[step.energy_j / self.step_s for step in self._steps],
-            gpus={name: [step.gpus.get(name, 0) for step in self._steps] for name in types},
+            gpus={name: [step.bill.gpu_hours.get(name, 0.0) / step_h for step in self._steps] for name in types},
             services={service.name: self._service_series(service.name) for service in self.services},
             busy_gpus=[step.busy_s / self.step_s for step in self._steps],
         )
@@ -157,7 +172,7 @@ class Recorder:
         tallies = [step.tallies[name] for step in self._steps]
         return ServiceSeries(
             arrival_rate_rps=[tally.arrivals / self.step_s for tally in tallies],
-            planned_rps=[step.planned_rps[name] for step in self._steps],
+            planned_rps=[step.planned_rps.get(name, 0.0) for step in self._steps],
             attainment=[_attainment(tally) for tally in tallies],
             p99_ms=[tally.latency_ms(0.99) for tally in tallies],
             replicas=[step.replicas[name] for step in self._steps],
@@ -180,28 +195,11 @@ def _attainment(tally: ServiceTally) -> float | None:
     return tally.in_slo / finished if finished else None
 
 
-def count_moves(targets: Sequence[BoundPlan]) -> Moves:
-    """Changes from each target to the next."""
-    started = stopped = batches = clocks = 0
-    for before, after in pairwise(targets):
-        old, new = _batches(before), _batches(after)
-        old_mhz, new_mhz = _clocks_mhz(before), _clocks_mhz(after)
-        started += len(new.keys() - old.keys())
-        stopped += len(old.keys() - new.keys())
-        batches += sum(new[each] != old[each] for each in new.keys() & old.keys())
-        clocks += sum(new_mhz[each] != old_mhz[each] for each in new_mhz.keys() & old_mhz.keys())
-    return Moves(
-        plans=max(0, len(targets) - 1),
-        replicas_started=started,
-        replicas_stopped=stopped,
-        batches_changed=batches,
-        clocks_changed=clocks,
-    )
-
-
-def _batches(plan: BoundPlan) -> Mapping[str, int]:
-    return {replica.id: replica.batch for gpu in plan.gpus for replica in gpu.replicas}
-
-
-def _clocks_mhz(plan: BoundPlan) -> Mapping[str, float]:
-    return {gpu.id: gpu.clock_mhz for gpu in plan.gpus}
+def _mean_rates_rps(targets: Targets, until: datetime, step_s: float) -> Mapping[str, float]:
+    """The rates that targets planned, each until the next one, as means over a step."""
+    means: dict[str, float] = defaultdict(float)
+    ends = [*(at for at, _ in targets), until][1:]
+    for (begin, plan), end in zip(targets, ends, strict=True):
+        for service, rate_rps in planned_rates_rps(plan).items():
+            means[service] += rate_rps * (end - begin).total_seconds() / step_s
+    return means

@@ -42,11 +42,13 @@ class PolicySummary:
 
     policy: str
     cost_usd: Estimate
+    handover_usd: Estimate
+    """The part of it of GPUs that served on while their replicas moved."""
     memory_usd: Estimate
     gpu_hours: Estimate
     energy_kwh: Estimate
     violations: Estimate
-    """Share of all requests that were late or rejected, or wait where none is served."""
+    """Share of all requests that were late or rejected, or wait at the end though they are late."""
     worst_attainment: Estimate | None
     """Of the service that is worst off in each run."""
     replicas_started: Estimate
@@ -96,7 +98,7 @@ def report_from_json(text: bytes) -> Report:
 
 
 def violations(run: RunResult) -> float:
-    """Share of all requests that were late, rejected or wait in vain; 0 where nobody asked."""
+    """Share of all judged requests that were late, rejected or wait though they are late; 0 where there are none."""
     judged = sum(service.judged for service in run.services)
     return 1.0 - sum(service.in_slo for service in run.services) / judged if judged else 0.0
 
@@ -116,6 +118,7 @@ def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
     return PolicySummary(
         policy=policy,
         cost_usd=over(lambda run: run.cost_usd),
+        handover_usd=over(lambda run: run.handover_usd),
         memory_usd=over(lambda run: run.memory_usd),
         gpu_hours=over(lambda run: sum(run.gpu_hours.values())),
         energy_kwh=over(lambda run: run.energy_kwh),

@@ -22,6 +22,8 @@ class ServiceResult:
     rejected: int
     queued_before: int
     queued_after: int
+    overdue: int
+    """Of those that wait at the end: for longer than the SLO's latency."""
     latency_ms: Mapping[str, float | None]
     """Percentiles of the served requests by name: p50, p95, p98, p99; None where nothing was served."""
     worst_step: float | None
@@ -31,18 +33,18 @@ class ServiceResult:
     memory_usd: float
     """In HetSev's accounting: the price of the memory that its replicas occupy."""
     present_s: float
-    """Requests in the system, integrated over the whole run: request-seconds."""
+    """Requests in the system, integrated over the time that counts: request-seconds."""
     sojourn_s: float
-    """The same by Little's law: their times in the system, summed."""
+    """The same by Little's law: the times that requests spent in the system then, summed."""
 
     @property
     def judged(self) -> int:
-        """Requests by which the service is judged: the finished ones; where none finished, those that wait in vain."""
-        return self.served + self.rejected or self.queued_after
+        """Requests by which the service is judged: the finished ones, and those that wait though they are late."""
+        return self.served + self.rejected + self.overdue
 
     @property
     def attainment(self) -> float | None:
-        """Share of the judged requests that met the SLO's latency; a rejected one did not. None: nobody asked."""
+        """Share of the judged requests that met the SLO's latency; a rejected one did not. None: there is none."""
         return self.in_slo / self.judged if self.judged else None
 
 
@@ -66,8 +68,8 @@ class Series:
     step_s: float
     cost_usd_per_hour: list[float]
     power_w: list[float]
-    gpus: Mapping[str, list[int]]
-    """Used GPUs by type at the end of the step."""
+    gpus: Mapping[str, list[float]]
+    """Used GPUs by type, mean over the step."""
     services: Mapping[str, "ServiceSeries"]
     busy_gpus: list[float] = field(default_factory=list)
     """GPUs on which something ran, mean over the step; 1.5: one all the time and another one half of it."""
@@ -79,9 +81,12 @@ class ServiceSeries:
 
     arrival_rate_rps: list[float]
     planned_rps: list[float]
+    """Mean of the targets in force."""
     attainment: list[float | None]
+    """Of the requests that finished in the step."""
     p99_ms: list[float | None]
     replicas: list[int]
+    """Ready at the end of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,9 @@ class RunResult:
     counted_s: float
     services: tuple[ServiceResult, ...]
     cost_usd: float
-    """Price of the used GPUs."""
+    """Price of the used GPUs, as planned and in handovers."""
+    handover_usd: float
+    """The part of it of GPUs that served on though no plan in force used them."""
     memory_usd: float
     gpu_hours: Mapping[str, float]
     energy_kwh: float

@@ -84,7 +84,9 @@ async def _simulate(job: Job) -> RunResult:
     recorder = Recorder(
         cluster=closed.cluster,
         store=closed.store,
+        clock=clock,
         services=tuple(sorted(plan.services, key=lambda service: service.name)),
+        loads=plan.scenario.loads,
         gpu_types=plan.gpu_types,
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
@@ -107,10 +109,12 @@ async def _play(closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec:
         await closed.pass_time(begun_s + now_s - closed.clock.now_s())
         if agents.rings(now_s):
             await closed.step()
+            recorder.look()
         if steps.rings(now_s):
             recorder.note() if steps.rung > 1 else recorder.begin()
         if ticks.rings(now_s):
             outcome = await closed.tick()
+            recorder.look()
             if steps.rung:
                 recorder.outcomes.append(outcome)
 

@@ -33,7 +33,13 @@ def a_scenario(**spec: Any) -> Scenario:
 
 
 def a_service_result(
-    service: str = "a", *, served: int = 100, in_slo: int | None = None, rejected: int = 0, queued: int = 0
+    service: str = "a",
+    *,
+    served: int = 100,
+    in_slo: int | None = None,
+    rejected: int = 0,
+    queued: int = 0,
+    overdue: int = 0,
 ) -> ServiceResult:
     return ServiceResult(
         service=service,
@@ -46,6 +52,7 @@ def a_service_result(
         rejected=rejected,
         queued_before=0,
         queued_after=queued,
+        overdue=overdue,
         latency_ms={"p50": 10.0, "p95": 20.0, "p98": 25.0, "p99": 30.0 if served else None},
         worst_step=1.0,
         cost_usd=1.0,
@@ -70,6 +77,7 @@ def a_run(
         counted_s=60.0,
         services=known,
         cost_usd=cost_usd,
+        handover_usd=0.0,
         memory_usd=0.1,
         gpu_hours={"T4": 0.5},
         energy_kwh=0.01,

@@ -1,10 +1,11 @@
 """The bill of a simulated run, by hand: two GPU types, two targets, half an hour each."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
-from app.simulate.accounting import hourly_cost_usd, make_bill
+from app.simulate.accounting import hourly_cost_usd, make_bill, sum_bills, within
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.state import GpuId, GpuType, NodeId, ReplicaId
 
@@ -74,6 +75,34 @@ def test_each_target_counts_until_the_next_one() -> None:
     bill = make_bill(pushed, TYPES, START + timedelta(minutes=45))
     assert bill.total_usd == pytest.approx(1.75)
     assert bill.gpu_hours == pytest.approx({"big": 0.5, "small": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("from_min", "until_min", "expected"),
+    [(0, 15, [(5, 1), (10, 2)]), (7, 9, [(7, 1)]), (10, 25, [(10, 2), (20, 3)]), (30, 40, [(30, 3)]), (0, 5, [])],
+)
+def test_the_targets_of_a_stretch_begin_with_the_one_in_force(
+    from_min: int, until_min: int, expected: list[tuple[int, int]]
+) -> None:
+    def at(minute: int) -> datetime:
+        return START + timedelta(minutes=minute)
+
+    pushed = [(at(5), target(1)), (at(10), target(2)), (at(20), target(3))]
+    found = within(pushed, at(from_min), at(until_min))
+    assert [(moment, plan.generation) for moment, plan in found] == [(at(minute), each) for minute, each in expected]
+
+
+def test_bills_of_stretches_add_up_to_the_bill_of_the_whole() -> None:
+    pushed = [
+        (START, target(1, ("g", "big", (("a", 100.0, 8000.0),)))),
+        (START + timedelta(minutes=30), target(2, ("s", "small", (("a", 40.0, 500.0), ("b", 10.0, 600.0))))),
+    ]
+    ends = [START + timedelta(minutes=minute) for minute in (0, 20, 40, 60)]
+    parts = [make_bill(within(pushed, begin, end), TYPES, end) for begin, end in pairwise(ends)]
+    whole = make_bill(pushed, TYPES, ends[-1])
+    assert sum_bills(parts).whole_gpu_usd == pytest.approx(whole.whole_gpu_usd)
+    assert sum_bills(parts).memory_usd == pytest.approx(whole.memory_usd)
+    assert sum_bills(parts).gpu_hours == pytest.approx(whole.gpu_hours)
 
 
 def test_nothing_was_pushed_costs_nothing() -> None:

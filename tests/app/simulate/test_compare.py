@@ -55,7 +55,7 @@ def test_equal_seeds_show_no_difference() -> None:
 
 
 def test_who_starts_nothing_at_all_is_no_favourite() -> None:
-    idle = a_run("idle", cost_usd=0.0, services=(a_service_result("a", served=0, queued=100),))
+    idle = a_run("idle", cost_usd=0.0, services=(a_service_result("a", served=0, queued=100, overdue=100),))
     report = a_report(idle, *costing("good", 2.0))
     assert missed(report, report.policies[0]) == ["a"]
     assert favourite(report, ["idle", "good"]) == "good"

@@ -25,12 +25,13 @@ def test_violations_count_late_and_rejected_requests_of_all_services() -> None:
     assert violations(run) == pytest.approx(30 / 200)
 
 
-def test_a_service_that_lets_everybody_wait_keeps_nothing() -> None:
-    # 100 in SLO of b, 60 that wait for a: 100 of 160. Of b, which serves, those that still wait may yet be in time.
-    starved, served = a_service_result("a", served=0, queued=60), a_service_result("b", served=100, queued=7)
+def test_who_waits_overdue_at_the_end_was_not_served_in_time() -> None:
+    # 100 in SLO of b, 60 overdue of a and 3 of b: 100 of 163. The other 7 that wait for b may yet be in time.
+    starved = a_service_result("a", served=0, queued=60, overdue=60)
+    served = a_service_result("b", served=100, queued=10, overdue=3)
     run = a_run(services=(starved, served))
-    assert (starved.attainment, served.attainment) == (0.0, 1.0)
-    assert violations(run) == pytest.approx(60 / 160)
+    assert (starved.attainment, served.attainment) == (0.0, pytest.approx(100 / 103))
+    assert violations(run) == pytest.approx(63 / 163)
     summary = make_report(a_scenario(), [run]).policies[0]
     assert summary.worst_attainment is not None and summary.worst_attainment.mean == 0.0
 
