@@ -26,6 +26,9 @@ def objections(command: NodeCommand, node: str, gpus: tuple[GpuState, ...]) -> t
 def _duplicates(command: NodeCommand) -> Iterator[str]:
     replicas = Counter(replica.id for gpu in command.gpus for replica in gpu.replicas)
     yield from (f"replica {each} is named {count} times" for each, count in sorted(replicas.items()) if count > 1)
+    tasks = Counter(task.name for gpu in command.gpus for task in gpu.tasks)
+    yield from (f"task {each} is named {count} times" for each, count in sorted(tasks.items()) if count > 1)
+    yield from (f"{each} names a replica and a task" for each in sorted(replicas.keys() & tasks.keys()))
     indices = Counter(gpu.index for gpu in command.gpus)
     yield from (f"GPU {each} is named {count} times" for each, count in sorted(indices.items()) if count > 1)
     services = Counter(route.service for route in command.routes)
@@ -50,10 +53,11 @@ def _gpu_objections(command: NodeCommand, gpus: tuple[GpuState, ...]) -> Iterato
 def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
     if command.gpu_type != gpu.gpu_type:
         yield f"GPU {gpu.index} is a {gpu.gpu_type}, not a {command.gpu_type}"
-    memory_mib = sum(replica.memory_mib for replica in command.replicas)
+    resident = (*command.replicas, *(task for task in command.tasks if task.is_resident))
+    memory_mib = sum(each.memory_mib for each in resident)
     if memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
-        yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas need {memory_mib:g}"
-    sm_percent = sum(replica.sm_percent for replica in command.replicas)
+        yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas and tasks need {memory_mib:g}"
+    sm_percent = sum(each.sm_percent for each in resident)
     if sm_percent > 100.0 + SM_TOLERANCE_PERCENT:
         yield f"GPU {gpu.index}: the SM percents add up to {sm_percent:g}"
     if len(command.replicas) > gpu.max_replicas:

@@ -22,6 +22,7 @@ from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
 from agents.device import Device, DeviceError, NodeState, Readings
 from agents.enforce import Action, Start, SwitchRoutes, actions, is_settled
+from agents.enforce_tasks import StartTask
 from agents.governing import Governing
 from agents.ledger import Ledger
 from agents.outbox import Outbox
@@ -137,6 +138,7 @@ class NodeAgent:
                 gpus=readings.gpus,
                 replicas=readings.replicas,
                 services=readings.services,
+                tasks=readings.tasks,
                 acks=acks,
                 agent_version=self.settings.version,
                 problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
@@ -192,13 +194,15 @@ class NodeAgent:
         failures: list[str] = []
         for _ in range(MOST_ROUNDS):
             state = await self._device.state()
-            self._restarts.look((each for gpu in state.gpus for each in gpu.replicas), now_s)
+            self._restarts.look(state, now_s)
             held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
             todo = actions(command, state, held=held, handover=handover)
             failures = await self._perform(todo, now_s)
             if failures or not todo:
                 break
-        failures += [f"replica {each}: {reason}" for each, reason in self._restarts.held(now_s).items()]
+        tasks = {task.name for gpu in command.gpus for task in gpu.tasks}
+        for name, reason in self._restarts.held(now_s).items():
+            failures.append(f"{'task' if name in tasks else 'replica'} {name}: {reason}")
         ack = _ack(command, await self._device.state(), failures)
         if ack != self._notes.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
@@ -206,14 +210,15 @@ class NodeAgent:
         self._notes.ack = ack
 
     async def _perform(self, todo: tuple[Action, ...], now_s: float) -> list[str]:
-        """Carry actions out in their order; what failed, in words. A replica that fails to start is held back."""
+        """Carry actions out in their order; what failed, in words. What fails to start is held back."""
         failures = []
         for action in todo:
             try:
                 await perform(self._device, action)
             except DeviceError as error:
-                if isinstance(action, Start):
-                    self._restarts.note_failure(action.replica.id, now_s, reason=str(error))
+                if isinstance(action, Start | StartTask):
+                    name = action.replica.id if isinstance(action, Start) else action.task.name
+                    self._restarts.note_failure(name, now_s, reason=str(error))
                     continue
                 failures.append(str(error))
                 if isinstance(action, SwitchRoutes):
@@ -344,7 +349,9 @@ class NodeAgent:
 def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
     """How far the command has come."""
     lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
-    broken = [f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and gpu.replicas]
+    broken = [
+        f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and (gpu.replicas or gpu.tasks)
+    ]
     status: AckStatus = "applying"
     if failures or broken:
         status = "failed"

@@ -1,9 +1,10 @@
 """Waiting longer after each failure, with jitter so that a fleet does not come back in step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from random import Random
 
-from agents.device import RunningReplica
+from agents.device import NodeState
+from agents.protocol import ReplicaState, TaskState
 
 
 def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
@@ -17,7 +18,7 @@ def jittered(seconds: float, random: Random) -> float:
 
 
 class Restarts:
-    """Which failed replicas must wait before they are started again."""
+    """Which failed replicas and tasks must wait before they are started again; admission keeps their names apart."""
 
     FIRST_S = 5.0
     LONGEST_S = 300.0
@@ -27,25 +28,25 @@ class Restarts:
         self._until_s: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
 
-    def look(self, replicas: Iterable[RunningReplica], now_s: float) -> None:
+    def look(self, state: NodeState, now_s: float) -> None:
         """Take note of what failed, what is coming up again, and what recovered."""
-        for replica in replicas:
-            if replica.state == "failed" and replica.id not in self._until_s:
-                self.note_failure(replica.id, now_s, reason="it ended by itself")
-            elif replica.state in ("starting", "ready"):
-                self._until_s.pop(replica.id, None)
-            if replica.state == "ready":
-                self._failures.pop(replica.id, None)
+        for name, is_at in _states(state):
+            if is_at == "failed" and name not in self._until_s:
+                self.note_failure(name, now_s, reason="it ended by itself")
+            elif is_at in ("starting", "ready", "running"):
+                self._until_s.pop(name, None)
+            if is_at in ("ready", "running"):
+                self._failures.pop(name, None)
 
-    def note_failure(self, replica_id: str, now_s: float, *, reason: str) -> None:
+    def note_failure(self, name: str, now_s: float, *, reason: str) -> None:
         """One more failure: each doubles the wait."""
-        self._reasons[replica_id] = reason
-        self._failures[replica_id] = self._failures.get(replica_id, 0) + 1
-        wait_s = delay_s(self._failures[replica_id], first_s=self.FIRST_S, longest_s=self.LONGEST_S)
-        self._until_s[replica_id] = now_s + wait_s
+        self._reasons[name] = reason
+        self._failures[name] = self._failures.get(name, 0) + 1
+        wait_s = delay_s(self._failures[name], first_s=self.FIRST_S, longest_s=self.LONGEST_S)
+        self._until_s[name] = now_s + wait_s
 
     def held(self, now_s: float) -> dict[str, str]:
-        """Replicas that must not be started yet, each with the reason of its last failure."""
+        """Replicas and tasks that must not be started yet, each with the reason of its last failure."""
         return {each: self._reasons[each] for each, until_s in self._until_s.items() if until_s > now_s}
 
     def clear(self) -> None:
@@ -53,3 +54,9 @@ class Restarts:
         self._failures.clear()
         self._until_s.clear()
         self._reasons.clear()
+
+
+def _states(state: NodeState) -> Iterator[tuple[str, ReplicaState | TaskState]]:
+    for gpu in state.gpus:
+        yield from ((replica.id, replica.state) for replica in gpu.replicas)
+        yield from ((task.name, task.state) for task in gpu.tasks)

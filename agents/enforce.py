@@ -13,6 +13,8 @@ Nodes do not talk to each other: a replica that moved to another node leaves a g
 for a while (`handover`) ready old replicas keep serving where a part of their service's planned rate lies on other
 nodes, unless their room is needed.
 
+Tasks have what the replicas leave over and make room for them: see `enforce_tasks`.
+
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
 
@@ -21,7 +23,19 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
-from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, ServiceRoute
+from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, RunningTask, ServiceRoute
+from agents.enforce_tasks import (
+    StartTask,
+    StopTask,
+    SwapIn,
+    SwapOut,
+    TaskAction,
+    are_tasks_settled,
+    freed_soon_mib,
+    leaving_tasks,
+    returning_tasks,
+    staying_tasks,
+)
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 
 DRAIN_DEADLINE_S = 30.0
@@ -84,7 +98,7 @@ class LimitPower:
     limit_w: float | None
 
 
-Action: TypeAlias = Start | SwitchRoutes | Drain | Stop | SetBatch | LockClock | LimitPower
+Action: TypeAlias = Start | SwitchRoutes | Drain | Stop | SetBatch | LockClock | LimitPower | TaskAction
 
 
 def actions(
@@ -97,37 +111,51 @@ def actions(
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
-    `held` names replicas that failed and must not be started again yet, `handover` old ones that may still wait for a
-    successor on another node. The result is empty when there is
-    nothing to do, or nothing until a replica becomes ready or has drained. The command must have passed
+    `held` names replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
+    still wait for a successor on another node. The result is empty when there is nothing to do, or nothing until a
+    replica becomes ready or has drained, or a task has been swapped. The command must have passed
     `admission.objections`.
     """
-    gpus = _compare(wanted, actual)
+    gpus = _compare(wanted, actual, held)
     stops = tuple(_stops(gpus, held, drain_deadline_s))
     gone = {stop.replica_id for stop in stops}
     taken = {replica.id for gpu in actual.gpus for replica in gpu.replicas} - gone
     starts = tuple(start for gpu in gpus for start in _starts(gpu, taken, held))
     started = {start.replica.id for start in starts}
     waiting = {want.id for gpu in gpus for want in gpu.missing} - started - set(held)
-    early = {old.id for gpu in gpus for old in _early_drains(gpu, waiting, taken, starts)}
+    needs = [_need(gpu, waiting, taken, starts) for gpu in gpus]
+    leaving = tuple(each for gpu, need in zip(gpus, needs, strict=True) for each in _leaving(gpu, need))
+    early = {
+        old.id
+        for gpu, need in zip(gpus, needs, strict=True)
+        for old in _early_drains(gpu, need, waiting, {each.task for each in leaving})
+    }
     serving = _still_serving(wanted, gpus, handover) - early
     routes = _routes(wanted, actual, gpus, serving)
     routed = {replica_id for route in routes for replica_id, _ in route.shares}
     return (
         *stops,
+        *_task_stops(gpus),
+        *leaving,
         *_knobs(gpus, gone),
         *_batches(gpus),
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
         *_drains(gpus, routed),
         *starts,
+        *_task_starts(gpus, held),
     )
 
 
 def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
-    """Whether the node is exactly as wanted: every replica ready and routed, nothing else alive, every knob set."""
-    return not actions(wanted, actual) and all(
-        not gpu.missing and not gpu.retired and all(running.state == "ready" for _, running in gpu.kept)
-        for gpu in _compare(wanted, actual)
+    """Whether the node is exactly as wanted: every replica ready and routed, every task running or where it is to
+    wait, nothing else alive, every knob set."""
+    return (
+        not actions(wanted, actual)
+        and are_tasks_settled(wanted, actual)
+        and all(
+            not gpu.missing and not gpu.retired and all(running.state == "ready" for _, running in gpu.kept)
+            for gpu in _compare(wanted, actual, ())
+        )
     )
 
 
@@ -142,14 +170,17 @@ class _Gpu:
     missing: tuple[ReplicaCommand, ...]
     retired: tuple[RunningReplica, ...]
     """Replicas that are not wanted, or not as they are, or failed, or already draining; by id."""
+    tasks: tuple[RunningTask, ...]
+    """Tasks that are not to be stopped at once."""
 
 
-def _compare(wanted: NodeCommand, actual: NodeState) -> tuple[_Gpu, ...]:
+def _compare(wanted: NodeCommand, actual: NodeState, held: Collection[str]) -> tuple[_Gpu, ...]:
     commands = {gpu.index: gpu for gpu in wanted.gpus}
-    return tuple(_compare_gpu(commands.get(gpu.index), gpu) for gpu in actual.gpus)
+    tasks = staying_tasks(wanted, actual, held)
+    return tuple(_compare_gpu(commands.get(gpu.index), gpu, tasks[gpu.index]) for gpu in actual.gpus)
 
 
-def _compare_gpu(command: GpuCommand | None, actual: GpuState) -> _Gpu:
+def _compare_gpu(command: GpuCommand | None, actual: GpuState, tasks: tuple[RunningTask, ...]) -> _Gpu:
     wanted = command.replicas if command else ()
     running = {replica.id: replica for replica in actual.replicas}
     kept = tuple((want, running[want.id]) for want in wanted if want.id in running and _serves(running[want.id], want))
@@ -160,6 +191,7 @@ def _compare_gpu(command: GpuCommand | None, actual: GpuState) -> _Gpu:
         kept=kept,
         missing=tuple(want for want in wanted if want.id not in kept_ids),
         retired=tuple(running[each] for each in sorted(running) if each not in kept_ids),
+        tasks=tasks,
     )
 
 
@@ -194,26 +226,68 @@ def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[Start
 
 
 def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
-    """Memory in MiB and replica slots that are left beside the replicas in `taken`; a failed one holds no memory."""
+    """Memory in MiB and replica slots that are left beside the replicas in `taken`, of which a failed one holds no
+    memory, and beside the tasks that stay."""
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
+    used_mib += sum(task.memory_mib for task in gpu.tasks if task.holds_memory)
     return gpu.actual.memory_mib * (1.0 + MEMORY_TOLERANCE) - used_mib, gpu.actual.max_replicas - len(alive)
 
 
-def _early_drains(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> Iterator[RunningReplica]:
-    """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """What the replicas that cannot start yet on one GPU lack, and whose place they could take."""
+
+    services: frozenset[str]
+    """Of the replicas that wait; none = nobody waits."""
+    short_mib: float
+    short_slots: int
+    olds: tuple[RunningReplica, ...]
+    """Old replicas that are alive."""
+
+
+def _need(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> _Need:
     wants = [want for want in gpu.missing if want.id in waiting] if gpu.actual.healthy else []
-    services = {want.service for want in wants}
-    free_mib, slots = _free(gpu, taken)
     new = [start.replica for start in starts if start.gpu_index == gpu.actual.index]
-    short_mib = sum(want.memory_mib for want in (*wants, *new)) - free_mib
-    short_slots = len(wants) + len(new) - slots
+    free_mib, slots = _free(gpu, taken)
+    return _Need(
+        services=frozenset(want.service for want in wants),
+        short_mib=sum(want.memory_mib for want in (*wants, *new)) - free_mib,
+        short_slots=len(wants) + len(new) - slots,
+        olds=tuple(each for each in gpu.retired if each.id in taken and each.state in ("ready", "draining")),
+    )
+
+
+def _leaving(gpu: _Gpu, need: _Need) -> Iterator[SwapOut | StopTask]:
+    """Tasks that leave the GPU, for the command's sake or for replicas that wait; what drains is as good as free."""
+    draining_mib = sum(old.memory_mib for old in need.olds if old.state == "draining")
+    short_mib = need.short_mib - draining_mib if need.services else 0.0
+    return leaving_tasks(gpu.wanted.tasks if gpu.wanted else (), gpu.tasks, short_mib)
+
+
+def _task_stops(gpus: tuple[_Gpu, ...]) -> Iterator[StopTask]:
+    for gpu in gpus:
+        staying = {task.name for task in gpu.tasks}
+        yield from (StopTask(task=task.name) for task in gpu.actual.tasks if task.name not in staying)
+
+
+def _task_starts(gpus: tuple[_Gpu, ...], held: Collection[str]) -> Iterator[StartTask | SwapIn]:
+    taken = {task.name for gpu in gpus for task in gpu.tasks} | set(held)
+    for gpu in gpus:
+        if gpu.wanted is not None and gpu.actual.healthy and not gpu.missing and not gpu.retired:
+            free_mib, _ = _free(gpu, {want.id for want, _ in gpu.kept})
+            yield from returning_tasks(gpu.wanted.tasks, gpu.actual, free_mib=free_mib, taken=taken)
+
+
+def _early_drains(gpu: _Gpu, need: _Need, waiting: set[str], leaving: set[str]) -> Iterator[RunningReplica]:
+    """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
+    short_mib, short_slots = need.short_mib - freed_soon_mib(gpu.tasks, leaving), need.short_slots
     # One that drains already counts first; then one whose id is in the way; then the waiting services' own.
     for old in sorted(
-        (replica for replica in gpu.retired if replica.id in taken and replica.state in ("ready", "draining")),
-        key=lambda old: (old.state != "draining", old.id not in waiting, old.service not in services, old.id),
+        need.olds,
+        key=lambda old: (old.state != "draining", old.id not in waiting, old.service not in need.services, old.id),
     ):
-        if old.id in waiting or (wants and (short_mib > 0.0 or short_slots > 0)):
+        if old.id in waiting or (need.services and (short_mib > 0.0 or short_slots > 0)):
             short_mib, short_slots = short_mib - old.memory_mib, short_slots - 1
             yield old
 

@@ -2,6 +2,7 @@
 
 from agents.device import Device
 from agents.enforce import Action, Drain, LimitPower, LockClock, SetBatch, Start, Stop, SwitchRoutes
+from agents.enforce_tasks import StartTask, StopTask, SwapIn, SwapOut
 
 
 async def perform(device: Device, action: Action) -> None:
@@ -21,3 +22,11 @@ async def perform(device: Device, action: Action) -> None:
             await device.lock_clock_mhz(index, clock_mhz)
         case LimitPower(gpu_index=index, limit_w=limit_w):
             await device.limit_power_w(index, limit_w)
+        case StartTask(gpu_index=index, task=task):
+            await device.start_task(index, task)
+        case StopTask(task=name):
+            await device.stop_task(name)
+        case SwapOut(task=name):
+            await device.swap_out(name)
+        case SwapIn(task=name):
+            await device.swap_in(name)

@@ -136,7 +136,7 @@ def test_a_command_that_does_not_fit_the_node_is_refused_in_words() -> None:
     bench.plane.command = a_command(a_gpu(a_replica("r1", memory_mib=9999.0)))
     bench.step()
     bench.step()
-    assert "the replicas need 9999" in bench.last.acks[0].detail
+    assert "the replicas and tasks need 9999" in bench.last.acks[0].detail
     assert bench.device.log == []
 
 
@@ -279,7 +279,7 @@ def test_a_recovered_replica_starts_with_a_clean_record() -> None:
     device = PaperDevice(an_empty_node())
     finish(device.start_replica(0, a_replica("r1")))
     device.make_ready()
-    restarts.look(device.replicas(), 20.0)
+    restarts.look(finish(device.state()), 20.0)
     restarts.note_failure("r1", 20.0, reason="no")
     assert restarts.held(25.1) == {}
 
