@@ -7,13 +7,14 @@ exception (so `sum`, not `math.fsum`, which refuses to add infinities).
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from solvers.outcome import PlanReport, Violation
-from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
+from solvers.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan
+from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
@@ -25,6 +26,9 @@ SM_PERCENT_TOLERANCE = 1e-6
 CLOCK_TOLERANCE_MHZ = 1e-3
 GAP_TOLERANCE_PERCENT = 1e-3
 """A gap is a quotient of two figures of 1e-6 each, times 100, with room for a report that rounds."""
+
+_TASK = "task "
+"""Tells a task from a service of the same name: no service's has a blank."""
 
 Rows = list[OperatingPoint | None]
 """The row of each replica of one GPU, None where there is none."""
@@ -42,6 +46,28 @@ def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
     found.extend(_stock(problem, plan))
     found.extend(_unserved_entries(problem, plan))
     found.extend(_service_totals(problem, plan))
+    return tuple(found)
+
+
+def task_violations(
+    problem: Problem, gpus: Sequence[BoundGpu], points: Iterable[OperatingPoints]
+) -> tuple[Violation, ...]:
+    """Every rule that GPUs with tasks break, in their order; `points`: of the tasks' networks.
+
+    A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing.
+    """
+    known = {(entry.network, entry.gpu_type): entry for entry in (*problem.points, *points)}
+    found: list[Violation] = []
+    for gpu in gpus:
+        resident = [task for task in gpu.tasks if task.is_resident]
+        if resident:
+            extended = replace(
+                problem,
+                services=(*problem.services, *map(_as_service, resident)),
+                points=tuple(known.values()),
+                max_replicas_per_gpu=problem.max_replicas_per_gpu + len(resident),
+            )
+            found.extend(_gpu_violations(_Lookup(extended), _with_tasks(gpu, resident), f"gpu {gpu.id}"))
     return tuple(found)
 
 
@@ -63,6 +89,29 @@ def report_violations(problem: Problem, plan: Plan, report: PlanReport) -> tuple
     elif bound is not None and report.gap_percent is not None:
         found.extend(_gap_violations(report.gap_percent, cost - bound, bound))
     return tuple(found)
+
+
+def _as_service(task: BoundTask) -> ServiceDemand:
+    return ServiceDemand(
+        name=_TASK + task.name, network=task.network, slo_ms=math.inf, percentile=0.0, arrival_rate_rps=0.0
+    )
+
+
+def _with_tasks(gpu: BoundGpu, tasks: Sequence[BoundTask]) -> GpuPlan:
+    replicas = [
+        ReplicaPlan(
+            service=each.service,
+            sm_percent=each.sm_percent,
+            batch=each.batch,
+            arrival_rate_rps=each.arrival_rate_rps,
+        )
+        for each in gpu.replicas
+    ]
+    replicas += [
+        ReplicaPlan(service=_TASK + each.name, sm_percent=each.sm_percent, batch=each.batch, arrival_rate_rps=0.0)
+        for each in tasks
+    ]
+    return GpuPlan(gpu_type=gpu.gpu_type, clock_mhz=gpu.clock_mhz, replicas=tuple(replicas))
 
 
 def _broken(rule: str, where: str, detail: str) -> Violation:

@@ -88,7 +88,7 @@ class BoundTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundGpu:
-    """One physical GPU with its clock and replicas; a GPU without replicas does not appear in a plan."""
+    """One physical GPU with its clock, replicas and tasks; a GPU that carries nothing does not appear in a plan."""
 
     id: GpuId
     node: NodeId

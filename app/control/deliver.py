@@ -1,8 +1,9 @@
 """Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
 
 from collections import defaultdict
+from dataclasses import asdict
 
-from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
 from solvers.governors import GOVERNORS
 from solvers.plan import BoundGpu, BoundPlan, planned_rates_rps
 from solvers.state import ClusterState, GpuType
@@ -67,6 +68,7 @@ def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuComm
             )
             for replica in gpu.replicas
         ),
+        tasks=tuple(TaskCommand(**asdict(task)) for task in gpu.tasks),
         governor=governor,
     )
 

@@ -20,6 +20,7 @@ from app.control.plan import Decision, decide, same_state
 from app.control.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
+from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
 from app.control.worker import Solver
 from solvers.plan import BoundPlan
@@ -92,8 +93,11 @@ async def tick(loop: Loop) -> TickOutcome:
     await _tell_silence(loop, snapshot, silent)
     state = without_silent_nodes(snapshot.state, silent)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
-    # 5. Predict, plan, check, bind.
+    # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision = await _decide(loop, snapshot, state, demands)
+    decision = await asyncio.to_thread(
+        with_tasks, decision, problem, state, points=snapshot.points, target=snapshot.target
+    )
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")
     # 6. Write the decision down, then what the policy wants to remember.
@@ -155,7 +159,8 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
         return decision
     made_from = (snapshot.target.generation if snapshot.target else 0, snapshot.state.catalogue_revision)
     is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
-    if not is_fresh or not same_state(decision.bound, waiting.bound):
+    is_same = same_state(decision.bound, waiting.bound) and tasks_of(decision.bound) == tasks_of(waiting.bound)
+    if not is_fresh or not is_same:
         loop.proposed = None
         return decision
     return replace(decision, state="kept", bound=None, reason=f"plan {waiting.plan_id} proposed this already")

@@ -18,6 +18,7 @@ from app.control.store import (
     SampleRow,
     Snapshot,
 )
+from app.control.task_book import TaskBook
 from app.control.windows import (
     Sums,
     WindowKey,
@@ -31,7 +32,7 @@ from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service
+from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service, Task
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -62,6 +63,7 @@ class MemoryStore:
     """How services are forecast."""
     most_plans: int | None = None
     """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
+    tasks: TaskBook = field(default_factory=TaskBook)
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
     on_wake: Callable[[str], None] = lambda _channel: None
@@ -99,6 +101,11 @@ class MemoryStore:
         """Add or replace services."""
         self._services |= {service.name: service for service in services}
         self._revise()
+
+    def put_tasks(self, tasks: Iterable[Task], *, at: datetime) -> None:
+        """Submit tasks; their deadlines count from then. Raises Conflict for a name that is taken."""
+        self.tasks.submit(tasks, at)
+        self.on_wake("plimsoll_wake")
 
     def delete_service(self, name: str) -> None:
         """Remove a service. Raises NotFound."""
@@ -271,6 +278,7 @@ class MemoryStore:
             nodes=tuple(replace(row.node, silent_for_s=silent_for_s(row)) for _, row in sorted(self._nodes.items())),
             gpus=tuple(self._gpus[name] for name in sorted(self._gpus)),
             services=tuple(self._services[name] for name in sorted(self._services)),
+            tasks=self.tasks.unfinished(now),
             catalogue_revision=self._revision,
         )
 
@@ -286,6 +294,7 @@ class MemoryStore:
             self._sums.setdefault(window_s, {}).setdefault(key, Sums()).add(counts)
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
+        self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
         for each in observation.replicas:
             self._readings.append((start_s, f"{observation.node}/gpu-{each.gpu_index}", each))
         while self._readings and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S:

@@ -15,7 +15,7 @@ from solvers.predict.capacity_law import make_capacity_law
 from solvers.predict.online import Health, RowKey, log_factors, new_health
 from solvers.predict.samples import Group, Reals
 from solvers.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.state import ClusterState, Demand, GpuType, Mode, Scaling, Service
+from solvers.state import ClusterState, Demand, GpuId, GpuType, Mode, Scaling, Service
 
 Sigma = tuple[float, ...]
 
@@ -110,7 +110,7 @@ def make_problem(
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
     `without_cordoned`: count none of them, for when a plan with them found no place.
     """
-    carrying = set() if target is None or without_cordoned else {gpu.id for gpu in target.gpus}
+    carrying = set() if target is None or without_cordoned else {gpu.id for gpu in target.gpus if gpu.replicas}
     gpu_types = _stocked(state, carrying)
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
@@ -157,7 +157,7 @@ def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, .
     )
 
 
-def cordoned_gpus(state: ClusterState) -> set[str]:
+def cordoned_gpus(state: ClusterState) -> set[GpuId]:
     """Ids of the GPUs that are cordoned, by themselves or with their node."""
     nodes = {node.id for node in state.nodes if node.cordoned}
     return {gpu.id for gpu in state.gpus if gpu.cordoned or gpu.node in nodes}

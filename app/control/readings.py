@@ -85,7 +85,12 @@ def make_readings(
 
 
 def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
-    """Whether the GPU had the planned replicas, all ready with their settings, and no other."""
+    """Whether the GPU had the planned replicas, all ready with their settings, and no other.
+
+    Next to a task a time says nothing sure of a replica: what tasks do to it is not learned.
+    """
+    if gpu.tasks:
+        return False
     planned = {replica.id: (replica.sm_percent, replica.batch) for replica in gpu.replicas}
     return planned.keys() == seen.keys() and all(
         each.is_steady and _same((each.sm_percent, each.batch), planned[each.replica])  # type: ignore[index]

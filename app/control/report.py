@@ -1,7 +1,7 @@
 """Report: the audit's lines about what the loop did, in words that an operator can act on."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from app.control.store import Event, Snapshot
@@ -69,6 +69,23 @@ def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
         phrases.append(f"{service}: {', '.join(counts) if counts else 'other SM percent, batch or clock'}")
     if (before.governor if before else None) != after.governor:
         phrases.append(f"governor {after.governor or 'none'}")
+    phrases.extend(_task_changes(before, after))
     if not phrases and before is None:
         return "no replicas: no service asks for one"
     return "; ".join(phrases) or "only routing weights change"
+
+
+def _task_changes(before: BoundPlan | None, after: BoundPlan) -> Iterator[str]:
+    """Where tasks go, e.g. `task nightly: on n1/gpu-0`, `task nightly: swapped out`."""
+    old, new = _task_places(before), _task_places(after)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield f"task {name}: {new.get(name, 'stops')}"
+
+
+def _task_places(plan: BoundPlan | None) -> dict[str, str]:
+    return {
+        task.name: f"on {gpu.id}" if task.is_resident else "swapped out"
+        for gpu in (plan.gpus if plan else ())
+        for task in gpu.tasks
+    }

@@ -1,0 +1,1 @@
+"""Technique: training and offline tasks on what the replicas of a bound plan leave over."""

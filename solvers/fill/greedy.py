@@ -1,0 +1,205 @@
+"""Fill in three steps: what runs stays, what has no place gets the best left-over, what cannot wait an idle GPU."""
+
+import math
+from dataclasses import dataclass, replace
+
+from solvers.fill.hosts import Host, Seat, make_host
+from solvers.fill.problem import ENOUGH, Filled, FillLimits, FillProblem
+from solvers.plan import BoundGpu, BoundTask
+from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.state import Gpu, GpuId, Task
+
+MOST_HOSTS = 64
+"""Hosts that are looked at for one task, those with most SMs left first: a tick has no time for thousands."""
+RESTART_S = 60.0
+"""A deadline is met by so much at least, since to start a task, here or elsewhere, takes time."""
+
+
+def fill(wanted: FillProblem, limits: FillLimits | None = None) -> Filled:
+    """The bound plan's GPUs with tasks, and idle ones that tasks were given.
+
+    The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
+    O(tasks · MOST_HOSTS · rows of a network at one clock).
+    """
+    filling = _Filling(wanted, limits or FillLimits())
+    running = wanted.running.gpus if wanted.running else ()
+    for gpu in wanted.bound.gpus:
+        if gpu.replicas:
+            filling.add_host(gpu)
+    for gpu in running:
+        if gpu.tasks:
+            filling.reopen(gpu)
+    before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
+    ordered = sorted(wanted.tasks, key=lambda task: (-task.priority, task.name))
+    placeless = [task for task in ordered if not filling.keep(task, before.get(task.name))]
+    waiting = [task for task in sorted(placeless, key=_urgency) if not filling.place(task)]
+    return Filled(gpus=filling.gpus(), waiting=tuple(sorted(task.name for task in waiting)))
+
+
+class _Filling:
+    """Hosts as they fill up."""
+
+    def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
+        self._problem = wanted.problem
+        self._rows = OperatingRows(wanted.problem)
+        self._points = {(entry.network, entry.gpu_type): entry for entry in wanted.points}
+        self._limits = limits
+        self._cordoned = frozenset(wanted.cordoned)
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
+        """GPUs that are no host."""
+        self._hosts: dict[GpuId, Host] = {}
+
+    def add_host(self, gpu: BoundGpu) -> None:
+        """One more GPU with its replicas."""
+        self._hosts[gpu.id] = make_host(self._problem, self._rows, replace(gpu, tasks=()))
+        self._unused.pop(gpu.id, None)
+
+    def reopen(self, gpu: BoundGpu) -> None:
+        """A GPU on which tasks ran goes on as a host without its replicas, if it is still there and unused."""
+        if gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type:
+            self.add_host(replace(gpu, replicas=()))
+
+    def gpus(self) -> tuple[BoundGpu, ...]:
+        """What carries anything, by id."""
+        hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
+        return tuple(replace(host.gpu, tasks=tuple(host.tasks)) for host in hosts)
+
+    def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
+        """Leave a task where it is, swapped out where it fits no more; False where it must find another place."""
+        if ran is None or ran[0].id not in self._hosts or not _is_same(task, ran[1]):
+            return False
+        host, was = self._hosts[ran[0].id], ran[1]
+        seat = next((seat for seat in self._seats(task, host) if _has_share(seat, was.sm_percent)), None)
+        if seat is None or len(host.tasks) >= self._limits.max_tasks_per_gpu:
+            return False
+        if not host.fits(seat):
+            if task.waiting_s < self._limits.wait_s:
+                host.tasks.append(replace(was, is_resident=False))
+                return True
+            return False
+        if self._is_saved_by(task, self._alone(task), host.iteration_ms(seat)):
+            return False
+        host.take(replace(was, is_resident=True), seat)
+        return True
+
+    def place(self, task: Task) -> bool:
+        """Give a task the best left-over, or an idle GPU where it may have one; whether it has a place."""
+        place, alone = self._beside(task), self._alone(task)
+        if alone is not None and self._may_be_alone(task, alone, place):
+            place = alone
+        if place is None:
+            return False
+        if self._unused.pop(place.host.gpu.id, None) is not None:
+            self._hosts[place.host.gpu.id] = place.host
+        place.host.take(_bound(task, place.seat), place.seat)
+        return True
+
+    def _beside(self, task: Task) -> "_Place | None":
+        """The left-over on which an iteration is shortest."""
+        most = self._limits.max_tasks_per_gpu
+        hosts = (host for key, host in self._hosts.items() if key not in self._cordoned and len(host.tasks) < most)
+        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[:MOST_HOSTS]
+        return min(filter(None, (self._on(task, host) for host in roomiest)), key=_Place.order, default=None)
+
+    def _alone(self, task: Task) -> "_Place | None":
+        """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
+        idle = (gpu for key, gpu in sorted(self._unused.items(), reverse=True) if key not in self._cordoned)
+        first = {gpu.gpu_type: gpu for gpu in idle}
+        places = filter(None, (self._on(task, self._empty(gpu)) for _, gpu in sorted(first.items())))
+
+        def order(place: _Place) -> tuple[bool, float, GpuId]:
+            usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
+            return _is_late(task, place.iteration_ms), usd, place.host.gpu.id
+
+        return min(places, key=order, default=None)
+
+    def _may_be_alone(self, task: Task, alone: "_Place", beside: "_Place | None") -> bool:
+        if beside is not None:
+            return self._is_saved_by(task, alone, beside.iteration_ms)
+        return task.waiting_s >= self._limits.wait_s or _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+
+    def _is_saved_by(self, task: Task, alone: "_Place | None", iteration_ms: float) -> bool:
+        """Whether it meets its deadline on an idle GPU, and not at this pace."""
+        if alone is None or not _is_late(task, iteration_ms):
+            return False
+        return not _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+
+    def _on(self, task: Task, host: Host) -> "_Place | None":
+        """The smallest share of a host with ENOUGH of the speed that the largest one has; None where none fits."""
+        free_percent = host.free_sm_percent + SM_PERCENT_TOLERANCE
+        seats = [seat for seat in self._seats(task, host) if seat.row.sm_percent <= free_percent and host.fits(seat)]
+        if not seats:
+            return None
+        times_ms = [host.iteration_ms(seat) for seat in seats]
+        allowed_ms = min(times_ms) / ENOUGH
+        time_ms, seat = next(each for each in zip(times_ms, seats, strict=True) if each[0] <= allowed_ms)
+        return _Place(host=host, seat=seat, iteration_ms=time_ms)
+
+    def _seats(self, task: Task, host: Host) -> list[Seat]:
+        """A task's rows at its batch and the host's clock, by SM percent."""
+        points = self._points.get((task.network, host.gpu.gpu_type))
+        rows = [
+            row
+            for row in (points.rows if points else ())
+            if row.batch == task.batch and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        ]
+        return [Seat(row=row, sensitivity=points.sensitivity) for row in sorted(rows)] if points else []
+
+    def _empty(self, gpu: Gpu) -> Host:
+        """An idle GPU at its highest clock."""
+        gpu_type = self._problem.gpu_type(gpu.gpu_type)
+        bound = BoundGpu(
+            id=gpu.id,
+            node=gpu.node,
+            gpu_type=gpu.gpu_type,
+            clock_mhz=gpu_type.clocks_mhz[-1],
+            power_cap_w=gpu_type.power_cap_w,
+            replicas=(),
+        )
+        return Host(gpu=bound, gpu_type=gpu_type, seats=[])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a task may run."""
+
+    host: Host
+    seat: Seat
+    iteration_ms: float
+
+    def order(self) -> tuple[float, GpuId]:
+        """Sorts the fastest first."""
+        return self.iteration_ms, self.host.gpu.id
+
+
+def _urgency(task: Task) -> tuple[float, float, float, str]:
+    """Sorts the most urgent first: by priority, then by deadline, then by how long they wait."""
+    return -task.priority, math.inf if task.due_in_s is None else task.due_in_s, -task.waiting_s, task.name
+
+
+def _is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
+    """Whether it ends after its deadline, or so little before it, if it began now and kept this pace."""
+    if task.due_in_s is None:
+        return False
+    return (task.iterations - task.done_iterations) * iteration_ms / 1000.0 + spare_s > task.due_in_s
+
+
+def _is_same(task: Task, was: BoundTask) -> bool:
+    return (task.kind, task.network, task.batch, task.iterations) == (was.kind, was.network, was.batch, was.iterations)
+
+
+def _has_share(seat: Seat, sm_percent: float) -> bool:
+    return abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
+
+
+def _bound(task: Task, seat: Seat) -> BoundTask:
+    return BoundTask(
+        name=task.name,
+        kind=task.kind,
+        network=task.network,
+        batch=task.batch,
+        sm_percent=seat.row.sm_percent,
+        memory_mib=seat.row.memory_mib,
+        iterations=task.iterations,
+        done_iterations=task.done_iterations,
+    )

@@ -1,0 +1,91 @@
+"""A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
+
+from dataclasses import dataclass, field
+
+from solvers.errors import InvalidInput
+from solvers.plan import BoundGpu, BoundTask
+from solvers.predict.colocation import execution_ms, max_execution_ms, neighbours_of
+from solvers.problem import OperatingPoint, Problem
+from solvers.rows import OperatingRows
+from solvers.state import GpuType
+
+TOLERANCE = 1e-9
+"""Relative rounding of sums; a thousandth of what the checker allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Who sits on a host: a row with its network's sensitivity, and the longest execution that is allowed."""
+
+    row: OperatingPoint
+    sensitivity: float
+    longest_ms: float = float("inf")
+    """Of a replica: with a longer one its capacity falls below its rate. A task may take any time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """One GPU that carries replicas, tasks or both, and fills up."""
+
+    gpu: BoundGpu
+    """With its replicas, without tasks."""
+    gpu_type: GpuType
+    seats: list[Seat]
+    """Of replicas and resident tasks."""
+    tasks: list[BoundTask] = field(default_factory=list)
+    """Those that are swapped out among them."""
+
+    @property
+    def free_sm_percent(self) -> float:
+        """What nobody holds of the SMs."""
+        return 100.0 - sum(seat.row.sm_percent for seat in self.seats)
+
+    def fits(self, seat: Seat) -> bool:
+        """Whether one more may sit down: SMs, memory, watts, and every promise as it was."""
+        together = [*self.seats, seat]
+        return (
+            _within(sum(each.row.sm_percent for each in together), 100.0)
+            and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
+            and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
+            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.seats))
+        )
+
+    def iteration_ms(self, seat: Seat) -> float:
+        """How long an iteration of a newcomer takes beside those who sit here."""
+        return self._execution_ms([*self.seats, seat], len(self.seats))
+
+    def take(self, task: BoundTask, seat: Seat) -> None:
+        """Let a task sit down."""
+        self.seats.append(seat)
+        self.tasks.append(task)
+
+    def _execution_ms(self, together: list[Seat], at: int) -> float:
+        neighbours = neighbours_of([seat.row for seat in together], at)
+        seat = together[at]
+        return execution_ms(seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type)
+
+
+def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
+    """A host with the GPU's replicas and no task. Raises InvalidInput for a replica without a service or row."""
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    seats = []
+    for replica in gpu.replicas:
+        service = next((each for each in problem.services if each.name == replica.service), None)
+        points = problem.points_of(replica.network, gpu.gpu_type)
+        row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        if service is None or points is None or row is None:
+            raise InvalidInput("replicas", f"replica {replica.id} on {gpu.gpu_type} has no service or row any more")
+        longest_ms = max_execution_ms(
+            problem.capacity_law,
+            percentile=service.percentile,
+            batch=row.batch,
+            slo_ms=service.slo_ms,
+            rate_rps=replica.arrival_rate_rps,
+        )
+        reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
+        seats.append(Seat(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
+    return Host(gpu=gpu, gpu_type=gpu_type, seats=seats)
+
+
+def _within(value: float, limit: float) -> bool:
+    return value <= limit * (1.0 + TOLERANCE)
