@@ -1,0 +1,58 @@
+"""No request is lost or invented, and Little's law holds, in every run: whatever policy, load, fault or governor."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agents.sim.cluster import SimulatedCluster
+from app.clock import ManualClock
+from app.control.worker import InlineSolver
+from app.simulate.build import make_cluster, make_world, shipped_catalogue
+from app.simulate.closed_loop import ClosedLoop
+from app.simulate.run import jobs_of, simulate
+from tests.simulation.random_scenarios import a_random_scenario
+
+
+@pytest.mark.parametrize("seed", range(21))
+def test_every_request_of_a_random_run_is_in_its_report_once(seed: int) -> None:
+    scenario = a_random_scenario(seed)
+    (job,) = jobs_of(scenario, shipped_catalogue(scenario), Path())
+    result = simulate(job)
+    assert sum(service.arrived for service in result.services) > 500
+    for service in result.services:
+        left = service.served + service.rejected + service.queued_after
+        assert service.arrived + service.queued_before == left
+        assert 0 <= service.in_slo <= service.served
+        assert service.present_s == pytest.approx(service.sojourn_s, rel=1e-9)
+        steps = result.series.services[service.service].arrival_rate_rps
+        assert sum(steps) * result.series.step_s == pytest.approx(service.arrived)
+
+
+@pytest.mark.parametrize("seed", range(21, 28))
+def test_the_books_are_balanced_at_every_moment(seed: int) -> None:
+    asyncio.run(_play(seed))
+
+
+async def _play(seed: int) -> None:
+    scenario = a_random_scenario(seed)
+    spec, catalogue = scenario.spec, shipped_catalogue(scenario)
+    plan = make_cluster(scenario, spec.policies[0], seed, catalogue=catalogue, folder=Path())
+    world = make_world(scenario, catalogue)
+    closed = ClosedLoop(plan, world=world, clock=ManualClock(), solver=InlineSolver(), promises_may_break=True)
+    for _ in range(round(spec.duration_s / spec.agent_period_s)):
+        for _ in range(4):
+            await closed.pass_time(spec.agent_period_s / 4)
+            assert_balanced(closed.cluster)
+        await closed.step()
+        assert_balanced(closed.cluster)
+        await closed.tick()
+        assert_balanced(closed.cluster)
+    assert sum(total.served for total in closed.cluster.totals()) > 500
+
+
+def assert_balanced(cluster: SimulatedCluster) -> None:
+    for total in cluster.totals():
+        assert total.arrivals == total.served + total.rejected + total.queued
+        assert sum(total.latency_buckets) == total.served >= total.in_slo
+        assert total.present_s == pytest.approx(total.sojourn_s, rel=1e-9, abs=1e-6)
