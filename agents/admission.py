@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from agents.device import MEMORY_TOLERANCE, GpuState
-from agents.protocol import GovernorCommand, GpuCommand, NodeCommand
+from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, TaskCommand
 from solvers.governors import GOVERNORS
 
 SM_TOLERANCE_PERCENT = 1e-6
@@ -53,7 +53,10 @@ def _gpu_objections(command: NodeCommand, gpus: tuple[GpuState, ...]) -> Iterato
 def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
     if command.gpu_type != gpu.gpu_type:
         yield f"GPU {gpu.index} is a {gpu.gpu_type}, not a {command.gpu_type}"
-    resident = (*command.replicas, *(task for task in command.tasks if task.is_resident))
+    resident: tuple[ReplicaCommand | TaskCommand, ...] = (
+        *command.replicas,
+        *(task for task in command.tasks if task.is_resident),
+    )
     memory_mib = sum(each.memory_mib for each in resident)
     if memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
         yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas and tasks need {memory_mib:g}"

@@ -132,7 +132,7 @@ class SimulatedCluster:
         )
 
     def next_launches_s(self) -> Mapping[str, float]:
-        """When, by the clock, the next replica of each node becomes ready; of nodes on which one is starting."""
+        """When, by the clock, the next replica or task of each node is ready or moved; of nodes that wait for one."""
         self.advance()
         return {name: self._start_s + end_s for name, end_s in self._layout().launches_s.items()}
 
@@ -140,12 +140,14 @@ class SimulatedCluster:
         """Move everything on to the clock's present; returns the trace time."""
         target_s = self._clock.now_s() - self._start_s
         while self._now_s < target_s:
-            next_s = min([target_s, *self._events(self._now_s)])
+            next_s = min([target_s, *self._events(self._now_s, target_s)])
             self._step(self._now_s, next_s)
             self._now_s = next_s
             for name, ready_s in self._layout().launches_s.items():
                 if ready_s <= next_s + _SAME_S:
                     self.nodes[name].launch_ends(next_s + _SAME_S)
+            for node in {node.spec.name: node for node, _ in self._layout().tasks}.values():
+                node.finish_tasks(next_s + _SAME_S)
             self._apply_faults()
         return self._now_s
 
@@ -201,9 +203,10 @@ class SimulatedCluster:
             sojourn_s=total.sojourn_s + age_s,
         )
 
-    def _events(self, after_s: float) -> Iterator[float]:
-        """Times at which something changes by itself."""
+    def _events(self, after_s: float, until_s: float) -> Iterator[float]:
+        """Times at which something changes by itself; tasks that end after `until_s` may be left out."""
         yield from self._layout().launches_s.values()
+        yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
         for fault in self._faults:
             yield from (moment for moment in (fault.start_s, fault.end_s) if moment > after_s)
 
@@ -223,6 +226,8 @@ class SimulatedCluster:
                 handed_to[each] = share
         for service, clients in self._clients.items():
             self._step_clients(service, clients, (start_s, end_s))
+        for _, task in layout.tasks:
+            task.run(start_s, end_s)
         for node, each in layout.executing:
             if each.pace is not None and each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)

@@ -4,11 +4,9 @@ from agents.device import (
     GpuGlance,
     GpuState,
     NodeState,
-    NotSupported,
     Readings,
     RunningReplica,
     ServiceRoute,
-    UnknownPart,
 )
 from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
 from agents.sim.cluster import SimulatedCluster
@@ -39,9 +37,10 @@ class SimulatedDevice:
             gpus=tuple(self._read_gpu(gpu, window_s) for gpu in self._node.gpus),
             replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
             services=self._read_services(),
+            tasks=tuple(each.read(gpu.index) for gpu, each in self._node.tasks()),
         )
         for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
-            if gpu.replicas or gpu.departed_energy_j > 0.0:
+            if gpu.replicas or gpu.tasks or gpu.departed_energy_j > 0.0:
                 gpu.used_energy_j += reading.energy_j
             gpu.busy_s += reading.busy_percent / 100.0 * window_s
             gpu.departed_energy_j = 0.0
@@ -73,16 +72,17 @@ class SimulatedDevice:
         self._node.set_batch(replica_id, batch)
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
-        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: simulated GPUs serve requests only")
+        self._node.start_task(gpu_index, task, self._cluster.advance())
 
     async def stop_task(self, name: str) -> None:
-        raise UnknownPart(f"no task {name} on node {self._node.spec.name}")
+        self._cluster.advance()
+        self._node.stop_task(name)
 
     async def swap_out(self, task: str) -> None:
-        raise UnknownPart(f"no task {task} on node {self._node.spec.name}")
+        self._node.swap(task, "swapped", self._cluster.advance())
 
     async def swap_in(self, task: str) -> None:
-        raise UnknownPart(f"no task {task} on node {self._node.spec.name}")
+        self._node.swap(task, "running", self._cluster.advance())
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         self._cluster.advance()
@@ -98,16 +98,18 @@ class SimulatedDevice:
         for gpu in self._node.gpus:
             for replica_id in tuple(gpu.replicas):
                 self._node.stop(replica_id, now_s)
+            for name in tuple(gpu.tasks):
+                self._node.stop_task(name)
             gpu.clock_mhz = gpu.power_limit_w = None
 
     def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:
         idle_w = self._cluster.world.idle_w(gpu.spec.gpu_type)
-        energy_j = (
-            idle_w * window_s + gpu.departed_energy_j + sum(each.queue.energy_j for each in gpu.replicas.values())
-        )
+        works = [(each.queue.busy_s, each.queue.energy_j) for each in gpu.replicas.values()]
+        works += [(each.busy_s, each.energy_j) for each in gpu.tasks.values()]
+        energy_j = idle_w * window_s + gpu.departed_energy_j + sum(work_j for _, work_j in works)
         free = 1.0
-        for each in gpu.replicas.values():  # as if the replicas' busy times were independent of each other
-            free *= 1.0 - min(1.0, each.queue.busy_s / window_s if window_s > 0.0 else 0.0)
+        for busy_s, _ in works:  # as if the busy times were independent of each other
+            free *= 1.0 - min(1.0, busy_s / window_s if window_s > 0.0 else 0.0)
         return GpuReading(
             index=gpu.index,
             gpu_type=gpu.spec.gpu_type,
@@ -160,6 +162,7 @@ def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
         power_limit_w=gpu.power_limit_w,
         max_replicas=gpu.spec.max_replicas,
         replicas=tuple(_replica_state(each, now_s) for each in gpu.replicas.values()),
+        tasks=tuple(each.running_task() for each in gpu.tasks.values()),
     )
 
 

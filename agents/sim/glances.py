@@ -2,10 +2,10 @@
 
 Counters run from reading to reading; a glance is the difference to the glance before, whatever readings lie between.
 
-The peak power of a period is idle power plus, for every replica that executed, its mean watts while it did: what the
-board draws when all that ran in the period run at once. The engine counts energy, not power over time, so a batch that
-is larger than the others of its period is averaged with them. Latencies are those of a service on this node; the
-engine does not tell its replicas apart.
+The peak power of a period is idle power plus, for every replica or task that executed, its mean watts while it did:
+what the board draws when all that ran in the period run at once. The engine counts energy, not power over time, so a
+batch that is larger than the others of its period is averaged with them. Latencies are those of a service on this
+node; the engine does not tell its replicas apart.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _DIGITS = 6
 """Figures are rounded to millionths: sums that were cut elsewhere differ in their last digits."""
 
 _Key = tuple[str, str]
-"""("replica", id) or ("service", name)."""
+"""("replica", id), ("task", name) or ("service", name)."""
 
 
 class Glances:
@@ -48,7 +48,7 @@ class Glances:
         self._marks[gpu.index] = {key: counter.copy() for key, counter in self._counters(gpu)}
         self._carried[gpu.index] = {}
         power_w = self._node.world.idle_w(gpu.spec.gpu_type)
-        for work in (work for (kind, _), work in counts.items() if kind == "replica"):
+        for work in (work for (kind, _), work in counts.items() if kind != "service"):
             power_w += work[_ENERGY_J] / work[_BUSY_S] if work[_BUSY_S] > 0.0 else 0.0
         return GpuGlance(
             peak_power_w=round(float(power_w), _DIGITS),
@@ -70,6 +70,8 @@ class Glances:
             queue = each.queue
             counts = [queue.batches, queue.requests, queue.execution_s, queue.busy_s, queue.energy_j]
             yield ("replica", replica_id), np.array(counts, float)
+        for name, task in gpu.tasks.items():
+            yield ("task", name), np.array([0.0, 0.0, 0.0, task.busy_s, task.energy_j])
         for service in {each.command.service: None for each in gpu.replicas.values()}:
             tally = self._node.tallies.get(service)
             yield ("service", service), np.zeros(BUCKET_COUNT) if tally is None else tally.buckets.astype(float)

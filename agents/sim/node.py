@@ -1,4 +1,4 @@
-"""State of one simulated machine: GPUs, replicas, routes, and the counts of the window since the last reading.
+"""State of one simulated machine: GPUs, replicas, tasks, routes, and the counts of the window since the last reading.
 
 All times are seconds of trace time. Nothing here knows a clock; `agents.sim.cluster` moves it.
 """
@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
-from agents.protocol import ReplicaCommand, ReplicaState
+from agents.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant
 from agents.sim.spec import GpuSpec, NodeSpec
 from agents.sim.tally import Floats, ServiceTally
+from agents.sim.tasks import SimTask
 from agents.sim.truth import TruthError
 
 QUEUE_CAPACITY = 512
@@ -50,24 +51,26 @@ class SimGpu:
         self.slowdown = 1.0
         self.launch_fails = False
         self.replicas: dict[str, SimReplica] = {}
+        self.tasks: dict[str, SimTask] = {}
         self.departed_energy_j = 0.0
-        """Of the window, by replicas that are gone."""
+        """Of the window, by replicas and tasks that are gone."""
         self.used_energy_j = 0.0
-        """Of all windows in which it carried replicas, idle power included; grows with each reading."""
+        """Of all windows in which it carried replicas or tasks, idle power included; grows with each reading."""
         self.busy_s = 0.0
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
         self._paces = paces
         self._paced_for: tuple[Board, list[tuple[str, Tenant]]] | None = None
-        """What the replicas' paces were looked up for."""
+        """What the paces were looked up for."""
 
     @property
     def memory_used_mib(self) -> float:
-        """Memory of every replica that is alive."""
-        return sum(each.command.memory_mib for each in self.replicas.values() if each.state != "failed")
+        """Memory of every replica that is alive and every task that holds some."""
+        replicas_mib = sum(each.command.memory_mib for each in self.replicas.values() if each.state != "failed")
+        return replicas_mib + sum(each.command.memory_mib for each in self.tasks.values() if each.holds_memory)
 
     def set_paces(self, slos_s: dict[str, float]) -> None:
-        """Look every replica's execution times up again, after anything on this GPU has changed."""
+        """Look all execution times up again, after anything on this GPU has changed."""
         board = Board(
             gpu_type=self.spec.gpu_type,
             clock_mhz=self.clock_mhz or self.spec.max_clock_mhz,
@@ -85,6 +88,7 @@ class SimGpu:
             for replica_id, each in self.replicas.items()
             if each.executes
         }
+        tenants |= {name: each.tenant for name, each in self.tasks.items() if each.state == "running"}
         wanted = board, list(tenants.items())
         if self._paced_for == wanted:
             return
@@ -92,6 +96,8 @@ class SimGpu:
         self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
         for replica_id, pace in self._paces.paces(board, tenants).items():
             self.replicas[replica_id].pace = pace
+        for name, pace_of_task in self._paces.task_paces(board, tenants).items():
+            self.tasks[name].set_pace(pace_of_task)
 
 
 class SimNode:
@@ -103,9 +109,10 @@ class SimNode:
         self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]
         self._routes: tuple[ServiceRoute, ...] = ()
         self.changes = 0
-        """How often routes, replicas or their states have changed."""
+        """How often routes, replicas, tasks or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
         self._random = random
+        (self._random_of_tasks,) = random.spawn(1)  # with or without tasks, replicas draw the same
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
@@ -125,12 +132,23 @@ class SimNode:
         """Every replica with its GPU, by GPU and then by start."""
         return ((gpu, each) for gpu in self.gpus for each in gpu.replicas.values())
 
+    def tasks(self) -> Iterator[tuple[SimGpu, SimTask]]:
+        """Every task with its GPU, by GPU and then by start."""
+        return ((gpu, each) for gpu in self.gpus for each in gpu.tasks.values())
+
     def find(self, replica_id: str) -> tuple[SimGpu, SimReplica]:
         """The replica of that id; raises UnknownPart."""
         for gpu, each in self.replicas():
             if each.command.id == replica_id:
                 return gpu, each
         raise UnknownPart(f"no replica {replica_id} on node {self.spec.name}")
+
+    def find_task(self, name: str) -> tuple[SimGpu, SimTask]:
+        """The task of that name; raises UnknownPart."""
+        for gpu, each in self.tasks():
+            if each.command.name == name:
+                return gpu, each
+        raise UnknownPart(f"no task {name} on node {self.spec.name}")
 
     def gpu(self, index: int) -> SimGpu:
         """The healthy GPU of that index; raises UnknownPart or GpuLost."""
@@ -143,13 +161,8 @@ class SimNode:
     def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
         """Begin to start a replica."""
         gpu = self.gpu(gpu_index)
-        if any(each.command.id == command.id for _, each in self.replicas()):
-            raise LaunchFailed(f"replica {command.id} runs already; stop it first")
-        if gpu.memory_used_mib + command.memory_mib > gpu.spec.memory_mib * (1.0 + MEMORY_TOLERANCE):
-            free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
-            raise LaunchFailed(
-                f"replica {command.id} needs {command.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
-            )
+        self._check_name("replica", command.id)
+        _check_room(gpu, f"replica {command.id}", command.memory_mib)
         if len(gpu.replicas) >= gpu.spec.max_replicas:
             raise LaunchFailed(f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas")
         self._check_batch(command)
@@ -159,13 +172,58 @@ class SimNode:
         self.changes += 1
         self.launch_ends(now_s)  # Some need no time.
 
+    def start_task(self, gpu_index: int, command: TaskCommand, now_s: float) -> None:
+        """Begin to start a task."""
+        gpu = self.gpu(gpu_index)
+        self._check_name("task", command.name)
+        _check_room(gpu, f"task {command.name}", command.memory_mib)
+        self._check_batch(command)
+        gpu.tasks[command.name] = SimTask(
+            command,
+            ready_at_s=now_s + self.spec.launch_s,
+            random=self._random_of_tasks,
+            noise_cv=self.world.noise_cv(command.network),
+        )
+        self.changes += 1
+        self.launch_ends(now_s)  # Some need no time.
+
     def launch_ends(self, now_s: float) -> None:
-        """Every replica whose launch is over becomes ready, or fails where launches fail."""
+        """Every replica whose launch is over becomes ready, or fails where launches fail; a task runs, or is where it
+        was to be moved."""
         for gpu, each in self.replicas():
             if each.state == "starting" and each.ready_at_s <= now_s:
                 each.state = "failed" if gpu.launch_fails else "ready"
                 self.changes += 1
                 self.set_paces(gpu)
+        for gpu, task in self.tasks():
+            if task.due_s <= now_s:
+                task.arrive(launch_fails=gpu.launch_fails)
+                self._task_changed(gpu)
+
+    def finish_tasks(self, now_s: float) -> None:
+        """Every task that has done all its iterations has finished."""
+        for gpu, task in self.tasks():
+            if task.state == "running" and task.finish_s(now_s) <= now_s:
+                task.finish()
+                self._task_changed(gpu)
+
+    def swap(self, name: str, becomes: TaskState, now_s: float) -> None:
+        """Begin to move a task's memory out of its GPU or back to it; nothing where it is on its way or there."""
+        gpu, task = self.find_task(name)
+        if (task.state, becomes) == ("swapped", "running"):
+            _check_room(gpu, f"task {name}", task.command.memory_mib)
+        elif (task.state, becomes) != ("running", "swapped"):
+            return
+        task.swap(becomes, now_s)
+        self._task_changed(gpu)
+        self.launch_ends(now_s)
+
+    def stop_task(self, name: str) -> None:
+        """End a task, or forget it."""
+        gpu, task = self.find_task(name)
+        del gpu.tasks[name]
+        gpu.departed_energy_j += task.energy_j
+        self._task_changed(gpu)
 
     def drain(self, replica_id: str, now_s: float) -> None:
         """Take nothing more."""
@@ -210,12 +268,14 @@ class SimNode:
         self.set_paces(gpu)
 
     def lose_gpu(self, gpu: SimGpu, now_s: float) -> None:
-        """The GPU stops answering: every replica on it fails."""
+        """The GPU stops answering: every replica and task on it fails."""
         gpu.is_healthy = False
         gpu.clock_mhz = gpu.power_limit_w = None
         for each in gpu.replicas.values():
             self._lose(each, now_s)
             each.state = "failed"
+        for task in gpu.tasks.values():
+            task.fail()
         self.changes += 1
 
     def set_paces(self, gpu: SimGpu) -> None:
@@ -226,10 +286,24 @@ class SimNode:
         age_s = each.queue.age_s(now_s)
         self.tally(each.command.service).reject(each.queue.drop(), after_s=age_s)
 
-    def _check_batch(self, command: ReplicaCommand) -> None:
+    def _task_changed(self, gpu: SimGpu) -> None:
+        self.changes += 1
+        self.set_paces(gpu)
+
+    def _check_name(self, kind: str, name: str) -> None:
+        if any(name in gpu.replicas or name in gpu.tasks for gpu in self.gpus):
+            raise LaunchFailed(f"{kind} {name} runs already; stop it first")
+
+    def _check_batch(self, command: ReplicaCommand | TaskCommand) -> None:
         try:
             largest = self.world.max_batch(command.network)
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
         if command.batch > largest:
             raise OutOfRange(f"{command.network} was measured with batches 1 to {largest}, not {command.batch}")
+
+
+def _check_room(gpu: SimGpu, who: str, memory_mib: float) -> None:
+    if gpu.memory_used_mib + memory_mib > gpu.spec.memory_mib * (1.0 + MEMORY_TOLERANCE):
+        free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
+        raise LaunchFailed(f"{who} needs {memory_mib:g} MiB, GPU {gpu.index} has {free_mib:g}")

@@ -1,5 +1,7 @@
-"""How fast the replicas of one simulated GPU execute: the truth at their shares, clock, neighbours and power limit."""
+"""How fast the replicas and tasks of one simulated GPU execute: the truth at their shares, clock, neighbours and power
+limit."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,17 +44,28 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One replica as its GPU sees it."""
+    """One replica or task as its GPU sees it."""
 
     network: str
     sm_percent: float
     batch: int
-    slo_s: float
+    slo_s: float = math.inf
+    is_task: bool = False
+    """Whether it runs without pause, always at its own batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPace:
+    """How fast a task iterates, and at what power, as long as nothing on its GPU changes."""
+
+    iteration_s: float
+    busy_w: float
+    """Watts that it adds to its GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """The GPU under the replicas."""
+    """The GPU under them."""
 
     gpu_type: str
     clock_mhz: float
@@ -69,11 +82,16 @@ _MOST_TIMES = 20_000
 
 @dataclass(slots=True)
 class PaceMaker:
-    """Paces of the replicas of the GPUs of one world; remembers the times and watts that it has looked up."""
+    """Paces of what runs on the GPUs of one world; remembers the times and watts that it has looked up.
+
+    Of a task only its own batch is looked up: training networks have batches by the thousand.
+    """
 
     world: World
     _watts: dict[Placed, Floats] = field(default_factory=dict)
     _times_ms: dict[Placed, Floats] = field(default_factory=dict)
+    _task_watts: dict[Placed, float] = field(default_factory=dict)
+    _task_times_ms: dict[Placed, float] = field(default_factory=dict)
 
     def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
@@ -100,6 +118,21 @@ class PaceMaker:
                 slo_s=tenant.slo_s,
             )
             for replica_id, tenant in tenants.items()
+            if not tenant.is_task
+        }
+
+    def task_paces(self, board: Board, tenants: Mapping[str, Tenant]) -> dict[str, TaskPace]:
+        """The pace of every task by name, all at the clock in effect. Raises TruthError for an unknown network."""
+        if not any(tenant.is_task for tenant in tenants.values()):
+            return {}
+        clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
+        return {
+            name: TaskPace(
+                iteration_s=self._iteration_s(board, clock_mhz, tenant, neighbours(tenants, name)),
+                busy_w=self._busy_w(board, clock_mhz, tenant),
+            )
+            for name, tenant in tenants.items()
+            if tenant.is_task
         }
 
     def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Floats:
@@ -110,6 +143,14 @@ class PaceMaker:
             self._times_ms[placed] = self.world.batch_ms(placed)
         return self._times_ms[placed] * (board.slowdown / 1000.0)
 
+    def _iteration_s(self, board: Board, clock_mhz: float, task: Tenant, others: tuple[Neighbour, ...]) -> float:
+        placed = _placed(board, clock_mhz, task, others)
+        if placed not in self._task_times_ms:
+            if len(self._task_times_ms) >= _MOST_TIMES:
+                self._task_times_ms.clear()
+            self._task_times_ms[placed] = float(self.world.batch_ms(placed)[task.batch])
+        return self._task_times_ms[placed] * board.slowdown / 1000.0
+
     def _batch_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> Floats:
         placed = _placed(board, clock_mhz, tenant, ())
         if placed not in self._watts:
@@ -118,16 +159,21 @@ class PaceMaker:
         return self._watts[placed]
 
     def _full_load_w(self, board: Board, tenants: Sequence[Tenant], clock_mhz: float) -> float:
-        busy_w = sum(float(self._batch_w(board, clock_mhz, tenant)[tenant.batch]) for tenant in tenants)
-        return self.world.idle_w(board.gpu_type) + busy_w
+        return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
+
+    def _busy_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> float:
+        if not tenant.is_task:
+            return float(self._batch_w(board, clock_mhz, tenant)[tenant.batch])
+        placed = _placed(board, clock_mhz, tenant, ())
+        if placed not in self._task_watts:
+            self._task_watts[placed] = self.world.busy_w(placed, tenant.batch)
+        return self._task_watts[placed]
 
 
-def neighbours(tenants: Mapping[str, Tenant], replica_id: str) -> tuple[Neighbour, ...]:
-    """The other replicas."""
+def neighbours(tenants: Mapping[str, Tenant], name: str) -> tuple[Neighbour, ...]:
+    """The other replicas and tasks."""
     return tuple(
-        Neighbour(tenant.network, tenant.sm_percent, tenant.batch)
-        for other, tenant in tenants.items()
-        if other != replica_id
+        Neighbour(tenant.network, tenant.sm_percent, tenant.batch) for other, tenant in tenants.items() if other != name
     )
 
 
