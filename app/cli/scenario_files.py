@@ -1,6 +1,7 @@
 """Scenario files: read strictly; every complaint names file, line, field and remedy, and all come at once."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from app.cli.files import STDIO
 from app.cli.manifest_files import Complaint, ManifestErrors
 from app.cli.remedies import remedy
 from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
+from app.simulate.build import unknown_names
 from app.simulate.scenario import Scenario
 
 WHAT = "the scenario"
@@ -39,15 +41,18 @@ def folder_of(source: Path) -> Path:
 
 def _validated(file: str, document: Document) -> Scenario:
     try:
-        return Scenario.model_validate(document.value)
+        scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        raise ManifestErrors(
-            sorted(
-                _complaint(file, document, entry["loc"], remedy(Scenario, entry["loc"], entry))
-                for entry in error.errors()
-            ),
-            what=WHAT,
-        ) from error
+        found = [(entry["loc"], remedy(Scenario, entry["loc"], entry)) for entry in error.errors()]
+        raise _refusal(file, document, found) from error
+    unknown = [(("spec", *path), words) for path, words in unknown_names(scenario)]
+    if unknown:
+        raise _refusal(file, document, unknown)
+    return scenario
+
+
+def _refusal(file: str, document: Document, found: Iterable[tuple[FieldPath, str]]) -> ManifestErrors:
+    return ManifestErrors(sorted(_complaint(file, document, path, words) for path, words in found), what=WHAT)
 
 
 def _complaint(file: str, document: Document, path: FieldPath, problem: str) -> Complaint:

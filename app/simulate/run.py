@@ -20,6 +20,8 @@ from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
 from solvers.state import Demand
 
+_SAME_S = 1e-6
+"""Moments so near to each other are one: multiples of a period are rounded differently from those of another."""
 _PLANS_KEPT = 8
 """Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""
 
@@ -132,7 +134,7 @@ class _Timer:
 
     def rings(self, now_s: float) -> bool:
         """Whether it is due; if so, it has rung."""
-        if now_s < self.due_s:
+        if now_s < self.due_s - _SAME_S:
             return False
         self.rung += 1
         return True

@@ -5,24 +5,20 @@ and for which seeds; every policy runs with every seed. Times are seconds of the
 docs/simulate.md explains it with examples.
 """
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from app.errors import no_such
 from app.manifests import Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
-from solvers.policies import policies
+from app.simulate.scenario_checks import Complaint, complaints
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 PolicyName = Annotated[str, Field(min_length=1, max_length=63)]
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
-
-MOST_RUNS = 1000
-"""Policies times seeds."""
-_SHOWN = 5
 
 
 class NodePool(Strict):
@@ -181,6 +177,17 @@ class ScenarioSpec(Strict):
     services: list[SimulatedService] = Field(min_length=1, max_length=10_000)
     faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _windows_fit_reports(cls, value: Any) -> Any:
+        """Where `loop` has no window_s, it is as long as agent_period_s where that is longer than its default."""
+        loop, period_s = (
+            (value.get("loop", {}), value.get("agent_period_s", 5.0)) if isinstance(value, dict) else (0, 0)
+        )
+        if not isinstance(loop, dict) or not isinstance(period_s, int | float) or "window_s" in loop:
+            return value
+        return {**value, "loop": {**loop, "window_s": max(PolicySpec().window_s, period_s)}}
+
     @field_validator("policies", mode="before")
     @classmethod
     def _names_are_policies(cls, value: Any) -> Any:
@@ -188,67 +195,40 @@ class ScenarioSpec(Strict):
             return value
         return [{"policy": entry} if isinstance(entry, str) else entry for entry in value]
 
-    @field_validator("seeds")
-    @classmethod
-    def _seeds_are_told_apart(cls, value: list[int]) -> list[int]:
-        _refuse_repeats(value, "seeds; a run that is done twice would look like certainty")
-        return value
-
-    @field_validator("policies")
-    @classmethod
-    def _known_and_named_apart(cls, value: list[PolicyRun]) -> list[PolicyRun]:
-        for run in value:
-            if run.policy not in policies():
-                raise ValueError(f"no policy is called {run.policy!r}; there are {', '.join(policies())}")
-        _refuse_repeats((run.label for run in value), "policies; give one of them a name of its own")
-        return value
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        _refuse_repeats((service.name for service in self.services), "services")
-        _refuse_repeats((pool.name for pool in self.fleet), "pools of the fleet")
-        counted_s = self.duration_s - self.warm_up_s
-        if counted_s < self.step_s or not math.isclose(counted_s / self.step_s, round(counted_s / self.step_s)):
-            raise ValueError(
-                f"duration_s less warm_up_s is {counted_s:g} s, which must be a multiple of step_s {self.step_s:g}"
+        found = [*complaints(self), *self._of_settings()]
+        if found:
+            raise ValidationError.from_exception_data(
+                "ScenarioSpec",
+                [
+                    InitErrorDetails(type=PydanticCustomError("value_error", "{it}", {"it": words}), loc=path, input="")
+                    for path, words in found
+                ],
             )
-        if (runs := len(self.policies) * len(self.seeds)) > MOST_RUNS:
-            raise ValueError(f"policies times seeds are {runs} runs; at most {MOST_RUNS} are allowed")
-        if self.loop.policy != PolicySpec().policy:
-            raise ValueError("loop.policy is not for here: `policies` says which ones decide")
-        self._faults_find_their_place()
-        for run in self.policies:
-            self._run_can_be(run)
         return self
 
-    def _faults_find_their_place(self) -> None:
-        nodes = {f"{pool.name}-{number}": pool for pool in self.fleet for number in range(1, pool.nodes + 1)}
-        for fault in self.faults:
-            pool = nodes.get(fault.node)
-            if pool is None:
-                raise ValueError(f"a fault is on node {fault.node!r}; there are {_shortened(sorted(nodes))}")
-            if fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
-                raise ValueError(f"a fault is on GPU {fault.gpu} of {fault.node}, which has {pool.gpus_per_node}")
-
-    def _run_can_be(self, run: PolicyRun) -> None:
-        if "policy" in run.settings:
-            raise ValueError(f"settings of policy {run.label!r} cannot make another policy of it")
-        try:
-            loop = loop_of(self, run)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field, problem = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"settings of policy {run.label!r}: {field}: {problem}") from error
-        if loop.window_s < self.agent_period_s:
-            whose = f"settings of policy {run.label!r}: " if "window_s" in run.settings else "loop."
-            raise ValueError(
-                f"{whose}window_s must be at least the {self.agent_period_s:g} s of agent_period_s, "
-                f"after which agents report, not {loop.window_s:g}"
-            )
-        if run.clairvoyant and (waiting := [each.name for each in self.services if each.load.clients is not None]):
-            raise ValueError(
-                f"policy {run.label!r} is clairvoyant, but nobody knows what the clients of {waiting[0]} will do"
-            )
+    def _of_settings(self) -> Iterator[Complaint]:
+        """What each policy has otherwise than `loop`."""
+        for place, run in enumerate(self.policies):
+            try:
+                loop = loop_of(self, run)
+            except ValidationError as error:
+                for entry in error.errors():
+                    yield (
+                        ("policies", place, "settings", *entry["loc"]),
+                        _words(entry["type"], entry["loc"], entry["msg"]),
+                    )
+                continue
+            if "policy" in run.settings:
+                yield ("policies", place, "settings", "policy"), "settings cannot make another policy of it"
+            if loop.window_s < self.agent_period_s:
+                own = "window_s" in run.settings
+                yield (
+                    ("policies", place, "settings", "window_s") if own else ("loop", "window_s"),
+                    f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
+                    f"not {loop.window_s:g}",
+                )
 
 
 class Scenario(Strict):
@@ -265,11 +245,8 @@ def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
 
 
-def _refuse_repeats(names: Iterable[str | int], what: str) -> None:
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    if repeated:
-        raise ValueError(f"{repeated[0]!r} is there twice among the {what}")
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def _words(kind: str, path: tuple[str | int, ...], message: str) -> str:
+    """What is wrong with a setting."""
+    if kind == "extra_forbidden":
+        return no_such("setting", str(path[-1]), list(PolicySpec.model_fields))
+    return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)

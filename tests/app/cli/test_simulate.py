@@ -10,7 +10,7 @@ import pytest
 from app.cli.simulate_show import show_report
 from app.simulate.report import make_report, report_from_json
 from tests.app.cli.runner import Result, cli
-from tests.app.simulate.runs import SERVICE, a_document, a_run, a_scenario, a_service_result
+from tests.app.simulate.runs import POOL, SERVICE, a_document, a_run, a_scenario, a_service_result
 
 
 def written(folder: Path, **spec: Any) -> Path:
@@ -83,11 +83,11 @@ def test_only_one_result_can_go_to_stdout(tmp_path: Path) -> None:
 
 
 def test_all_that_is_wrong_comes_at_once_with_file_and_line(tmp_path: Path) -> None:
-    error = refused(tmp_path, policies=["hetsevv"], duration=3)
+    error = refused(tmp_path, truth="guessed", duration=3)
     assert "the scenario cannot be used:" in error
     assert f"{tmp_path / 'scenario.yaml'}:" in error
-    assert "spec.policies: no policy is called 'hetsevv'" in error
     assert "spec.duration: unknown field; did you mean duration_s?" in error
+    assert "spec.truth: must be 'measured' or 'planned', not guessed" in error
 
 
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
@@ -119,9 +119,25 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
             assert f"cannot write {path}: " in result.err
 
 
-def test_an_unknown_network_is_named_with_those_that_there_are(tmp_path: Path) -> None:
-    error = refused(tmp_path, services=[{**SERVICE, "network": "resnet5"}])
-    assert "resnet5" in error and "resnet50" in error
+def test_fields_that_do_not_fit_together_are_named_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    lines = {
+        number: line.strip()
+        for number, line in enumerate(json.dumps(a_document(policies=["hetsevv"], step_s=50), indent=1).split("\n"), 1)
+    }
+    error = refused(tmp_path, policies=["hetsevv"], step_s=50)
+    (policy,) = (number for number, line in lines.items() if line.startswith('"hetsevv"'))
+    (duration,) = (number for number, line in lines.items() if line.startswith('"duration_s"'))
+    assert f"{file}:{policy}: spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev?" in error
+    assert f"{file}:{duration}: spec.duration_s: less warm_up_s it is 120 s" in error
+
+
+def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones(tmp_path: Path) -> None:
+    service = {**SERVICE, "network": "resnet5", "gpu_types": {"excluded": ["T44"]}}
+    error = refused(tmp_path, services=[service], fleet=[{**POOL, "gpu_type": "v100-32gb"}])
+    assert "spec.services[0].network: no network is called 'resnet5'; did you mean resnet50?" in error
+    assert "spec.services[0].gpu_types.excluded[0]: no GPU type is called 'T44'; did you mean T4?" in error
+    assert "spec.fleet[0].gpu_type: no GPU type is called 'v100-32gb'; did you mean V100-32GB?" in error
 
 
 def test_two_documents_are_no_scenario(tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ def test_policies_see_the_same_requests() -> None:
     assert one.series.services["resnet50"].arrival_rate_rps == other.series.services["resnet50"].arrival_rate_rps
 
 
+def test_readings_are_as_new_as_the_steps_that_they_count_for() -> None:
+    # Two agent periods are one step, but 0.1 + 0.2 is not 0.3: each step must have the energy of both.
+    found = run(step_s=0.2, duration_s=12.0, warm_up_s=6.0, agent_period_s=0.1, truth="planned")
+    assert min(found.series.power_w) == pytest.approx(max(found.series.power_w), rel=0.01)
+
+
 def test_who_knows_the_rates_plans_for_them() -> None:
     step = {"rate_rps": 50, "spikes": [{"start_s": 90, "length_s": 60, "factor": 8, "ramp_s": 0}]}
     found = [
@@ -137,7 +143,7 @@ def test_whatever_starts_take_time_goes_on(launch_s: float, period_s: float) -> 
 
 @pytest.mark.parametrize(("step_s", "duration_s"), [(1.1, 110.0), (0.7, 70.0), (60.0, 120.0)])
 def test_no_step_is_lost_to_rounding(step_s: float, duration_s: float) -> None:
-    found = run(step_s=step_s, duration_s=duration_s, policies=["hetsev_greedy"])
+    found = run(step_s=step_s, duration_s=duration_s, policies=["hetsev_greedy"], agent_period_s=min(5.0, step_s))
     assert len(found.series.power_w) == round(duration_s / step_s)
     assert found.counted_s == pytest.approx(duration_s)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.cli.yaml_lines import dotted
 from app.simulate.scenario import Scenario, loop_of
 from tests.app.simulate.runs import POOL, SERVICE, a_document, a_scenario
 
@@ -12,7 +13,7 @@ from tests.app.simulate.runs import POOL, SERVICE, a_document, a_scenario
 def refusal(**spec: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         Scenario.model_validate(a_document(**spec))
-    return " / ".join(error["msg"] for error in caught.value.errors())
+    return " / ".join(f"{dotted(error['loc'])}: {error['msg']}" for error in caught.value.errors())
 
 
 def with_load(**load: Any) -> dict[str, Any]:
@@ -37,32 +38,53 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"policies": ["hetsevv"]}, "no policy is called 'hetsevv'; there are"),
-        ({"policies": ["joint", "joint"]}, "'joint' is there twice among the policies; give one of them a name"),
+        (
+            {"policies": ["hetsevv"]},
+            "spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev? There are",
+        ),
+        (
+            {"policies": ["joint", "joint"]},
+            "spec.policies[1]: 'joint' is there twice; give one of them a name of its own",
+        ),
         (
             {"policies": [{"policy": "joint", "settings": {"hedroom": 2}}]},
-            "settings of policy 'joint': hedroom: Extra inputs are not permitted",
+            "spec.policies[0].settings.hedroom: no setting is called 'hedroom'; did you mean headroom? There are",
         ),
-        ({"services": [SERVICE, SERVICE]}, "'resnet50' is there twice among the services"),
-        ({"fleet": [POOL, POOL]}, "'v100' is there twice among the pools"),
-        ({"duration_s": 100}, "duration_s less warm_up_s is 100 s, which must be a multiple of step_s 60"),
-        ({"warm_up_s": 120}, "duration_s less warm_up_s is 0 s"),
-        ({"seeds": list(range(1000)), "policies": ["joint", "hetsev"]}, "2000 runs; at most 1000"),
-        ({"seeds": [1, 2, 1]}, "1 is there twice among the seeds"),
-        ({"agent_period_s": 10}, "loop.window_s must be at least the 10 s of agent_period_s"),
+        ({"services": [SERVICE, SERVICE]}, "spec.services[1].name: 'resnet50' is there twice"),
+        ({"fleet": [POOL, POOL]}, "spec.fleet[1].name: 'v100' is there twice"),
+        (
+            {"duration_s": 100},
+            "spec.duration_s: less warm_up_s it is 100 s, which must be a multiple of step_s, 60 s",
+        ),
+        ({"warm_up_s": 120}, "spec.duration_s: less warm_up_s it is 0 s"),
+        ({"step_s": 12}, "spec.step_s: must be a multiple of agent_period_s, 5 s, after which GPUs are read, not 12"),
+        (
+            {"step_s": 30, "warm_up_s": 60, "agent_period_s": 4},
+            "spec.step_s: must be a multiple of agent_period_s, 4 s",
+        ),
+        ({"step_s": 1, "warm_up_s": 1, "duration_s": 2}, "spec.warm_up_s: must be a multiple of agent_period_s"),
+        (
+            {"seeds": list(range(1000)), "policies": ["joint", "hetsev"]},
+            "spec.seeds: times the policies they are 2000 runs; at most 1000",
+        ),
+        ({"seeds": [1, 2, 1]}, "spec.seeds[2]: 1 is there twice"),
+        ({"agent_period_s": 10}, "spec.loop.window_s: must be at least the 10 s of agent_period_s"),
         (
             {"policies": [{"policy": "joint", "settings": {"window_s": 1}}]},
-            "settings of policy 'joint': window_s must be at least the 5 s of agent_period_s",
+            "spec.policies[0].settings.window_s: must be at least the 5 s of agent_period_s",
         ),
         (
             {"policies": [{"policy": "joint", "settings": {"governor": "none"}}]},
-            "settings of policy 'joint': governor: must be one of",
+            "spec.policies[0].settings.governor: must be one of",
         ),
-        ({"policies": [{"policy": "joint", "settings": {"policy": "hetsev"}}]}, "cannot make another policy of it"),
-        ({"loop": {"policy": "igniter"}}, "loop.policy is not for here"),
+        (
+            {"policies": [{"policy": "joint", "settings": {"policy": "hetsev"}}]},
+            "spec.policies[0].settings.policy: settings cannot make another policy of it",
+        ),
+        ({"loop": {"policy": "igniter"}}, "spec.loop.policy: is not for here"),
         (
             {"policies": [{"policy": "joint", "clairvoyant": True}], **with_load(clients=3)},
-            "nobody knows what the clients of resnet50 will do",
+            "spec.policies[0].clairvoyant: nobody can know what the clients of resnet50 will do",
         ),
         (with_fault(kind="silent", end_s=1), "it ends at 1 s, but begins at 1 s only"),
         (with_fault(kind="straggler"), "needs a factor that is not 1; this is straggler"),
@@ -70,8 +92,26 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_fault(kind="stale"), "needs delay_s; this is stale"),
         (with_fault(kind="silent", delay_s=2), "needs delay_s; this is silent"),
         (with_fault(kind="node_lost", gpu=0), "node_lost is of a whole node; leave gpu out"),
-        ({"faults": [{"kind": "silent", "node": "v100-3", "start_s": 1}]}, "there are v100-1, v100-2"),
-        ({"faults": [{"kind": "gpu_lost", "node": "v100-1", "gpu": 1, "start_s": 1}]}, "which has 1"),
+        (
+            {"faults": [{"kind": "silent", "node": "v100-3", "start_s": 1}]},
+            "spec.faults[0].node: no node is called 'v100-3'",
+        ),
+        (
+            {"faults": [{"kind": "gpu_lost", "node": "v100-1", "gpu": 1, "start_s": 1}]},
+            "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1",
+        ),
+        (
+            with_fault(kind="silent", start_s=120),
+            "spec.faults[0].start_s: silent on v100-1 would begin at 120 s, but the run is over at 120 s",
+        ),
+        (
+            with_load(rate_rps=1, spikes=[{"start_s": 200, "length_s": 1, "factor": 2}]),
+            "spec.services[0].load.spikes[0].start_s: a spike of resnet50 would begin at 200 s",
+        ),
+        (
+            with_load(clients=[{"start_s": 0, "clients": 1}, {"start_s": 130, "clients": 2}]),
+            "spec.services[0].load.clients[1].start_s: a number of clients of resnet50 would begin at 130 s",
+        ),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
         (with_load(clients=3, day={"amplitude": 1}), "day shapes a rate_rps; with clients it means nothing"),
@@ -82,6 +122,19 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
 )
 def test_what_cannot_be_meant_is_refused_in_words(spec: dict[str, Any], words: str) -> None:
     assert words in refusal(**spec)
+
+
+def test_all_that_does_not_fit_together_is_told_at_once() -> None:
+    words = refusal(duration_s=100, seeds=[1, 1], policies=["jiont"])
+    assert all(field in words for field in ("spec.duration_s", "spec.seeds[1]", "spec.policies[0].policy"))
+
+
+def test_four_fields_are_enough() -> None:
+    whole = a_document()
+    least = {name: whole["spec"][name] for name in ("duration_s", "policies", "fleet", "services")}
+    scenario = Scenario.model_validate({**whole, "spec": least})
+    assert scenario.spec.loop.window_s == scenario.spec.agent_period_s == 5.0
+    assert Scenario.model_validate(scenario.model_dump(mode="json")) == scenario
 
 
 def test_unknown_fields_are_refused() -> None:

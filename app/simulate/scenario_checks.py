@@ -1,0 +1,113 @@
+"""What a scenario's fields say together: every complaint with the path of the field that is to be changed."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from app.errors import no_such
+from app.manifests import PolicySpec
+from solvers.policies import policies
+
+if TYPE_CHECKING:
+    from app.simulate.scenario import ScenarioSpec
+
+MOST_RUNS = 1000
+"""Policies times seeds."""
+
+Path: TypeAlias = tuple[str | int, ...]
+Complaint: TypeAlias = tuple[Path, str]
+"""Path of the field below `spec`, and what is wrong with it."""
+
+
+def complaints(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    """All that does not fit together."""
+    yield from _times(spec)
+    yield from _names(spec)
+    yield from _policies(spec)
+    yield from _faults(spec)
+    yield from _moments(spec)
+
+
+def _times(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    counted_s = spec.duration_s - spec.warm_up_s
+    if counted_s < spec.step_s or not _is_multiple(counted_s, spec.step_s):
+        yield (
+            ("duration_s",),
+            f"less warm_up_s it is {counted_s:g} s, which must be a multiple of step_s, {spec.step_s:g} s",
+        )
+    for name, value in (("step_s", spec.step_s), ("warm_up_s", spec.warm_up_s)):
+        if not _is_multiple(value, spec.agent_period_s):
+            yield (
+                (name,),
+                f"must be a multiple of agent_period_s, {spec.agent_period_s:g} s, after which GPUs are read, "
+                f"not {value:g}",
+            )
+
+
+def _names(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    yield from _repeats("seeds", spec.seeds, "a run that is done twice would look like certainty")
+    yield from _repeats("services", (each.name for each in spec.services), "services need names of their own", "name")
+    yield from _repeats("fleet", (each.name for each in spec.fleet), "pools need names of their own", "name")
+    yield from _repeats("policies", (each.label for each in spec.policies), "give one of them a name of its own")
+
+
+def _policies(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    if (runs := len(spec.policies) * len(spec.seeds)) > MOST_RUNS:
+        yield ("seeds",), f"times the policies they are {runs} runs; at most {MOST_RUNS} are allowed"
+    if spec.loop.policy != PolicySpec().policy:
+        yield ("loop", "policy"), "is not for here: `policies` says which ones decide"
+    waiting = [each.name for each in spec.services if each.load.clients is not None]
+    for place, run in enumerate(spec.policies):
+        if run.policy not in policies():
+            yield ("policies", place, "policy"), no_such("policy", run.policy, policies())
+        if run.clairvoyant and waiting:
+            yield (
+                ("policies", place, "clairvoyant"),
+                f"nobody can know what the clients of {waiting[0]} will do; leave this policy out",
+            )
+
+
+def _faults(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    nodes = {f"{pool.name}-{number}": pool for pool in spec.fleet for number in range(1, pool.nodes + 1)}
+    for place, fault in enumerate(spec.faults):
+        pool = nodes.get(fault.node)
+        if pool is None:
+            yield ("faults", place, "node"), no_such("node", fault.node, list(nodes))
+        elif fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
+            yield (
+                ("faults", place, "gpu"),
+                f"{fault.node} has {pool.gpus_per_node}, counted from 0; there is no GPU {fault.gpu}",
+            )
+
+
+def _moments(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    """What would begin when all is over."""
+    for path, what, start_s in _beginnings(spec):
+        if start_s >= spec.duration_s:
+            yield path, f"{what} would begin at {start_s:g} s, but the run is over at {spec.duration_s:g} s"
+
+
+def _beginnings(spec: "ScenarioSpec") -> Iterator[tuple[Path, str, float]]:
+    for place, fault in enumerate(spec.faults):
+        yield ("faults", place, "start_s"), f"{fault.kind} on {fault.node}", fault.start_s
+    for place, service in enumerate(spec.services):
+        load: Path = ("services", place, "load")
+        for number, spike in enumerate(service.load.spikes):
+            yield (*load, "spikes", number, "start_s"), f"a spike of {service.name}", spike.start_s
+        steps = service.load.clients if isinstance(service.load.clients, list) else []
+        for number, step in enumerate(steps):
+            yield (*load, "clients", number, "start_s"), f"a number of clients of {service.name}", step.start_s
+
+
+def _repeats(field: str, names: Iterable[str | int], remedy: str, *inside: str) -> Iterator[Complaint]:
+    """Complaints about every name that came before."""
+    known: Counter[str | int] = Counter()
+    for place, name in enumerate(names):
+        if known[name]:
+            yield (field, place, *inside), f"{name!r} is there twice; {remedy}"
+        known[name] += 1
+
+
+def _is_multiple(value: float, unit: float) -> bool:
+    return math.isclose(value / unit, round(value / unit), abs_tol=1e-9)
