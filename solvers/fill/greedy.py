@@ -109,7 +109,7 @@ class _Filling:
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:
             usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
-            return _is_late(task, place.iteration_ms), usd, place.host.gpu.id
+            return _is_late(task, place.iteration_ms, spare_s=RESTART_S), usd, place.host.gpu.id
 
         return min(places, key=order, default=None)
 

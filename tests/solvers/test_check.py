@@ -3,16 +3,18 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solvers.check import report_violations, violations
+from solvers.check import report_violations, task_violations, violations
 from solvers.outcome import PlanReport
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType
+from tests.solvers.fill import factories as filling
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 Case = tuple[Problem, Plan]
@@ -420,3 +422,39 @@ def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu()
     assert report_violations(listed, plan, report) == ()
     for lie in ({"served_weight": 401.0}, {"served_weight_upper_bound": 399.0}, {"gap_percent": 0.0}):
         assert report_violations(listed, plan, replace(report, **lie)) != ()
+
+
+# Tasks: a replica of `web` may take 1000 / 60 = 16.7 ms and takes 10 · (1 + p / 100) beside p percent of training.
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        ({}, set()),
+        ({"sm_percent": 100.0}, {"sm", "capacity"}),
+        ({"sm_percent": 60.0}, {"sm", "point"}),
+        ({"network": "unknown"}, {"point"}),
+        ({"is_resident": False, "sm_percent": 100.0}, set()),
+    ],
+    ids=["as it should be", "too many SMs", "no such row", "no such network", "swapped out"],
+)
+def test_a_task_is_judged_by_the_same_rules(change: dict[str, Any], rules: set[str]) -> None:
+    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(**{"sm_percent": 50.0, **change}), rate_rps=60.0)
+    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert {violation.rule for violation in found} == rules
+
+
+def test_a_task_must_not_take_a_promised_capacity() -> None:
+    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=67.0)
+    (violation,) = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert (violation.rule, violation.severity) == ("capacity", "promise")  # 1000 / 15 = 66.7 rps
+
+
+def test_tasks_need_memory_and_watts() -> None:
+    tasks = [filling.bound_task(name, sm_percent=10.0) for name in "abc"]
+    gpu = filling.bound_gpu(filling.a_gpu(0), *tasks, rate_rps=1.0)
+    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert [violation.rule for violation in found] == ["memory"]  # 2 + 3 · 4 GiB of 10
+    hot = tuple(
+        replace(entry, rows=tuple(row._replace(power_w=200.0) for row in entry.rows)) for entry in filling.POINTS
+    )
+    one = replace(gpu, tasks=(tasks[0],))
+    assert [violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)] == ["power"]  # 350 W of 300

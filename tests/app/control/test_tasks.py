@@ -1,0 +1,90 @@
+"""Tasks after a decision: what is pushed, what is kept, and what is dropped."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.control.plan import Decision
+from app.control.tasks import tasks_of, with_tasks
+from solvers.outcome import PlanReport
+from solvers.plan import BoundPlan, anonymous
+from solvers.state import ClusterState, Node, NodeId, Task
+from tests.solvers.fill.factories import POINTS, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, bound_task
+
+GPU, OTHER = a_gpu(0), a_gpu(1)
+TARGET = a_plan(bound_gpu(GPU, rate_rps=60.0))
+
+
+def a_state(*tasks: Task, is_cordoned: bool = False) -> ClusterState:
+    return ClusterState(
+        gpu_types=PROBLEM.gpu_types,
+        nodes=(Node(id=NodeId("n1"), cordoned=is_cordoned),),
+        gpus=(GPU, OTHER),
+        services=(),
+        tasks=tasks,
+        catalogue_revision=1,
+    )
+
+
+def decided(bound: BoundPlan | None, state: str = "proposed") -> Decision:
+    return Decision(
+        state=state,  # type: ignore[arg-type]
+        plan=anonymous(TARGET),
+        report=PlanReport(status="greedy", cost_usd_per_hour=1.0),
+        bound=bound,
+        reason="nothing would change" if state == "kept" else "",
+    )
+
+
+def test_a_new_plan_carries_tasks() -> None:
+    new = replace(TARGET, generation=2, parent=1)
+    decision = with_tasks(decided(new), PROBLEM, a_state(a_task()), points=POINTS, target=TARGET)
+    assert decision.bound is not None
+    assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=50.0))}
+    assert (decision.bound.generation, decision.state) == (2, "proposed")
+
+
+def test_a_new_task_alone_makes_a_new_target() -> None:
+    decision = with_tasks(decided(None, "kept"), PROBLEM, a_state(a_task()), points=POINTS, target=TARGET)
+    assert decision.bound is not None
+    assert (decision.state, decision.bound.generation, decision.bound.parent) == ("proposed", 2, 1)
+    assert anonymous(decision.bound) == anonymous(TARGET)
+    again = with_tasks(decided(None, "kept"), PROBLEM, a_state(a_task()), points=POINTS, target=decision.bound)
+    assert (again.state, again.bound) == ("kept", None)
+
+
+def test_a_finished_task_leaves() -> None:
+    target = a_plan(bound_gpu(GPU, bound_task(), rate_rps=60.0), bound_gpu(OTHER, bound_task("other")))
+    decision = with_tasks(decided(None, "kept"), PROBLEM, a_state(), points=POINTS, target=target)
+    assert decision.bound is not None
+    assert decision.bound.gpus == TARGET.gpus
+
+
+@pytest.mark.parametrize("state", ["refused", "lost"])
+def test_a_plan_that_is_not_to_be_pushed_gets_no_tasks(state: str) -> None:
+    decision = decided(None, state)
+    assert with_tasks(decision, PROBLEM, a_state(a_task()), points=POINTS, target=TARGET) is decision
+
+
+def test_without_tasks_and_before_the_first_target_nothing_changes() -> None:
+    for decision, target in ((decided(TARGET), None), (decided(None, "kept"), TARGET), (decided(None, "kept"), None)):
+        assert with_tasks(decision, PROBLEM, a_state(), points=POINTS, target=target) is decision
+    kept = decided(None, "kept")
+    assert with_tasks(kept, PROBLEM, a_state(a_task()), points=POINTS, target=None) is kept
+
+
+def test_a_kept_plan_of_services_that_are_gone_keeps_its_tasks() -> None:
+    decision = decided(None, "kept")
+    gone = replace(PROBLEM, services=())
+    assert with_tasks(decision, gone, a_state(a_task()), points=POINTS, target=TARGET) is decision
+
+
+def test_nothing_starts_on_a_cordoned_node() -> None:
+    state = a_state(a_task(waiting_s=1e6), is_cordoned=True)
+    decision = with_tasks(decided(TARGET), PROBLEM, state, points=POINTS, target=None)
+    assert tasks_of(decision.bound) == frozenset()
+
+
+def test_of_a_network_without_points_nothing_is_started() -> None:
+    decision = with_tasks(decided(TARGET), PROBLEM, a_state(a_task()), points=(), target=None)
+    assert tasks_of(decision.bound) == frozenset()
