@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
 from hypothesis import strategies as st
 
 from agents.device import (
@@ -22,6 +23,7 @@ from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCom
 
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")
+MEMORIES_MIB = st.sampled_from([50.0, 900.0])
 
 
 def run(coroutine: Coroutine[None, None, Result]) -> Result:
@@ -55,8 +57,44 @@ def a_replica(
     )
 
 
+def a_task(
+    name: str = "t1",
+    *,
+    network: str = "resnet50",
+    sm_percent: float = 30.0,
+    batch: int = 4,
+    memory_mib: float = 1000.0,
+    iterations: int = 1000,
+    done: float = 0.0,
+    is_resident: bool = True,
+) -> TaskCommand:
+    return TaskCommand(
+        name=name,
+        kind="offline",
+        network=network,
+        batch=batch,
+        sm_percent=sm_percent,
+        memory_mib=memory_mib,
+        iterations=iterations,
+        done_iterations=done,
+        is_resident=is_resident,
+    )
+
+
+def a_running_task(want: TaskCommand, state: TaskState = "running") -> RunningTask:
+    return RunningTask(
+        name=want.name,
+        network=want.network,
+        batch=want.batch,
+        state=state,
+        sm_percent=want.sm_percent,
+        memory_mib=want.memory_mib,
+    )
+
+
 def a_gpu(
     *replicas: ReplicaCommand,
+    tasks: tuple[TaskCommand, ...] = (),
     index: int = 0,
     clock_mhz: float = 1500.0,
     cap_w: float = 300.0,
@@ -68,6 +106,7 @@ def a_gpu(
         clock_mhz=clock_mhz,
         power_cap_w=cap_w,
         replicas=replicas,
+        tasks=tasks,
         governor=governor,
     )
 
@@ -112,6 +151,43 @@ def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
         if draw(st.booleans()):
             gpus.append(a_gpu(*replicas, index=index, clock_mhz=draw(st.sampled_from([900.0, 1500.0]))))
     return a_command(*gpus, generation=generation, services=("a", "b"))
+
+
+@st.composite
+def commands_with_tasks(draw: st.DrawFn, generation: int) -> NodeCommand:
+    """As `commands`, with tasks on the memory and SMs that the replicas leave over."""
+    command = draw(commands(generation))
+    gpus, free_names = [], draw(st.permutations([f"t{number}" for number in range(4)]))
+    for gpu in command.gpus:
+        free_mib = 4000.0 - sum(each.memory_mib for each in gpu.replicas)
+        tasks = []
+        for _ in range(draw(st.integers(0, 2))):
+            memory_mib, is_resident = draw(MEMORIES_MIB), draw(st.booleans())
+            if is_resident and memory_mib > free_mib:
+                continue
+            free_mib -= memory_mib if is_resident else 0.0
+            sm_percent = draw(st.sampled_from([2.0, 4.0]))
+            name, *free_names = free_names
+            tasks.append(a_task(name, sm_percent=sm_percent, memory_mib=memory_mib, is_resident=is_resident))
+        gpus.append(msgspec.structs.replace(gpu, tasks=tuple(tasks)))
+    return msgspec.structs.replace(command, gpus=tuple(gpus))
+
+
+@st.composite
+def task_states(draw: st.DrawFn) -> NodeState:
+    """Any tasks in any states on two GPUs of 4000 MiB."""
+    gpus, names = [], iter(draw(st.permutations([f"t{number}" for number in range(4)])))
+    states = ("starting", "running", "swapping", "swapped", "finished", "failed")
+    for index in (0, 1):
+        tasks = [
+            a_running_task(
+                a_task(next(names), sm_percent=draw(st.sampled_from([2.0, 4.0])), memory_mib=draw(MEMORIES_MIB)),
+                draw(st.sampled_from(states)),
+            )
+            for _ in range(draw(st.integers(0, 2)))
+        ]
+        gpus.append(replace(an_empty_gpu(index), tasks=tuple(tasks)))
+    return NodeState(gpus=tuple(gpus))
 
 
 class PaperDevice:
@@ -197,16 +273,8 @@ class PaperDevice:
             raise LaunchFailed(f"{task.name} does not start")
         if any(running.name == task.name for running in self.tasks()):
             raise DeviceError(f"{task.name} runs already")
-        started = RunningTask(
-            name=task.name,
-            network=task.network,
-            batch=task.batch,
-            state="starting",
-            sm_percent=task.sm_percent,
-            memory_mib=task.memory_mib,
-        )
         gpu = self._state.gpus[gpu_index]
-        self._put_gpu(_with_room(replace(gpu, tasks=(*gpu.tasks, started))))
+        self._put_gpu(_with_room(replace(gpu, tasks=(*gpu.tasks, a_running_task(task, "starting")))))
 
     async def stop_task(self, name: str) -> None:
         self.log.append(f"stop task {name}")
@@ -255,7 +323,7 @@ class PaperDevice:
             if task.state == "starting":
                 self.put_task(task.name, state="running")
             elif task.state == "swapping":
-                self.put_task(task.name, state=self._swaps[task.name])
+                self.put_task(task.name, state=self._swaps.get(task.name, "swapped"))
 
     def put_task(self, name: str, **changes: object) -> None:
         """Change fields of one task, as time would; raises where that takes more memory than there is."""

@@ -4,13 +4,18 @@ import pytest
 
 from agents.admission import objections
 from agents.protocol import GpuCommand, NodeCommand
-from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
+from tests.agents.factories import a_command, a_gpu, a_replica, a_task, an_empty_gpu
 
 GPUS = (an_empty_gpu(0), an_empty_gpu(1))
 
 
 def test_nothing_speaks_against_a_command_that_fits() -> None:
     assert objections(a_command(a_gpu(a_replica("r1"), a_replica("r2", sm_percent=50.0))), "n1", GPUS) == ()
+
+
+def test_a_task_in_the_hosts_memory_takes_nothing_of_the_gpu() -> None:
+    away = a_task(memory_mib=3500.0, sm_percent=90.0, is_resident=False)
+    assert objections(a_command(a_gpu(a_replica("r1"), tasks=(away,))), "n1", GPUS) == ()
 
 
 def test_the_last_digit_of_a_sum_is_no_objection() -> None:
@@ -27,6 +32,11 @@ def test_the_last_digit_of_a_sum_is_no_objection() -> None:
         (a_command(a_gpu(a_replica("a", memory_mib=3000.0), a_replica("b", memory_mib=1001.0))), "4000 MiB"),
         (a_command(a_gpu(a_replica("a", sm_percent=60.0), a_replica("b", sm_percent=50.0))), "add up to 110"),
         (a_command(a_gpu(a_replica("a")), a_gpu(a_replica("a"), index=1)), "named 2 times"),
+        (a_command(a_gpu(a_replica(memory_mib=3000.0), tasks=(a_task(memory_mib=1001.0),))), "4000 MiB"),
+        (a_command(a_gpu(a_replica(sm_percent=60.0), tasks=(a_task(sm_percent=50.0),))), "add up to 110"),
+        (a_command(a_gpu(tasks=(a_task("t"),)), a_gpu(tasks=(a_task("t"),), index=1)), "task t is named 2 times"),
+        (a_command(a_gpu(a_replica("x")), a_gpu(tasks=(a_task("x"),), index=1)), "x names a replica and a task"),
+        (a_command(a_gpu(tasks=(a_task(),), index=2)), "no GPU 2"),
         (a_command(a_gpu(), a_gpu()), "GPU 0 is named 2 times"),
         (NodeCommand(node="n1", generation=1, gpus=(a_gpu(a_replica("a")),)), "no route"),
     ],

@@ -8,13 +8,13 @@ import pytest
 
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import ManualClock, ScaledClock
-from agents.device import DeviceError, NoDriver
+from agents.device import DeviceError, NoDriver, Readings
 from agents.ledger import Ledger
 from agents.outbox import Outbox
-from agents.protocol import Observation
+from agents.protocol import Observation, TaskReading
 from agents.transport import NotAuthorised, Unacceptable, Unreachable
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, a_task, an_empty_node
 from tests.agents.factories import run as finish
 
 
@@ -173,6 +173,31 @@ def test_a_replica_that_fails_to_start_is_tried_again_later_and_later() -> None:
     bench.step()
     (applied,) = bench.last.acks
     assert applied.status == "applied"
+
+
+def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
+    bench = Bench()
+    bench.plane.command = a_command(a_gpu(tasks=(a_task("t1"),)))
+    bench.step()
+    bench.device.put_task("t1", state="failed")
+    for _ in range(4):
+        bench.step(1.0)
+    assert bench.device.log.count("start task t1") == 1
+    assert (bench.last.acks[-1].status, bench.last.acks[-1].detail) == ("failed", "task t1: it ended by itself")
+    bench.step(5.0)
+    assert bench.device.log[-2:] == ["stop task t1", "start task t1"]
+    bench.device.make_ready()
+    bench.step()
+    bench.step()
+    assert bench.last.acks[-1].status == "applied"
+
+
+def test_what_tasks_have_done_is_told() -> None:
+    bench = Bench()
+    reading = TaskReading(name="t1", gpu_index=0, state="running", sm_percent=5.0, batch=4, done_iterations=7.5)
+    bench.device.readings = Readings(tasks=(reading,))
+    bench.step()
+    assert bench.last.tasks == (reading,)
 
 
 def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whatever_commands_follow() -> None:
