@@ -8,7 +8,8 @@ For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this
     3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
-and, where that leaves a choice among GPUs that carry nothing, the lowest ids, in the order of the plan's content.
+and, where that leaves a choice among GPUs without replicas, those without tasks and then the lowest ids, in the order of
+the plan's content. Tasks are no part of it: `fill` places them afterwards.
 
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
 replica runs there already. An unhealthy GPU takes nothing. What the plan does not name is stopped, wherever it runs.
@@ -166,7 +167,7 @@ def _places(gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGp
             raise InvalidInput("nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them")
         cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
         there = running.get(gpu.id)
-        if not gpu.healthy or (cordoned and there is None):
+        if not gpu.healthy or (cordoned and not (there and there.replicas)):
             continue
         replicas = _by_identity(sorted(there.replicas, key=lambda replica: replica.id)) if there else {}
         places.append(_Place(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas))
@@ -176,7 +177,8 @@ def _places(gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGp
 def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> list[_Place | None]:
     """The place of each slot, None where there is none; all of one GPU type."""
     occupied = [place for place in places if place.replicas]
-    empty = [place for place in places if not place.replicas]
+    # One on which tasks run is taken last.
+    empty = sorted((place for place in places if not place.replicas), key=_task_count)
     offered = occupied + empty[: len(slots)]
     cost, forbidden = _costs(problem, slots, offered)
     chosen: list[_Place | None] = [None] * len(slots)
@@ -186,6 +188,10 @@ def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place])
         if not forbidden[slot, place]:
             chosen[slot] = offered[place] if offered[place].replicas else next(lowest_empty)
     return chosen
+
+
+def _task_count(place: _Place) -> int:
+    return len(place.running.tasks) if place.running else 0
 
 
 def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> tuple[Costs, Flags]:

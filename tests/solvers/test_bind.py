@@ -10,7 +10,7 @@ import pytest
 
 from solvers.bind import Bound, bind
 from solvers.errors import InvalidInput
-from solvers.plan import BoundPlan, GpuPlan, Plan, ReplicaPlan, anonymous
+from solvers.plan import BoundPlan, BoundTask, GpuPlan, Plan, ReplicaPlan, anonymous
 from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import Gpu, GpuId, GpuType, Node, NodeId
 
@@ -341,3 +341,18 @@ def test_a_generation_that_is_not_newer_is_refused(generation: int) -> None:
 def test_a_gpu_of_an_unknown_node_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'n1' of GPU 'big-1'"):
         bound(a_plan(on_gpu("a")), fleet(2), nodes=NODES[:1])
+
+
+def test_gpus_on_which_only_tasks_run_are_taken_last() -> None:
+    gpus = fleet(3)
+    task = BoundTask(
+        name="nightly", kind="training", network="t", batch=1, sm_percent=100.0, memory_mib=1.0, iterations=9
+    )
+    before = bound(a_plan(on_gpu("a")), gpus).plan
+    busy = replace(before.gpus[0], id=GpuId("big-1"), node=NodeId("n1"), replicas=(), tasks=(task,))
+    running = replace(before, gpus=(*before.gpus, busy))
+    assert set(where(bound(a_plan(on_gpu("a"), on_gpu("b")), gpus, running).plan)) == {"big-0", "big-2"}
+    wide = bound(a_plan(on_gpu("a"), on_gpu("b", count=2)), gpus, running)
+    assert set(where(wide.plan)) == {"big-0", "big-1", "big-2"}
+    cordoned = [replace(gpu, cordoned=gpu.id == "big-1") for gpu in gpus]
+    assert len(bound(a_plan(on_gpu("a"), on_gpu("b", count=2)), cordoned, running).unplaced) == 1

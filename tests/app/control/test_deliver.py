@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from agents.protocol import GovernorCommand, Route
+from agents.protocol import GovernorCommand, Route, TaskCommand
 from app.control.deliver import make_commands
 from tests.app.control.fleets import a_service
 from tests.app.control.snapshots import a_bound_plan, a_replica, a_state
+from tests.solvers.fill.factories import bound_task
 
 PLAN = a_bound_plan([a_replica("b", rate_rps=20.0), a_replica("a", rate_rps=5.0)], [a_replica("c", rate_rps=10.0)])
 
@@ -69,3 +70,23 @@ def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(na
 
 def test_nobody_governs_unless_the_plan_says_so() -> None:
     assert {gpu.governor for command in make_commands(PLAN, a_state()) for gpu in command.gpus} == {None}
+
+
+def test_a_node_is_told_its_tasks() -> None:
+    tasks = (bound_task("a", done_iterations=7.0), bound_task("b", is_resident=False))
+    plan = replace(PLAN, gpus=(replace(PLAN.gpus[0], tasks=tasks), *PLAN.gpus[1:]))
+    (gpu,) = make_commands(plan, a_state())[0].gpus
+    assert [(each.name, each.done_iterations, each.is_resident) for each in gpu.tasks] == [
+        ("a", 7.0, True),
+        ("b", 0.0, False),
+    ]
+    assert gpu.tasks[0] == TaskCommand(
+        name="a",
+        kind="training",
+        network="train",
+        batch=64,
+        sm_percent=20.0,
+        memory_mib=4096.0,
+        iterations=1000,
+        done_iterations=7.0,
+    )

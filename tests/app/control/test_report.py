@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 
 from app.control.report import describe_change, held_event, pushed_event, refused_event, silence_events
-from solvers.plan import BoundPlan
+from solvers.plan import BoundPlan, BoundTask
 from tests.app.control.snapshots import NOW, a_bound_plan, a_replica, a_snapshot
+from tests.solvers.fill.factories import bound_task
 
 BEFORE = a_bound_plan([a_replica("a")], [a_replica("b", service="photo")])
+
+
+def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
+    return replace(plan, gpus=(replace(plan.gpus[0], tasks=(task,)), *plan.gpus[1:]))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,13 @@ BEFORE = a_bound_plan([a_replica("a")], [a_replica("b", service="photo")])
         ),
         (BEFORE, replace(BEFORE, governor="dfs"), "governor dfs"),
         (replace(BEFORE, governor="dfs"), BEFORE, "governor none"),
+        (BEFORE, with_task(BEFORE, bound_task()), "task nightly: on n1/gpu-0"),
+        (with_task(BEFORE, bound_task()), BEFORE, "task nightly: stops"),
+        (
+            with_task(BEFORE, bound_task()),
+            with_task(BEFORE, bound_task(is_resident=False)),
+            "task nightly: swapped out",
+        ),
     ],
 )
 def test_a_push_says_what_changes_per_service(before: BoundPlan | None, after: BoundPlan, words: str) -> None:
