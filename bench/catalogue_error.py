@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from agents.sim.truth import Neighbour, Placed, Truth, load_truth
-from app.catalogue import load_gpu_types, load_profiles
+from app.catalogue import list_networks, load_gpu_types, load_profiles
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType
 
@@ -92,7 +92,8 @@ def main() -> None:
     arguments = parser.parse_args()
     truth = load_truth()
     types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types(arguments.gpu_types)}
-    rows = [row for points in load_profiles(gpu_types=types) for row in compare(truth, types[points.gpu_type], points)]
+    shipped = load_profiles(list_networks("inference"), types)
+    rows = [row for points in shipped for row in compare(truth, types[points.gpu_type], points)]
     for gpu_type in types:
         print_table(gpu_type, [row for row in rows if row.gpu_type == gpu_type])
     if arguments.json:

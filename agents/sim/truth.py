@@ -3,6 +3,8 @@
 Measured: latency alone on a V100 (RaPP for the PyTorch networks, iGniter for those named `-trt`), the slowdown of
 pairs, the launch delay with 1 to 5 replicas, watts of the `-trt` networks. Scaled: every other GPU type and lower
 clocks. Synthetic: more than 5 replicas on a GPU, and watts of the PyTorch networks. `Truth.provenance` says which.
+Training networks, of which `agents.sim.training` knows more, may stand wherever a network or a neighbour does; their
+batch's time is the time of one step.
 This package never imports `solvers`: prediction and truth share no code, only the measurements.
 """
 
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agents.sim import truth_data
-from agents.sim.curves import FloatArray
+from agents.sim.curves import FloatArray, MeasuredCurves
+from agents.sim.training import INFERENCE, TrainingTruth, read_training, summed
 from agents.sim.truth_data import NetworkTruth, SpeedTruth, Table, TypeTruth, WattsTable
 
 REFERENCE_WATTS = "resnet50-trt"
@@ -25,7 +28,7 @@ class TruthError(LookupError):
 
 
 class Neighbour(NamedTuple):
-    """Another replica on the same GPU."""
+    """Another replica or task on the same GPU."""
 
     network: str
     sm_percent: float
@@ -34,17 +37,17 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """One replica where it runs."""
+    """One replica or task where it runs."""
 
     network: str
     gpu_type: str
     sm_percent: float
     """0 < sm_percent <= 100."""
     batch: int
-    """The largest that it takes."""
+    """The largest that it takes; of training every step's."""
     clock_mhz: float
     neighbours: tuple[Neighbour, ...] = ()
-    """Every other replica on the same GPU."""
+    """Every other replica and task on the same GPU."""
 
 
 class Truth:
@@ -59,18 +62,26 @@ class Truth:
         slowdowns: dict[str, Table],
         launch_delay: Table,
         watts: dict[str, WattsTable],
+        training: TrainingTruth,
     ) -> None:
-        self._networks = networks
+        self._inference = networks
+        self._training = training
+        self._networks = {**networks, **training.networks}
         self._types = types
-        self._speeds = speeds
+        self._speeds = {**speeds, **training.speeds}
         self._slowdowns = slowdowns
         self._launch_delay = launch_delay
         self._watts = watts
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """Every network with measured curves."""
-        return tuple(self._networks)
+        """Every inference network with measured curves."""
+        return tuple(self._inference)
+
+    @property
+    def training_networks(self) -> tuple[str, ...]:
+        """Every training network."""
+        return tuple(self._training.networks)
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -86,8 +97,12 @@ class Truth:
         return self._network(network).noise_cv
 
     def provenance(self, placed: Placed) -> str:
-        """How the replica's mean execution time is known: measured, scaled, estimated or synthetic."""
+        """How the mean execution time is known: measured, scaled, estimated or synthetic."""
         if 1 + len(placed.neighbours) > self._launch_delay.x[-1]:
+            return "synthetic"
+        if placed.network in self._training.networks:
+            return self._training_provenance(placed)
+        if any(each.network in self._training.networks for each in placed.neighbours):
             return "synthetic"
         speed = self._speed(placed)
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
@@ -107,28 +122,29 @@ class Truth:
         """Mean execution time of batches 0 to `max_batch`: (max_batch + 1,), entry 0 is 0.
 
         A GPU that is r times as fast as a V100 acts, at p percent of its SMs and c of its clock, as r * p * c percent
-        of a V100 do: work shrinks, the host's part stays. Neighbours add the measured slowdown of a pair whose
-        other half holds their summed SM percent, and, from the third replica on, the measured growth of the launch
-        delay per kernel over a pair's.
+        of a V100 do: work shrinks, the host's part stays. Inference beside inference adds the measured slowdown of a
+        pair whose other half holds the neighbours' summed SM percent; every network of training among the neighbours,
+        and inference beside training, adds a factor of its own; and from the third replica or task on comes the
+        measured growth of the launch delay per kernel over a pair's.
         """
         network = self._network(placed.network)
-        solo_ms = network.curves.batch_ms(self._v100_share(placed))
+        solo_ms = self._curves(placed, network).batch_ms(self._v100_share(placed))
         if not placed.neighbours:
             return solo_ms
-        others = sum(each.sm_percent for each in placed.neighbours)
-        table = self._slowdowns.get(placed.network, self._slowdowns[truth_data.ANY_NETWORK])
         delay_ms = network.kernels * self._extra_delay_ms(1 + len(placed.neighbours))
-        busy_ms = solo_ms * table.at(others) + delay_ms
+        busy_ms = solo_ms * self._slowdown(placed) + delay_ms
         busy_ms[0] = 0.0
         return busy_ms
 
     def busy_w(self, placed: Placed, batch: int) -> float:
-        """Watts above idle that the replica adds while it executes such a batch."""
-        network, kind = self._network(placed.network), self._type(placed.gpu_type)
+        """Watts above idle that the replica or task adds while it executes such a batch."""
+        kind, reference_watts = self._type(placed.gpu_type), self._watts[REFERENCE_WATTS]
         if placed.network in self._watts:
             v100_w = self._watts[placed.network].at_batch(placed.sm_percent, batch)
         else:
-            v100_w = self._watts[REFERENCE_WATTS].at_duty(placed.sm_percent, self._duty(placed, batch, network))
+            v100_w = reference_watts.at_duty(placed.sm_percent, self._duty(placed, batch))
+        if placed.network in self._training.busy_w:
+            v100_w *= self._training.busy_w[placed.network] / reference_watts.at_duty(100.0, 1.0)
         reference = self._types[_V100]
         board_scale = (kind.tdp_w - kind.idle_w) / (reference.tdp_w - reference.idle_w)
         return v100_w * board_scale * float((placed.clock_mhz / kind.max_clock_mhz) ** _CLOCK_EXPONENT)
@@ -142,12 +158,30 @@ class Truth:
         return self._type(gpu_type).tdp_w
 
     def memory_mib(self, network: str, batch: int) -> float:
-        """Memory of one replica that takes batches up to `batch` (estimated)."""
+        """Memory of one replica that takes batches up to `batch`, or of training at it (estimated)."""
         facts = self._network(network)
         return facts.memory_base_mib + batch * facts.memory_per_item_mib
 
-    def _duty(self, placed: Placed, batch: int, network: NetworkTruth) -> float:
-        share = self._v100_share(placed)
+    def _training_provenance(self, placed: Placed) -> str:
+        is_whole = placed.sm_percent == 100.0 and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
+        if placed.neighbours or not is_whole:
+            return "synthetic"
+        return self._training.whole_provenance(placed.network, placed.gpu_type, placed.batch)
+
+    def _curves(self, placed: Placed, network: NetworkTruth) -> MeasuredCurves:
+        return self._training.curves.get((placed.network, placed.gpu_type), network.curves)
+
+    def _slowdown(self, placed: Placed) -> float:
+        training = self._training
+        percents = summed((training.label(each.network), each.sm_percent) for each in placed.neighbours)
+        factor = training.slowdown(placed.network, percents)
+        if INFERENCE in percents and placed.network in self._inference:
+            table = self._slowdowns.get(placed.network, self._slowdowns[truth_data.ANY_NETWORK])
+            factor *= table.at(percents[INFERENCE])
+        return factor
+
+    def _duty(self, placed: Placed, batch: int) -> float:
+        network, share = self._network(placed.network), self._v100_share(placed)
         kernels_ms = batch * network.work_ms_per_item * 100 / share
         return min(1.0, kernels_ms / float(network.curves.batch_ms(share)[batch]))
 
@@ -187,4 +221,5 @@ def load_truth() -> Truth:
         slowdowns=truth_data.read_slowdowns(),
         launch_delay=truth_data.read_launch_delay(),
         watts=truth_data.read_watts(),
+        training=read_training(),
     )

@@ -88,21 +88,32 @@ def read(name: str) -> Iterator[Row]:
 
 def read_networks() -> dict[str, NetworkTruth]:
     """Every network's curves and facts, by name."""
+    curves = read_curves("curves.csv", "latency_ms")
+    return {row["network"]: network_of(row, curves[row["network"]]) for row in read("networks.csv")}
+
+
+def read_curves(name: str, column: str) -> dict[str, MeasuredCurves]:
+    """Curves over batch and SM percent in one table, by network; `column` holds the milliseconds."""
     points: dict[str, dict[int, list[tuple[float, float]]]] = {}
-    for row in read("curves.csv"):
-        point = (float(row["sm_percent"]), float(row["latency_ms"]))
+    for row in read(name):
+        point = (float(row["sm_percent"]), float(row[column]))
         points.setdefault(row["network"], {}).setdefault(int(row["batch"]), []).append(point)
     return {
-        row["network"]: NetworkTruth(
-            curves=MeasuredCurves(by_batch={b: _curve(line) for b, line in points[row["network"]].items()}),
-            kernels=int(row["kernels"]),
-            work_ms_per_item=float(row["work_ms_per_item"]),
-            noise_cv=float(row["noise_cv"]),
-            memory_base_mib=float(row["memory_base_mib"]),
-            memory_per_item_mib=float(row["memory_per_item_mib"]),
-        )
-        for row in read("networks.csv")
+        network: MeasuredCurves(by_batch={batch: _curve(line) for batch, line in by_batch.items()})
+        for network, by_batch in points.items()
     }
+
+
+def network_of(row: Row, curves: MeasuredCurves) -> NetworkTruth:
+    """The facts of one line."""
+    return NetworkTruth(
+        curves=curves,
+        kernels=int(row["kernels"]),
+        work_ms_per_item=float(row["work_ms_per_item"]),
+        noise_cv=float(row["noise_cv"]),
+        memory_base_mib=float(row["memory_base_mib"]),
+        memory_per_item_mib=float(row["memory_per_item_mib"]),
+    )
 
 
 def _curve(points: list[tuple[float, float]]) -> BatchCurve:
@@ -136,7 +147,7 @@ def read_slowdowns() -> dict[str, Table]:
 def read_launch_delay() -> Table:
     """Delay per kernel launch in ms by the number of replicas on the GPU."""
     rows = [(float(row["replicas"]), float(row["delay_ms_per_kernel"])) for row in read("launch_delay.csv")]
-    return _table(rows)
+    return table(rows)
 
 
 def read_watts() -> dict[str, WattsTable]:
@@ -155,16 +166,17 @@ def read_watts() -> dict[str, WattsTable]:
 
 
 def _watts_over(rows: list[Row], column: str) -> Table:
-    return _table([(float(row[column]), float(row["watts"])) for row in rows])
+    return table([(float(row[column]), float(row["watts"])) for row in rows])
 
 
 def _tables(rows: Iterator[Row], key: str, x: str, y: str) -> dict[str, Table]:
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         points.setdefault(row[key], []).append((float(row[x]), float(row[y])))
-    return {name: _table(line) for name, line in points.items()}
+    return {name: table(line) for name, line in points.items()}
 
 
-def _table(points: list[tuple[float, float]]) -> Table:
+def table(points: list[tuple[float, float]]) -> Table:
+    """The relation through (x, y) points in any order."""
     x, y = zip(*sorted(points), strict=True)
     return Table(x=np.array(x), y=np.array(y))

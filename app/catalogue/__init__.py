@@ -9,6 +9,7 @@ GPU type names join the board and, where it is sold with several, its memory: V1
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
+from typing import Literal, TypeAlias
 
 from solvers.predict.layers import LayerCounts
 from solvers.problem import OperatingPoint, OperatingPoints
@@ -20,10 +21,15 @@ LAUNCH_PER_NEIGHBOUR = 3.0
 """1.94 fits iGniter's pairs; 3.0 also covers its launch delays with 3 to 5 replicas (4.9, 8.7 and 12.4 times that of
 one) and their straight continuation to 10 (31 times)."""
 
+KIND_LABEL = "kind"
+"""Label of a network in the database: a `NetworkKind`, inference where there is none."""
+
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
 """Columns of layers.csv that count no kind of layer."""
 
 Row = Mapping[str, str]
+NetworkKind: TypeAlias = Literal["inference", "training"]
+"""What a network's batch is: requests of a service or inputs of an offline task, or one step of a training task."""
 
 
 class CatalogueError(LookupError):
@@ -39,9 +45,17 @@ def load_gpu_types(names: Iterable[str] | None = None) -> tuple[GpuType, ...]:
     return tuple(_gpu_type(known[name]) for name in _select(names, known, "GPU type"))
 
 
-def list_networks() -> tuple[str, ...]:
-    """Names of all shipped networks."""
-    return tuple(row["network"] for row in _rows("networks.csv"))
+def list_networks(kind: NetworkKind | None = None) -> tuple[str, ...]:
+    """Names of all shipped networks, or of those of one kind."""
+    return tuple(row["network"] for row in _rows("networks.csv") if kind in (None, row["kind"]))
+
+
+def not_for_services(network: str) -> str:
+    """Why no service can run a training network, and what can."""
+    return (
+        f"{network} is a training network: its batch is one training step, for which no request waits; "
+        "run it as a task, and give the service an inference network"
+    )
 
 
 def load_profiles(
@@ -52,7 +66,11 @@ def load_profiles(
     Raises `CatalogueError` for a name that is not shipped.
     """
     types = _select(gpu_types, [row["name"] for row in _rows("gpu_types.csv")], "GPU type")
-    sensitivity = {(row["network"], row["gpu_type"]): float(row["sensitivity"]) for row in _rows("sensitivity.csv")}
+    sensitivity = {
+        (row["network"], row["gpu_type"]): float(row["sensitivity"])
+        for name in ("sensitivity.csv", "training_sensitivity.csv")
+        for row in _rows(name)
+    }
     return tuple(
         OperatingPoints(
             network=network,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance
+from app.catalogue import KIND_LABEL, list_networks, load_gpu_types, load_profiles, load_provenance
 from app.db import gpu_types, profiles
 from app.db.profiles import Profile, Provenance
 from app.db.transaction import Engine, transaction
@@ -26,8 +26,11 @@ async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[
         new_networks = [network for network in wanted if network not in known_networks]
         for gpu_type in new_types:
             await gpu_types.save(connection, gpu_type, at=at, provenance=SOURCE)
+        training = set(list_networks("training"))
         for network in new_networks:
-            await profiles.save_network(connection, network, at=at, description=SOURCE)
+            labels = {KIND_LABEL: "training"} if network in training else {}
+            description = f"training, for tasks; {SOURCE}" if network in training else SOURCE
+            await profiles.save_network(connection, network, at=at, description=description, labels=labels)
         shipped = [profile for network in new_networks for profile in _profiles(network)]
         await profiles.save_profiles(connection, shipped, at=at)
     return len(new_types), len(new_networks)

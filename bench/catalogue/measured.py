@@ -72,8 +72,8 @@ class MeasuredPoint:
     latency_ms: float
 
 
-def read_networks() -> tuple[NetworkFacts, ...]:
-    """All networks that ship; 1e6 float32 numbers are 4e6 / 2**20 = 3.8147 MiB."""
+def read_networks(kind: str = "inference") -> tuple[NetworkFacts, ...]:
+    """All networks of one kind that ship; 1e6 float32 numbers are 4e6 / 2**20 = 3.8147 MiB."""
     mib_per_million = 4e6 / 2**20
     return tuple(
         NetworkFacts(
@@ -85,6 +85,7 @@ def read_networks() -> tuple[NetworkFacts, ...]:
             kernels=int(row["kernels"]),
         )
         for row in rows(CATALOGUE_DATA / "networks.csv")
+        if row["kind"] == kind
     )
 
 

@@ -24,7 +24,17 @@ from tests.shared import SHARED, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = ROOT / "app" / "catalogue"
-SOURCES = ("azure_llm_2023", "igniter_v100", "mlperf_inference", "rapp_v100", "sia_training")
+SOURCES = (
+    "azure_llm_2023",
+    "gavel_training",
+    "igniter_v100",
+    "miso_mig",
+    "mlperf_inference",
+    "rapp_v100",
+    "sia_training",
+    "tally_infer_train",
+    "zeus_power",
+)
 """What the shipped files are made of."""
 DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
 
@@ -77,7 +87,8 @@ def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
     assert len(entries) == len(types) * len(list_networks())
     for entry in entries:
         batches = {row.batch for row in entry.rows}
-        assert batches == ({1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8})
+        if entry.network in list_networks("inference"):
+            assert batches == ({1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8})
         wanted = {
             (share, batch, clock)
             for share in range(10, 101, 10)
@@ -93,7 +104,8 @@ def test_every_figure_of_an_operating_point_is_in_range() -> None:
         assert entry.sensitivity > 0
         for row in entry.rows:
             assert min(row.transfer_ms, row.launch_ms, row.run_ms) > 0
-            assert 0 < row.pressure <= 1
+            assert row.pressure > 0
+            assert row.pressure <= 1 or entry.network in list_networks("training")
             assert row.memory_mib > 1000
 
 
@@ -103,7 +115,9 @@ def test_a_replica_alone_fits_its_gpus_memory_and_power() -> None:
         gpu_type = types[entry.gpu_type]
         # Two figures of four digits are added, so up to a tenth of a watt of rounding.
         assert max(row.power_w for row in entry.rows) <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
-        assert max(row.memory_mib for row in entry.rows) <= gpu_type.memory_mib
+        # Of training the largest batch may be too much for a small board: ResNet-50's 128 for the RTX 2080 Ti.
+        needed = [row.memory_mib for row in entry.rows]
+        assert (min if entry.network in list_networks("training") else max)(needed) <= gpu_type.memory_mib
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -142,7 +156,7 @@ def test_every_row_says_how_it_is_known() -> None:
         "A10G": {"estimated"},
         "RTX-4090": {"estimated"},
     }
-    for network in list_networks():
+    for network in list_networks("inference"):
         seen = load_provenance(network)
         for gpu_type, row, provenance in seen:
             assert provenance in allowed.get(gpu_type, {"scaled"}), (network, gpu_type, row)
@@ -171,14 +185,14 @@ def test_the_sources_name_every_data_set_with_its_licence() -> None:
 
 def test_the_shipped_data_stays_small() -> None:
     files = [*CATALOGUE.rglob("*.csv"), *(ROOT / "agents" / "sim" / "data").glob("*.csv")]
-    assert sum(file.stat().st_size for file in files) < 2_000_000
+    assert sum(file.stat().st_size for file in files) < 2_500_000
 
 
 @pytest.mark.parametrize("gpu_type", ["V100-32GB", "T4"])
 def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
     truth = load_truth()
     too_slow = []
-    for entry in load_profiles(gpu_types=[gpu_type]):
+    for entry in load_profiles(list_networks("inference"), [gpu_type]):
         for row in entry.rows:
             placed = Placed(
                 network=entry.network,
@@ -193,25 +207,20 @@ def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
 
 
 @needs(*(f"data/{name}" for name in SOURCES))
-@pytest.mark.parametrize(
-    ("script", "folder"),
-    [("make_catalogue", CATALOGUE / "data"), ("make_truth", ROOT / "agents" / "sim" / "data")],
-)
-def test_the_scripts_make_the_shipped_files_byte_for_byte(script: str, folder: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        f"bench.catalogue.{script}",
-        "--shared",
-        str(SHARED / "data"),
-        "--out",
-        str(tmp_path),
-    ]
-    subprocess.run(command, cwd=ROOT, check=True)
-    made = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.csv")}
-    shipped = {file.relative_to(folder) for file in folder.rglob("*.csv")}
+def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
+    made = {"truth": tmp_path / "truth", "believed": tmp_path / "believed"}
+    shipped = {"truth": ROOT / "agents" / "sim" / "data", "believed": CATALOGUE / "data"}
+    for script, folders in (
+        ("make_catalogue", ("--out", made["believed"])),
+        ("make_truth", ("--out", made["truth"])),
+        ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
+    ):
+        arguments = ["--shared", SHARED / "data", *folders]
+        subprocess.run([sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)], cwd=ROOT, check=True)
     # Two are written by hand, and layers.csv needs torch (bench/count_layers.py).
-    by_others = {Path("gpu_types.csv"), Path("networks.csv"), Path("layers.csv")}
-    assert shipped - made == (by_others if script == "make_catalogue" else set())
-    for file in made:
-        assert filecmp.cmp(tmp_path / file, folder / file, shallow=False), file
+    by_others = {"truth": set(), "believed": {Path("gpu_types.csv"), Path("networks.csv"), Path("layers.csv")}}
+    for kind, folder in made.items():
+        files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
+        assert {file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")} - files == by_others[kind]
+        for file in files:
+            assert filecmp.cmp(folder / file, shipped[kind] / file, shallow=False), file

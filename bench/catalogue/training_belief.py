@@ -1,0 +1,145 @@
+"""What the planner believes of training networks: smooth laws through a few noisy readings of the truth.
+
+As somebody would know them who had profiled each network on a V100 at four SM percents and beside a few neighbours:
+a step is a / share + b, a neighbour's growth a power of its SM percent. Neither is how the truth is made.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.catalogue.make_catalogue import LAUNCH_MS_PER_KERNEL, PRESSURE_AT_FULL_SHARE, SENSITIVITY, SM_PERCENTS
+from bench.catalogue.measured import CatalogueType, NetworkFacts
+from bench.catalogue.relative_speed import RelativeSpeed
+from bench.catalogue.training_shape import normal_draws
+from bench.catalogue.watts import CLOCK_EXPONENT, V100_IDLE_W, V100_LIMIT_W, busy_share_w
+
+PROFILED_SHARES = (10.0, 25.0, 50.0, 100.0)
+PROFILED_NEIGHBOURS = (20.0, 50.0, 100.0)
+"""SM percents of the training neighbours beside which inference was profiled."""
+COMPANY_SHARES = (20.0, 40.0)
+"""SM percents of the neighbours beside which training was profiled."""
+_LEAST_RUN = 0.01
+"""Of a step, as for inference."""
+_LEAST_SENSITIVITY = 0.01
+
+Points = Mapping[float, float]
+"""Truth by SM percent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFit:
+    """Step of one batch on a V100: a * 100 / share + b."""
+
+    a_ms: float
+    b_ms: float
+
+    def at(self, share: float) -> float:
+        """At `share` percent of a V100, which may exceed 100."""
+        return self.a_ms * 100.0 / share + self.b_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Growth of inference's run term beside a training network: at_full * (SM percent / 100) ** exponent."""
+
+    at_full: float
+    exponent: float
+
+    def pressure(self, sm_percent: float) -> float:
+        """What the contract's law multiplies with a replica's sensitivity, inference's being `SENSITIVITY`."""
+        return float(self.at_full * (sm_percent / 100.0) ** self.exponent / SENSITIVITY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """All that profiling told of one training network."""
+
+    network: NetworkFacts
+    bytes_per_item: float
+    memory_mib: Mapping[int, float]
+    """By batch."""
+    steps: Mapping[int, StepFit]
+    """By batch, ascending."""
+    work_ms_per_item: float
+    busy_w: float
+    """Watts above idle of a whole busy V100."""
+    growth: Growth
+    levels: Mapping[tuple[str, int], float]
+    """Measured step on a whole GPU over its V100's, by GPU type and batch, where that was published."""
+
+
+def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
+    """Least squares of the relative error over `PROFILED_SHARES`, each read once with its noise; both parts ≥ 0."""
+    noise = 1.0 + noise_cv * np.array(normal_draws(name, len(PROFILED_SHARES)))
+    readings = np.array([points[share] for share in PROFILED_SHARES]) * noise
+    columns = np.stack([100.0 / np.array(PROFILED_SHARES), np.ones(len(PROFILED_SHARES))], axis=1)
+    a_ms, b_ms = np.linalg.lstsq(columns / readings[:, None], np.ones(len(readings)), rcond=None)[0]
+    if b_ms < 0.0:  # work-bound throughout: the best a alone
+        weights = columns[:, 0] / readings
+        a_ms, b_ms = weights.sum() / (weights**2).sum(), 0.0
+    return StepFit(a_ms=float(a_ms), b_ms=float(b_ms))
+
+
+def fit_growth(points: Points) -> Growth:
+    """A straight line through the logarithms at `PROFILED_NEIGHBOURS`."""
+    shares = np.array(PROFILED_NEIGHBOURS) / 100.0
+    exponent, log_full = np.polyfit(np.log(shares), np.log([points[100.0 * share] - 1.0 for share in shares]), 1)
+    return Growth(at_full=float(np.exp(log_full)), exponent=float(exponent))
+
+
+def fit_sensitivity(by_inference: Points, by_training: Sequence[tuple[Points, Growth]]) -> float:
+    """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `COMPANY_SHARES`."""
+    company = [(PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share]) for share in COMPANY_SHARES]
+    company += [(growth.pressure(share), points[share]) for points, growth in by_training for share in COMPANY_SHARES]
+    pressures, slowdowns = np.array(company).T
+    return max(_LEAST_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures)))
+
+
+def profile_lines(
+    believed: Believed, gpu_type: CatalogueType, speed: RelativeSpeed, *, anchor: RelativeSpeed
+) -> Iterator[tuple[str | float, ...]]:
+    """The operating points on one GPU type, by the same laws of speed and clock as inference's.
+
+    `anchor`: the type at whose measured steps this one's are levelled; itself where it was measured.
+    """
+    for clock_mhz in gpu_type.clocks_mhz:
+        slowing = clock_mhz / gpu_type.clocks_mhz[-1]
+        for sm_percent in SM_PERCENTS:
+            share = sm_percent * speed.speed_low * slowing
+            least_ms = 0.0
+            for batch, fit in believed.steps.items():
+                step_ms = max(least_ms, fit.at(share) * _level(believed, batch, anchor))
+                least_ms = step_ms
+                transfer_ms = batch * believed.bytes_per_item / (gpu_type.pcie_gb_per_s * 1e6)
+                launch_ms = believed.network.kernels * LAUNCH_MS_PER_KERNEL
+                yield (
+                    gpu_type.name,
+                    sm_percent,
+                    batch,
+                    clock_mhz,
+                    transfer_ms,
+                    launch_ms,
+                    max(_LEAST_RUN * step_ms, step_ms - transfer_ms - launch_ms),
+                    round(believed.memory_mib[batch]),
+                    _watts(believed, gpu_type, sm_percent, slowing, batch * 100.0 / share / fit.at(share)),
+                    believed.growth.pressure(sm_percent),
+                    "estimated",
+                )
+
+
+def _level(believed: Believed, batch: int, anchor: RelativeSpeed) -> float:
+    """Measured over believed step of the whole anchor, both against the V100's; 1 where nothing was measured."""
+    fit = believed.steps[batch]
+    moved = fit.at(100.0 * anchor.speed_low) / fit.at(100.0)
+    return believed.levels.get((anchor.gpu_type, batch), moved) / moved
+
+
+def _watts(
+    believed: Believed, gpu_type: CatalogueType, sm_percent: float, slowing: float, items_per_work_ms: float
+) -> float:
+    """`items_per_work_ms` times the work per item is the duty: SM time wanted over SM time had."""
+    duty = believed.work_ms_per_item * items_per_work_ms
+    v100_w = believed.busy_w * busy_share_w(sm_percent, duty) / busy_share_w(100.0, 1.0)
+    return v100_w * (gpu_type.tdp_w - gpu_type.idle_w) / (V100_LIMIT_W - V100_IDLE_W) * slowing**CLOCK_EXPONENT
