@@ -16,7 +16,7 @@ from agents.sim.rates import Shape, TraceShape
 from agents.sim.spec import Fault, GpuSpec, NodeSpec
 from agents.sim.truth import load_truth
 from app import manifests
-from app.catalogue import list_networks, load_gpu_types, load_profiles
+from app.catalogue import list_networks, load_gpu_types, load_profiles, not_for_services
 from app.errors import InvalidRequest, no_such
 from app.nouns import to_service, to_settings
 from app.simulate.closed_loop import ClusterPlan
@@ -43,12 +43,15 @@ class Catalogue:
 def unknown_names(scenario: Scenario) -> Iterator[Complaint]:
     """Networks and GPU types that the shipped catalogue has not, by the path of the field below `spec`."""
     networks, gpu_types = list_networks(), [each.name for each in load_gpu_types()]
+    training = list_networks("training")
     for place, pool in enumerate(scenario.spec.fleet):
         if pool.gpu_type not in gpu_types:
             yield ("fleet", place, "gpu_type"), no_such("GPU type", pool.gpu_type, gpu_types)
     for place, service in enumerate(scenario.spec.services):
         if service.network not in networks:
             yield ("services", place, "network"), no_such("network", service.network, networks)
+        elif service.network in training:
+            yield ("services", place, "network"), not_for_services(service.network)
         for field, names in (("allowed", service.gpu_types.allowed or ()), ("excluded", service.gpu_types.excluded)):
             for number, name in enumerate(names):
                 if name not in gpu_types:
