@@ -38,6 +38,7 @@ def a_random_scenario(seed: int) -> Scenario:
             "solve_work": 0.05,
             "solve_seconds": 600,
             "governor": governor,
+            "energy_price_usd_per_kwh": 5.0,  # so that plans leave the governors something to turn
         },
         fleet=fleet,
         services=[_a_service(random, network) for network in random.sample(NETWORKS, random.randint(1, 3))],

@@ -26,7 +26,7 @@ LOADED_S, QUIET_S = 30, 40.0
 class WattsPerRequest(PlainWorld):
     """A batch draws 7 W for each of its requests."""
 
-    def busy_w(self, placed: Placed, batch: int) -> float:  # noqa: ARG002  the same for everybody
+    def busy_w(self, placed: Placed, batch: int) -> float:
         return 7.0 * batch
 
 

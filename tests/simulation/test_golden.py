@@ -1,0 +1,38 @@
+"""Small scenarios give what they gave when their results were last looked at (`tests/simulation/golden.py`)."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.simulation.golden import FOLDER, NAMES, path_of, summary
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_scenario_gives_what_it_gave(name: str) -> None:
+    kept, found = dict(leaves(json.loads(path_of(name).read_text()))), dict(leaves(summary(name)))
+    changed = {
+        place: (value, found.get(place)) for place, value in kept.items() if not is_same(value, found.get(place))
+    }
+    assert changed == {}, "if this is meant, renew with: .venv/bin/python -m tests.simulation.golden"
+    assert found.keys() == kept.keys()
+
+
+def test_no_results_are_kept_of_scenarios_that_are_gone() -> None:
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(NAMES)
+
+
+def leaves(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a document with its place."""
+    if isinstance(document, dict | list):
+        entries = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, each in entries:
+            yield from leaves(each, f"{place}/{key}")
+    else:
+        yield place, document
+
+
+def is_same(kept: Any, found: Any) -> bool:
+    """Counts and names exactly, other numbers to the digits that are kept."""
+    return bool(found == (pytest.approx(kept, rel=3e-6) if isinstance(kept, float) else kept))
