@@ -175,6 +175,29 @@ def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> 
     assert of_tasks(actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=2500.0),)))) == (SwapOut(task="t1"),)
 
 
+def test_a_task_starts_where_there_is_room_and_waits_where_another_one_is_still_to_leave() -> None:
+    away, tasks = a_task("t1", memory_mib=2000.0, is_resident=False), (a_task("t2"), a_task("t3", memory_mib=1500.0))
+    wanted = a_wanted(away, *tasks)
+    device = PaperDevice(NodeState(gpus=(replace(an_empty_gpu(), tasks=(a_running_task(away),)),)))
+    # 2000 MiB are free beside t1: t2 takes 1000 of them, t3 needs 1500.
+    assert of_tasks(carry_out(device, wanted)) == (SwapOut(task="t1"), StartTask(gpu_index=0, task=tasks[0]))
+    assert carry_out(device, wanted) == ()
+    device.make_ready()
+    assert carry_out(device, wanted) == (StartTask(gpu_index=0, task=tasks[1]),)
+
+
+def test_a_task_that_did_not_start_is_not_started_again_while_it_is_held_back() -> None:
+    assert of_tasks(actions(a_wanted(a_task()), an_empty_node(), held={"t1"})) == ()
+
+
+def test_no_task_leaves_for_a_replica_that_has_its_place_as_soon_as_another_has_drained() -> None:
+    task = a_task("t1", memory_mib=500.0)
+    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,))))
+    wanted = a_command(a_gpu(a_replica("new", memory_mib=3000.0), tasks=(task,)), generation=2)
+    device.put("old", state="draining", in_flight=1)
+    assert of_tasks(actions(wanted, run(device.state()))) == ()
+
+
 def test_old_replicas_are_drained_early_only_for_what_the_tasks_do_not_give() -> None:
     task = a_task("t1", memory_mib=500.0)
     device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,))))
