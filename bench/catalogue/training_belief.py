@@ -142,4 +142,5 @@ def _watts(
     """`items_per_work_ms` times the work per item is the duty: SM time wanted over SM time had."""
     duty = believed.work_ms_per_item * items_per_work_ms
     v100_w = believed.busy_w * busy_share_w(sm_percent, duty) / busy_share_w(100.0, 1.0)
-    return v100_w * (gpu_type.tdp_w - gpu_type.idle_w) / (V100_LIMIT_W - V100_IDLE_W) * slowing**CLOCK_EXPONENT
+    board_scale = (gpu_type.tdp_w - gpu_type.idle_w) / (V100_LIMIT_W - V100_IDLE_W)
+    return v100_w * board_scale * float(slowing**CLOCK_EXPONENT)
