@@ -8,8 +8,8 @@ For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this
     3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
-and, where that leaves a choice among GPUs without replicas, those without tasks and then the lowest ids, in the order of
-the plan's content. Tasks are no part of it: `fill` places them afterwards.
+and, where that leaves a choice among GPUs without replicas, those without tasks and then the lowest ids, in the order
+of the plan's content. Tasks are no part of it: `fill` places them afterwards.
 
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
 replica runs there already. An unhealthy GPU takes nothing. What the plan does not name is stopped, wherever it runs.

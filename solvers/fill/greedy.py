@@ -27,12 +27,13 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> Filled:
         if gpu.replicas:
             filling.add_host(gpu)
     for gpu in running:
-        if gpu.tasks:
+        if gpu.tasks and not gpu.replicas:
             filling.reopen(gpu)
     before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
     ordered = sorted(wanted.tasks, key=lambda task: (-task.priority, task.name))
     placeless = [task for task in ordered if not filling.keep(task, before.get(task.name))]
-    waiting = [task for task in sorted(placeless, key=_urgency) if not filling.place(task)]
+    unplaced = [task for task in sorted(placeless, key=_urgency) if not filling.place(task)]
+    waiting = [task for task in unplaced if not filling.hold(task, before.get(task.name))]
     return Filled(gpus=filling.gpus(), waiting=tuple(sorted(task.name for task in waiting)))
 
 
@@ -55,9 +56,9 @@ class _Filling:
         self._unused.pop(gpu.id, None)
 
     def reopen(self, gpu: BoundGpu) -> None:
-        """A GPU on which tasks ran goes on as a host without its replicas, if it is still there and unused."""
+        """A GPU on which tasks run alone goes on as a host, if it is still there and unused."""
         if gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type:
-            self.add_host(replace(gpu, replicas=()))
+            self.add_host(gpu)
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
@@ -65,22 +66,28 @@ class _Filling:
         return tuple(replace(host.gpu, tasks=tuple(host.tasks)) for host in hosts)
 
     def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
-        """Leave a task where it is, swapped out where it fits no more; False where it must find another place."""
-        if ran is None or ran[0].id not in self._hosts or not _is_same(task, ran[1]):
+        """Leave a task where it is, swapped out where it fits no more; False where it must look for another place."""
+        if ran is None or not self._may_stay(task, *ran):
             return False
         host, was = self._hosts[ran[0].id], ran[1]
         seat = next((seat for seat in self._seats(task, host) if _has_share(seat, was.sm_percent)), None)
-        if seat is None or len(host.tasks) >= self._limits.max_tasks_per_gpu:
-            return False
-        if not host.fits(seat):
-            if task.waiting_s < self._limits.wait_s:
-                host.tasks.append(replace(was, is_resident=False))
-                return True
-            return False
+        if seat is None or not host.fits(seat):
+            return task.waiting_s < self._limits.move_s and self.hold(task, ran)
         if self._is_saved_by(task, self._alone(task), host.iteration_ms(seat)):
             return False
         host.take(replace(was, is_resident=True), seat)
         return True
+
+    def hold(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
+        """Swap a task out where it ran, or leave it so; whether that is possible."""
+        if ran is None or not self._may_stay(task, *ran):
+            return False
+        self._hosts[ran[0].id].tasks.append(replace(ran[1], is_resident=False))
+        return True
+
+    def _may_stay(self, task: Task, gpu: BoundGpu, was: BoundTask) -> bool:
+        host = self._hosts.get(gpu.id)
+        return host is not None and _is_same(task, was) and len(host.tasks) < self._limits.max_tasks_per_gpu
 
     def place(self, task: Task) -> bool:
         """Give a task the best left-over, or an idle GPU where it may have one; whether it has a place."""

@@ -8,9 +8,10 @@
     constraints sm, memory and power of each host; no replica's capacity below its rate, with tasks counted among the
                 neighbours; at most `max_tasks_per_gpu`
 
-Greedy, in three steps: (1) what runs stays as it is, or is swapped out where it fits no more; (2) what has no place
-gets the best left-over, the most urgent first; (3) what must begin now to meet its deadline, or has waited `wait_s`,
-gets an idle GPU, the cheapest per iteration. So nothing starves while there are idle GPUs.
+Greedy, in three steps: (1) what runs stays as it is, or is swapped out where it fits no more; (2) what has no place,
+or was swapped out for `move_s`, gets the best left-over, the most urgent first; (3) what must begin now to meet its
+deadline, or has waited `wait_s`, gets an idle GPU, the cheapest per iteration. So nothing starves while there are idle
+GPUs, and none is paid for a task that can wait.
 
 Source: Mudi (EuroSys 2025) for training beside inference, at most three tasks on a GPU, and swapping out. Changed: it
 looks at the slope of one service's latency, this at the promises of all replicas on the GPU.
@@ -51,6 +52,8 @@ class FillLimits:
     """How far tasks may go."""
 
     max_tasks_per_gpu: int = 3
+    move_s: float = 60.0
+    """After so long swapped out a task looks for another place: there it must be started again."""
     wait_s: float = 600.0
     """After so long without running a task may take an idle GPU."""
 

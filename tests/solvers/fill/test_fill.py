@@ -65,11 +65,21 @@ def test_a_task_is_swapped_out_for_a_promise_and_comes_back() -> None:
 def test_what_was_swapped_out_for_long_goes_elsewhere_from_where_it_was() -> None:
     other = a_gpu(1)
     was = a_plan(bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0), bound_gpu(other, rate_rps=10.0))
-    task = a_task(waiting_s=599.0, done_iterations=70.0)
+    task = a_task(waiting_s=59.0, done_iterations=70.0)
     assert shares(fill(to_fill(was, [task], [GPU, other], running=was)).gpus) == {}
-    filled = fill(to_fill(was, [replace(task, waiting_s=600.0)], [GPU, other], running=was))
+    filled = fill(to_fill(was, [replace(task, waiting_s=60.0)], [GPU, other], running=was))
     assert shares(filled.gpus) == {"nightly": (other.id, 50.0)}
     assert filled.gpus[1].tasks[0].done_iterations == 70.0
+
+
+def test_what_finds_no_other_place_stays_swapped_out() -> None:
+    was = a_plan(bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0))
+    assert fill(to_fill(was, [a_task(waiting_s=599.0)], [GPU, a_gpu(1)], running=was)).gpus == was.gpus
+
+
+def test_a_gpu_that_its_replicas_leave_is_not_paid_for_a_task_that_can_wait() -> None:
+    running = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
+    assert fill(to_fill(a_plan(), [a_task()], [GPU], running=running)).waiting == ("nightly",)
 
 
 def test_one_that_has_waited_long_gets_the_idle_gpu_that_costs_least_per_step() -> None:
