@@ -21,7 +21,8 @@ from app.cli.scenario_files import folder_of, read_scenario
 from app.simulate.build import shipped_catalogue
 from app.simulate.report import Report, make_report, violations
 from app.simulate.results import RunResult
-from app.simulate.run import jobs_of, simulate_all
+from app.simulate.run import jobs_of
+from app.simulate.runner import make_runner, simulate_all
 from app.simulate.scenario import Scenario
 from bench.report import Figures, print_table, write_results
 
@@ -291,7 +292,10 @@ def provenance(scenario: Scenario) -> str:
 def _simulated(file: Path, processes: int) -> tuple[Report, str]:
     scenario = read_scenario(file)
     jobs = jobs_of(scenario, shipped_catalogue(scenario), folder_of(file))
-    return make_report(scenario, simulate_all(jobs, processes=processes)), provenance(scenario)
+    report = make_report(scenario, simulate_all(jobs, make_runner(processes)))
+    if report.failed:
+        raise SystemExit(f"{file.name}: {len(report.failed)} of {len(jobs)} runs failed: {report.failed[0]}")
+    return report, provenance(scenario)
 
 
 def _options() -> argparse.Namespace:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +11,17 @@ from app.catalogue import CatalogueError
 from app.cli.errors import CliError
 from app.cli.files import STDIO, check_place, summary_stream, write_text
 from app.cli.scenario_files import folder_of, read_scenario
+from app.cli.simulate_progress import watching
 from app.cli.simulate_show import show_report
 from app.cli.version import program_version
 from app.errors import InvalidRequest
-from app.simulate.build import shipped_catalogue
+from app.simulate.amounts import counted
+from app.simulate.build import make_cluster, shipped_catalogue
 from app.simulate.html import report_to_html
-from app.simulate.report import make_report, report_to_json
-from app.simulate.results import RunResult
-from app.simulate.run import Job, jobs_of, simulate_all
+from app.simulate.report import Report, make_report, report_to_json
+from app.simulate.run import jobs_of
+from app.simulate.runner import make_runner, simulate_all
+from app.simulate.scenario import Scenario
 
 
 def simulate(
@@ -47,24 +49,34 @@ def simulate(
     for path in (output, html):
         check_place(path)
     stream = summary_stream(output, html)
-    try:
-        todo = jobs_of(wanted, shipped_catalogue(wanted), folder_of(scenario))
-        report = make_report(wanted, _with_progress(simulate_all(todo, processes=jobs), todo))
-    except (CatalogueError, InvalidRequest) as error:
-        raise CliError(str(error)) from error
-    show_report(report, stream)
+    report = _run(wanted, folder_of(scenario), jobs)
+    if report.runs:
+        show_report(report, stream)
     if output is not None:
         write_text(output, report_to_json(report).decode(), stream=stream)
     if html is not None:
         page = report_to_html(report, version=program_version(), file=str(scenario))
         write_text(html, page, stream=stream)
+    if report.failed:
+        _show_failures(report)
+        raise typer.Exit(1)
 
 
-def _with_progress(results: Iterator[RunResult], todo: tuple[Job, ...]) -> Iterator[RunResult]:
-    """The same results; on a terminal with a line that says how many are done."""
-    for number, result in enumerate(results, start=1):
-        if sys.stderr.isatty():
-            end = "\n" if number == len(todo) else ""
-            sys.stderr.write(f"\r{number} of {len(todo)} runs are done{end}")
-            sys.stderr.flush()
-        yield result
+def _run(scenario: Scenario, folder: Path, processes: int) -> Report:
+    """The report of all runs. Raises CliError for what no run could do."""
+    try:
+        jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
+        first = jobs[0]
+        make_cluster(scenario, first.run, first.seed, catalogue=first.catalogue, folder=folder)
+    except (CatalogueError, InvalidRequest) as error:
+        raise CliError(str(error)) from error
+    with watching(jobs) as watch:
+        return make_report(scenario, simulate_all(jobs, make_runner(min(processes, len(jobs))), watch))
+
+
+def _show_failures(report: Report) -> None:
+    count = len(report.failed)
+    others = "; the figures are of the others" if report.runs else ""
+    sys.stderr.write(f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n")
+    for run in report.failed:
+        sys.stderr.write(f"  {run}\n")

@@ -47,6 +47,9 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
     yield paragraph(TRUTHS[spec.truth], "faint")
+    if report.failed:
+        yield paragraph("Runs that failed, of which no figure has anything:", "bad")
+        yield bullets(map(str, report.failed))
     if report.runs:
         yield from _findings(report, spec)
         runs = runs_by_policy(report)
@@ -54,7 +57,7 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
         yield from _fleet(spec, runs, times)
         yield from services_section(report, spec, runs, times)
     else:
-        yield paragraph("No run is done yet.")
+        yield paragraph("No run was done.")
     yield from _footer(scenario, version=version, file=file)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from scipy.stats import t as student
 
-from app.simulate.results import RunResult
+from app.simulate.results import FailedRun, RunResult
 from app.simulate.scenario import Scenario
 
 VERSION = 1
@@ -64,17 +64,21 @@ class Report:
     runs: tuple[RunResult, ...]
     """Seed by seed, policies in the scenario's order."""
     policies: tuple[PolicySummary, ...]
+    failed: tuple[FailedRun, ...] = ()
+    """Runs that came to nothing; no figure has anything of them."""
     version: int = VERSION
 
 
-def make_report(scenario: Scenario, runs: Iterable[RunResult]) -> Report:
+def make_report(scenario: Scenario, outcomes: Iterable[RunResult | FailedRun]) -> Report:
     """The report of these runs, which may be less than the scenario asks for."""
-    done = tuple(runs)
+    known = tuple(outcomes)
+    done = tuple(run for run in known if isinstance(run, RunResult))
     names = dict.fromkeys(run.policy for run in done)
     return Report(
         scenario=scenario.model_dump(mode="json"),
         runs=done,
         policies=tuple(_summary(name, [run for run in done if run.policy == name]) for name in names),
+        failed=tuple(run for run in known if isinstance(run, FailedRun)),
     )
 
 

@@ -114,3 +114,16 @@ class RunResult:
     series: Series
     decision_seconds: tuple[float, ...] = ()
     """Wall seconds of each decision, in order; the only part that differs from machine to machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRun:
+    """One policy with one seed that came to nothing."""
+
+    policy: str
+    seed: int
+    reason: str
+    """In words."""
+
+    def __str__(self) -> str:
+        return f"{self.policy}, seed {self.seed}: {self.reason}"

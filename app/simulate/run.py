@@ -2,11 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 
 from app.clock import ManualClock
@@ -54,22 +52,16 @@ def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job
     )
 
 
-def simulate(job: Job) -> RunResult:
-    """Do one run, here and now. What would be an alarm on a real cluster is in the results, not in the log."""
+def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
+    """Do one run, here and now; `passed` is told, now and then, how many seconds have been simulated.
+
+    What would be an alarm on a real cluster is in the results, not in the log.
+    """
     with errors_only():
-        return asyncio.run(_simulate(job))
+        return asyncio.run(_simulate(job, passed))
 
 
-def simulate_all(jobs: tuple[Job, ...], *, processes: int) -> Iterator[RunResult]:
-    """Do many runs, several at a time; their results in the order of the jobs."""
-    if processes <= 1 or len(jobs) <= 1:
-        yield from map(simulate, jobs)
-        return
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
-        yield from pool.map(simulate, jobs)
-
-
-async def _simulate(job: Job) -> RunResult:
+async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
     spec = job.scenario.spec
     plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
     clock = ManualClock()
@@ -93,11 +85,13 @@ async def _simulate(job: Job) -> RunResult:
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
     )
-    await _play(closed, plan, recorder, spec)
+    await _play(closed, plan, recorder, spec, passed)
     return recorder.result(job.run.label, job.seed)
 
 
-async def _play(closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec) -> None:
+async def _play(
+    closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec, passed: Callable[[float], None]
+) -> None:
     """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
 
     Of what falls together agents come first, then the recorder, then the loop: what it decides counts from then on.
@@ -119,6 +113,7 @@ async def _play(closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec:
             recorder.look()
             if steps.rung:
                 recorder.outcomes.append(outcome)
+            passed(now_s)
 
 
 class _Timer:

@@ -150,4 +150,18 @@ def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(tmp_path:
     fault = {"kind": "gpu_lost", "node": "v100-1", "start_s": 30}
     result = cli("simulate", written(tmp_path, step_s=30, faults=[fault]), "-o", "-", "-j", "1")
     assert report_from_json(result.out.encode()).runs[0].policy == "hetsev_greedy"
-    assert result.err.startswith("POLICY") and "failed" not in result.err
+    assert result.err.startswith("1 of 1 run: hetsev_greedy, seed 0: done\nPOLICY") and "failed" not in result.err
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
+    # Whether the chain begins at the level that is too much is drawn from the seed: with 3 it does not, with 4 it does.
+    levels = {"rates_rps": [1, 2e6], "mean_stays_s": [1e6, 1e6]}
+    scenario = written(tmp_path, seeds=[3, 4], services=[{**SERVICE, "load": {"levels": levels}}])
+    page = tmp_path / "page.html"
+    result = cli("simulate", scenario, "-o", tmp_path / "report.json", "--html", page, "-j", "1")
+    report = report_from_json((tmp_path / "report.json").read_bytes())
+    assert (result.code, [run.seed for run in report.runs], [run.seed for run in report.failed]) == (1, [3], [4])
+    assert "Error: 1 of 2 runs failed; the figures are of the others" in result.err
+    assert "2 of 2 runs: hetsev_greedy, seed 4: failed" in result.err
+    words = "hetsev_greedy, seed 4: service resnet50 gets up to 2,000,000 requests per second"
+    assert words in result.err and words in page.read_text()

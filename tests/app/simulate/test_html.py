@@ -190,7 +190,7 @@ def test_policies_that_used_no_gpu_are_not_compared_in_cost() -> None:
 
 
 def test_a_report_without_runs_says_so() -> None:
-    assert "No run is done yet." in words(a_page())
+    assert "No run was done." in words(a_page())
 
 
 def test_clients_have_arrivals_under_each_policy() -> None:

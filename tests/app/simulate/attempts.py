@@ -1,0 +1,26 @@
+"""Runs that other processes do, or fail to do: what a seed says. In a module, so that those processes can import it."""
+
+import os
+import signal
+from collections.abc import Callable
+
+from app.simulate.run import Job
+from app.simulate.runner import Outcome
+from tests.app.simulate.runs import a_run
+
+
+def done(job: Job, passed: Callable[[float], None]) -> Outcome:
+    """At once, but for seed 2, whose process is killed, and seed 3, whose process leaves."""
+    passed(60.0)
+    if job.seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.seed == 3:
+        os._exit(7)
+    return a_run(job.run.label, seed=job.seed)
+
+
+def endless(job: Job, passed: Callable[[float], None]) -> Outcome:
+    """Tells the id of its process in place of a time, and never ends."""
+    passed(float(os.getpid()))
+    signal.pause()
+    raise AssertionError("nobody wakes it")

@@ -1,0 +1,105 @@
+"""Many runs: in order, in processes of their own, and nobody's results are lost when one of them fails."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from app.errors import InvalidRequest
+from app.simulate.build import Catalogue
+from app.simulate.report import make_report, report_from_json, report_to_json
+from app.simulate.results import FailedRun, RunResult
+from app.simulate.run import Job
+from app.simulate.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
+from tests.app.simulate.attempts import done, endless
+from tests.app.simulate.runs import SERVICE, a_run, a_scenario
+
+
+class Seen:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+        self.places: list[int] = []
+
+    def passed(self, place: int, simulated_s: float) -> None:
+        self.times.append((place, simulated_s))
+
+    def ended(self, place: int, outcome: Outcome) -> None:
+        self.places.append(place)
+
+
+def jobs(*seeds: int) -> list[Job]:
+    scenario = a_scenario(seeds=list(seeds))
+    empty = Catalogue(gpu_types=(), points=())
+    return [
+        Job(scenario=scenario, run=scenario.spec.policies[0], seed=seed, catalogue=empty, folder=Path())
+        for seed in seeds
+    ]
+
+
+def test_a_process_that_dies_fails_its_own_run_only_and_all_come_in_the_order_of_the_jobs() -> None:
+    seen = Seen()
+    good, killed, left = simulate_all(jobs(1, 2, 3), partial(run_in_processes, processes=2, attempt=done), seen)
+    assert isinstance(good, RunResult) and good.seed == 1
+    assert isinstance(killed, FailedRun) and isinstance(left, FailedRun)
+    assert str(killed).startswith("hetsev_greedy, seed 2: its process was killed; perhaps there was too little memory")
+    assert left.reason == "its process ended by itself with exit code 7"
+    assert sorted(seen.places) == [0, 1, 2]
+    assert sorted(seen.times) == [(0, 60.0), (1, 60.0), (2, 60.0)]
+
+
+def test_an_interrupt_leaves_no_process_behind() -> None:
+    ids: list[int] = []
+
+    def interrupt(place: int, told: float) -> None:
+        ids.append(int(told))
+        if len(ids) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_in_processes(jobs(1, 2, 3), interrupt, processes=2, attempt=endless))
+    for process in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
+    load = {"trace": {"file": "gone.csv", "column": "a"}}
+    scenario = a_scenario(services=[{**SERVICE, "load": load}])
+    (job,) = jobs(1)
+    here = Job(scenario=scenario, run=job.run, seed=1, catalogue=job.catalogue, folder=Path("nowhere"))
+    failed = attempt_run(here, lambda _: None)
+    assert isinstance(failed, FailedRun)
+    report = make_report(scenario, [failed, a_run()])
+    assert [run.policy for run in report.runs] == ["one"]
+    assert report_from_json(report_to_json(report)).failed == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (InvalidRequest("service a gets too much"), "service a gets too much"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_runner.py, line "),
+    ],
+)
+def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_place(
+    error: Exception, words: str
+) -> None:
+    class Unreadable:
+        @property
+        def spec(self) -> None:
+            raise error
+
+    (job,) = jobs(1)
+    broken = Job(scenario=Unreadable(), run=job.run, seed=1, catalogue=job.catalogue, folder=Path())  # type: ignore[arg-type]
+    outcome = attempt_run(broken, lambda _: None)
+    assert isinstance(outcome, FailedRun)
+    assert outcome.reason.startswith(words)
+
+
+def test_runs_here_tell_how_far_they_are() -> None:
+    seen = Seen()
+    simulate_all(jobs(4), partial(run_here, attempt=done), seen)
+    assert (seen.times, seen.places) == ([(0, 60.0)], [0])
