@@ -13,14 +13,15 @@ import asyncio
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from random import Random
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from agents.admission import objections
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
-from agents.device import Device, DeviceError, NodeState, Readings
+from agents.device import Device, DeviceError, GpuState, NodeState, Readings, RunningReplica
 from agents.enforce import Action, Start, SwitchRoutes, actions, is_settled
 from agents.enforce_tasks import StartTask
 from agents.governing import Governing
@@ -42,6 +43,12 @@ CLOCK_SKEW_S = 5.0
 """A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
 """The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
+
+_Outline: TypeAlias = tuple[object, ...]
+"""All of a node's state but the load on its replicas."""
+_OF_GPU = attrgetter(*(each.name for each in fields(GpuState) if each.name != "replicas"))
+_LOAD = ("in_flight", "draining_s")
+_OF_REPLICA = attrgetter(*(each.name for each in fields(RunningReplica) if each.name not in _LOAD))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,8 @@ class NodeAgent:
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._unwanted_since_s: dict[str, float] = {}
+        self._settled: tuple[NodeCommand, _Outline] | None = None
+        """The command that was found carried out, and the node then: while only its load changes, it stays so."""
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
         self._random = Random(f"{settings.node} {settings.boot}")
@@ -104,11 +113,13 @@ class NodeAgent:
         """Observe, sync and enforce once, as a simulation does each period; a silent control plane is no error."""
         await self.enforce()
         await self.observe()
+        before = self.command
         try:
             await self.sync(waits=False)
         except TransportError as error:
             self._notes.sync_problem = str(error)
-        await self.enforce()
+        if self.command is not before:
+            await self.enforce()
 
     async def observe(self) -> None:
         """Read the device and keep the observation until it is acknowledged; nothing if no time has passed.
@@ -191,23 +202,29 @@ class NodeAgent:
         return math.inf if command is None else self._governing.next_s(command, self._clock.now_s())
 
     async def _enforce(self, command: NodeCommand, now_s: float) -> None:
+        state = await self._device.state()
+        if self._settled == (command, _without_load(state)):
+            return
         failures: list[str] = []
         for _ in range(MOST_ROUNDS):
-            state = await self._device.state()
             self._restarts.look(state, now_s)
             held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
             todo = actions(command, state, held=held, handover=handover)
+            if not todo:
+                break
             failures = await self._perform(todo, now_s)
-            if failures or not todo:
+            state = await self._device.state()
+            if failures:
                 break
         tasks = {task.name for gpu in command.gpus for task in gpu.tasks}
         for name, reason in self._restarts.held(now_s).items():
             failures.append(f"{'task' if name in tasks else 'replica'} {name}: {reason}")
-        ack = _ack(command, await self._device.state(), failures)
+        ack = _ack(command, state, failures)
         if ack != self._notes.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
         self._notes.ack = ack
+        self._settled = (command, _without_load(state)) if ack.status == "applied" else None
 
     async def _perform(self, todo: tuple[Action, ...], now_s: float) -> list[str]:
         """Carry actions out in their order; what failed, in words. What fails to start is held back."""
@@ -359,6 +376,10 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
         status = "applied"
     detail = "; ".join([*failures, *broken])[:LONGEST_DETAIL]
     return Ack(generation=command.generation, status=status, detail=detail)
+
+
+def _without_load(state: NodeState) -> _Outline:
+    return (state.routes, *((_OF_GPU(gpu), *map(_OF_REPLICA, gpu.replicas)) for gpu in state.gpus))
 
 
 async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
