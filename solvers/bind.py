@@ -243,17 +243,22 @@ def _changes(slots: Sequence[_Slot], places: Sequence[_Place], kept: Costs) -> C
 
 
 def _common(wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]) -> Costs:
-    """(S, G): the summed weights, per pair, of the keys that both have."""
-    columns: dict[Key, int] = {}
-    for keys in (*wanted, *weights):
+    """(S, G): the summed weights, per pair, of the keys that both have.
+
+    Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
+    """
+    slots_with: dict[Key, list[int]] = {}
+    for slot, keys in enumerate(wanted):
         for key in keys:
-            columns.setdefault(key, len(columns))
-    left, right = np.zeros((len(wanted), len(columns))), np.zeros((len(weights), len(columns)))
-    for i, keys in enumerate(wanted):
-        left[i, [columns[key] for key in keys]] = 1.0
-    for i, weight_by_key in enumerate(weights):
-        right[i, [columns[key] for key in weight_by_key]] = list(weight_by_key.values())
-    common: Costs = left @ right.T
+            slots_with.setdefault(key, []).append(slot)
+    places_with: dict[Key, dict[int, float]] = {}
+    for place, weight_by_key in enumerate(weights):
+        for key, weight in weight_by_key.items():
+            places_with.setdefault(key, {})[place] = weight
+    common: Costs = np.zeros((len(wanted), len(weights)))
+    for key, slots in slots_with.items():
+        places = places_with.get(key, {})
+        common[np.ix_(slots, list(places))] += list(places.values())
     return common
 
 
