@@ -46,7 +46,7 @@ class MeasuredCurves:
     """All measured curves of one network."""
 
     by_batch: Mapping[int, BatchCurve]
-    """Ascending batch sizes; the first is 1."""
+    """Ascending batch sizes; anything below the first takes its time."""
 
     @property
     def max_batch(self) -> int:

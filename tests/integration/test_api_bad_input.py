@@ -69,6 +69,16 @@ def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
     assert "hetsev" in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()["detail"]
 
 
+def test_a_service_on_a_training_network_is_refused_with_what_to_do_instead(api: Api) -> None:
+    training = {"kind": "Network", "metadata": {"name": "steps-training", "labels": {"kind": "training"}}, "spec": {}}
+    api.put("networks/steps-training", training)
+    refused = api.call("PUT", "services/chat?force=true", _with(service(), "spec.network", "steps-training"))
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == "/spec/network"
+    assert "training step" in error["detail"] and "run it as a task" in error["detail"]
+
+
 def test_an_unknown_governor_is_answered_with_those_that_exist(api: Api) -> None:
     wrong_governor = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"governor": "magic"}}
     (refused,) = api.call("PUT", "policies/default", wrong_governor, If_Match="*").json()["errors"]
