@@ -42,9 +42,10 @@ class SimTask:
         self.energy_j = 0.0
         """Energy of the window above idle."""
         self._becomes: TaskState = "running"
-        self._pace = TaskPace(iteration_s=math.inf, busy_w=0.0)
+        self._pace = TaskPace(iteration_s=math.inf, busy_w=0.0)  # until it runs
         self._noise = draw_noise(random, noise_cv)
         self._now_s = 0.0
+        """Up to when it has run; stands still while it does not."""
         self._line_s = 0.0
         """When the present line of progress began, at `_line_done`."""
         self._line_done = self._window_done = command.done_iterations
@@ -73,19 +74,18 @@ class SimTask:
         """The launch, or the way to or from the host, is over."""
         is_launch = self.state == "starting"
         self.state = "failed" if is_launch and launch_fails else self._becomes
+        self._line_done = self.done_iterations
         self._now_s = self._line_s = self.due_s
         self._stretch = int(self.due_s // STRETCH_S)
         self.due_s = math.inf
 
     def swap(self, becomes: TaskState, now_s: float) -> None:
         """Begin to move the memory; it makes no progress until it is back."""
-        self._rest()
         self.state, self._becomes = "swapping", becomes
         self.due_s = now_s + self.command.memory_mib / SWAP_MIB_PER_S
 
     def fail(self) -> None:
         """Its GPU is gone; what has finished stays so."""
-        self._rest()
         self.state = "finished" if self.state == "finished" else "failed"
         self.due_s = math.inf
 
@@ -144,10 +144,6 @@ class SimTask:
             done_iterations=done,
             iteration_ms=1000.0 * busy_s / iterations if iterations > 0.0 else 0.0,
         )
-
-    def _rest(self) -> None:
-        """Make no progress from now on."""
-        self.set_pace(TaskPace(iteration_s=math.inf, busy_w=0.0))
 
     def _iteration_s(self, stretch: int) -> float:
         return self._pace.iteration_s * float(self._noise[stretch % len(self._noise)])

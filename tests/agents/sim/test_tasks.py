@@ -121,6 +121,16 @@ def test_what_was_done_before_the_start_may_be_all() -> None:
     assert state_of(device) == "finished"
 
 
+def test_a_start_after_all_was_done_does_not_turn_the_time_back() -> None:
+    cluster, clock = a_cluster(a_node(launch_s=0.0), rates_rps={"chat": 1000.0})
+    device = SimulatedDevice(cluster, "n1")
+    clock.advance(5.0)
+    run(device.start_task(0, a_task(iterations=100, done=200.0)))
+    clock.advance(5.0)
+    (chat,) = cluster.totals()
+    assert chat.arrivals == 10_000
+
+
 def test_a_task_makes_no_progress_in_the_hosts_memory_and_goes_on_where_it_was() -> None:
     task = a_task(memory_mib=SWAP_MIB_PER_S / 4, iterations=10**6)  # moved in 250 ms
     device, clock = a_device(task, launch_s=0.0)
@@ -261,6 +271,15 @@ def test_looking_more_often_changes_no_task(looks: list[float]) -> None:
         return tuple(task.done_iterations for task in run(device.read()).tasks)
 
     assert finished(looks) == finished([])
+
+
+def test_noise_stays_within_a_stretch_from_the_first_second_on() -> None:
+    device, clock = a_device(launch_s=15.0, deviation=0.3)
+    run(device.read())
+    clock.advance(15.0)
+    times_ms = [only(read_after(device, clock, 2.0)).iteration_ms for _ in range(2)]
+    assert times_ms[0] == pytest.approx(times_ms[1])
+    assert times_ms[0] != pytest.approx(10.0, rel=1e-3)
 
 
 def test_noise_changes_from_stretch_to_stretch_and_keeps_the_mean() -> None:
