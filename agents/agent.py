@@ -18,12 +18,12 @@ from operator import attrgetter
 from random import Random
 from typing import Literal, TypeAlias
 
+from agents.actions import Action, Start, StartTask, SwitchRoutes
 from agents.admission import objections
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
 from agents.device import Device, DeviceError, GpuState, NodeState, Readings, RunningReplica
-from agents.enforce import Action, Start, SwitchRoutes, actions, is_settled
-from agents.enforce_tasks import StartTask
+from agents.enforce import actions, is_settled
 from agents.governing import Governing
 from agents.ledger import Ledger
 from agents.outbox import Outbox

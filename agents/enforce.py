@@ -21,21 +21,23 @@ Memory is never overcommitted: a start is given only when what is alive after th
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeAlias
 
-from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, RunningTask, ServiceRoute
-from agents.enforce_tasks import (
+from agents.actions import (
+    Action,
+    Drain,
+    LimitPower,
+    LockClock,
+    SetBatch,
+    Start,
     StartTask,
+    Stop,
     StopTask,
     SwapIn,
     SwapOut,
-    TaskAction,
-    are_tasks_settled,
-    freed_soon_mib,
-    leaving_tasks,
-    returning_tasks,
-    staying_tasks,
+    SwitchRoutes,
 )
+from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, RunningTask, ServiceRoute
+from agents.enforce_tasks import are_tasks_settled, freed_soon_mib, leaving_tasks, returning_tasks, staying_tasks
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 
 DRAIN_DEADLINE_S = 30.0
@@ -43,62 +45,6 @@ DRAIN_DEADLINE_S = 30.0
 
 RATE_TOLERANCE = 1e-6
 """Rounding that a sum of planned rates may carry, relative."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Start a replica on a GPU."""
-
-    gpu_index: int
-    replica: ReplicaCommand
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchRoutes:
-    """Replace the routing table."""
-
-    routes: tuple[ServiceRoute, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Let a replica finish what it has."""
-
-    replica_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """End a replica."""
-
-    replica_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetBatch:
-    """Change the largest batch of a running replica."""
-
-    replica_id: str
-    batch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockClock:
-    """Lock a GPU's graphics clock; None unlocks it."""
-
-    gpu_index: int
-    clock_mhz: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitPower:
-    """Limit a GPU's power; None restores the board's own limit."""
-
-    gpu_index: int
-    limit_w: float | None
-
-
-Action: TypeAlias = Start | SwitchRoutes | Drain | Stop | SetBatch | LockClock | LimitPower | TaskAction
 
 
 def actions(

@@ -17,43 +17,10 @@ until it is there; where that was the wrong way it is turned round then.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
 
+from agents.actions import StartTask, StopTask, SwapIn, SwapOut
 from agents.device import GpuState, NodeState, RunningTask
 from agents.protocol import NodeCommand, TaskCommand
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTask:
-    """Start a task on a GPU."""
-
-    gpu_index: int
-    task: TaskCommand
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopTask:
-    """End a task, or forget one that has finished."""
-
-    task: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapOut:
-    """Move a running task's memory to the host."""
-
-    task: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapIn:
-    """Move a swapped task's memory back to its GPU."""
-
-    task: str
-
-
-TaskAction: TypeAlias = StartTask | StopTask | SwapOut | SwapIn
 
 
 def staying_tasks(wanted: NodeCommand, actual: NodeState, held: Collection[str]) -> dict[int, tuple[RunningTask, ...]]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from agents.actions import LimitPower, LockClock, SetBatch
 from agents.device import Device, DeviceError, GpuGlance, GpuState
-from agents.enforce import LimitPower, LockClock, SetBatch
 from agents.perform import perform
 from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, bucket_end_ms
 from solvers.governors import GOVERNORS, govern

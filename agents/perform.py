@@ -1,8 +1,20 @@
 """Carrying one action out on a device."""
 
+from agents.actions import (
+    Action,
+    Drain,
+    LimitPower,
+    LockClock,
+    SetBatch,
+    Start,
+    StartTask,
+    Stop,
+    StopTask,
+    SwapIn,
+    SwapOut,
+    SwitchRoutes,
+)
 from agents.device import Device
-from agents.enforce import Action, Drain, LimitPower, LockClock, SetBatch, Start, Stop, SwitchRoutes
-from agents.enforce_tasks import StartTask, StopTask, SwapIn, SwapOut
 
 
 async def perform(device: Device, action: Action) -> None:

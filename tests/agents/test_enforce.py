@@ -5,19 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.actions import Action, Drain, LimitPower, LockClock, SetBatch, Start, Stop, SwitchRoutes
 from agents.device import NodeState, ServiceRoute
-from agents.enforce import (
-    Action,
-    Drain,
-    LimitPower,
-    LockClock,
-    SetBatch,
-    Start,
-    Stop,
-    SwitchRoutes,
-    actions,
-    is_settled,
-)
+from agents.enforce import actions, is_settled
 from agents.perform import perform
 from agents.protocol import NodeCommand
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, commands, run

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.actions import Action, Drain, Start, StartTask, StopTask, SwapIn, SwapOut
 from agents.device import GpuState, NodeState
-from agents.enforce import Action, Drain, Start, actions, is_settled
-from agents.enforce_tasks import StartTask, StopTask, SwapIn, SwapOut
+from agents.enforce import actions, is_settled
 from agents.protocol import NodeCommand, TaskCommand, TaskState
 from tests.agents.factories import (
     PaperDevice,
