@@ -85,8 +85,7 @@ SOURCES = {
         share_exponent=0.97,
     ),
     "recommendation-training": TrainingSource(
-        # Gavel also has 4096 and 8192; simulated times are kept for every batch up to the largest.
-        batches=(512, 1024, 2048),
+        batches=(512, 1024, 2048, 4096, 8192),
         gavel="Recommendation",
         tally="pointnet",
         miso="embedding",

@@ -1,19 +1,22 @@
 """What the shipped catalogue believes of training networks: near the simulated truth, seldom on it, for tasks alone."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agents.sim.truth import Neighbour, Placed, Truth, load_truth
 from app.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance, not_for_services
-from app.simulate.build import unknown_names
+from app.cli.manifest_files import ManifestErrors
+from app.cli.scenario_files import read_scenario
 from app.simulate.planned_world import PlannedWorld
 from bench.catalogue.training_belief import Growth, fit_growth, fit_sensitivity, fit_step
 from bench.catalogue.training_shape import StepShape, step_shapes, uneven_slowdowns, uneven_steps
 from solvers.predict.colocation import Neighbours, execution_ms
 from solvers.problem import OperatingPoint, OperatingPoints
-from tests.app.simulate.runs import SERVICE, a_scenario
+from tests.app.simulate.runs import SERVICE, a_document
 
 TRAINING = list_networks("training")
 TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
@@ -99,12 +102,13 @@ def test_every_point_of_training_is_estimated() -> None:
         assert {provenance for _, _, provenance in load_provenance(network)} == {"estimated"}
 
 
-def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead() -> None:
-    scenario = a_scenario(services=[{**SERVICE, "network": "bert-training"}])
-    ((path, words),) = unknown_names(scenario)
-    assert path == ("services", 0, "network")
-    assert words == not_for_services("bert-training")
-    assert "run it as a task" in words
+def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(json.dumps(a_document(services=[{**SERVICE, "network": "bert-training"}])))
+    with pytest.raises(ManifestErrors) as refused:
+        read_scenario(file)
+    assert not_for_services("bert-training") in str(refused.value)
+    assert "run it as a task" in not_for_services("bert-training")
 
 
 def test_a_planned_world_takes_training_at_its_word() -> None:
