@@ -1,6 +1,7 @@
 """Tasks on simulated GPUs: how far they come, what they cost, and what they and the replicas do to each other."""
 
 import contextlib
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault, make_node
 from agents.sim.tasks import SWAP_MIB_PER_S
 from agents.sim.truth import load_truth
+from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, commands_with_tasks, run
 from tests.agents.sim.test_cluster import is_balanced, reconcile, settle
 from tests.agents.sim.worlds import PlainWorld, a_cluster, a_node
@@ -310,6 +312,34 @@ def test_any_two_commands_with_tasks_and_a_lost_gpu_end_as_wanted(
             clock.advance(pause_s / 2 if command is first else 1.0)
             assert is_balanced(cluster)
     settle(device, second, clock)
+
+
+def test_a_shadow_switch_borrows_a_tasks_memory_and_loses_no_request() -> None:
+    cluster, clock = a_cluster(a_node(launch_s=5.0), rates_rps={"chat": 10.0})
+    plane, device = PaperControlPlane(clock), SimulatedDevice(cluster, "n1")
+    agent = an_agent(device, plane, clock)
+    task = a_task(memory_mib=1500.0, iterations=10**6)
+
+    def pass_time(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.advance(1.0)
+            run(agent.step())
+
+    def want(replica_id: str, generation: int) -> None:
+        replica = a_replica(replica_id, batch=8, memory_mib=2000.0)
+        plane.command = a_command(a_gpu(replica, tasks=(task,), cap_w=1000.0), generation=generation)
+
+    want("old", 1)
+    pass_time(20)
+    before, (total,) = plane.received[-1].tasks[0], cluster.totals()
+    want("new", 2)
+    pass_time(20)
+    seen = [observation.tasks[0] for observation in plane.received[20:] if observation.tasks]
+    assert [state for state, _ in groupby(each.state for each in seen)] == ["running", "swapped", "swapping", "running"]
+    assert seen[-1].done_iterations > before.done_iterations
+    (after,) = cluster.totals()
+    assert after.rejected == total.rejected
+    assert plane.received[-1].acks[-1].status == "applied"
 
 
 def test_the_measured_world_runs_a_job_beside_a_service() -> None:
