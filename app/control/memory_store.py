@@ -16,12 +16,12 @@ from app.control.store import (
     PlanState,
     PolicySettings,
     SampleRow,
+    ServiceWindow,
     Snapshot,
 )
 from app.control.task_book import TaskBook
 from app.control.windows import (
     Sums,
-    WindowKey,
     make_windows,
     parts_of,
     placed_start_s,
@@ -47,6 +47,15 @@ class _NodeRow:
     last_seen_at: datetime | None = None
     last_window_end_s: float | None = None
     generation: int = 0
+
+
+@dataclass(slots=True)
+class _Window:
+    """One of the loop's windows, of all services."""
+
+    sums: dict[str, Sums] = field(default_factory=dict)
+    made: tuple[ServiceWindow, ...] | None = None
+    """As snapshots hold it, made once for all of them; None = something was counted since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +87,8 @@ class MemoryStore:
     _memory: dict[str, Json] = field(default_factory=dict)
     _commands: dict[str, NodeCommand] = field(default_factory=dict)
     _received: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    _sums: dict[float, dict[WindowKey, Sums]] = field(default_factory=dict)
+    _windows: dict[float, dict[int, _Window]] = field(default_factory=dict)
+    """By length and number."""
     _target: BoundPlan | None = None
     _latency_sigma: dict[Group, tuple[float, ...]] = field(default_factory=dict)
     _fit_health: dict[Group, FitHealth] = field(default_factory=dict)
@@ -134,8 +144,8 @@ class MemoryStore:
         """Everything for one tick."""
         window_s = self.settings.window_s
         wanted = snapshot_numbers(now.timestamp(), window_s, self._services.values())
-        kept = {key: sums for key, sums in self._sums.get(window_s, {}).items() if key[1] >= wanted.start}
-        self._sums = {window_s: kept}
+        kept = {number: each for number, each in self._windows.get(window_s, {}).items() if number >= wanted.start}
+        self._windows = {window_s: kept}
         approved_id = max((key for key, record in self.plans.items() if record.state == "approved"), default=None)
         return Snapshot(
             at=now,
@@ -143,7 +153,7 @@ class MemoryStore:
             points=tuple(self._points[key] for key in sorted(self._points)),
             target=self._target,
             settings=self.settings,
-            windows=make_windows({key: sums for key, sums in kept.items() if key[1] in wanted}, window_s),
+            windows=tuple(one for number in wanted if number in kept for one in _made(kept[number], number, window_s)),
             statuses=tuple(
                 NodeStatus(node=name, last_seen=row.last_seen_at, generation=row.generation)
                 for name, row in sorted(self._nodes.items())
@@ -290,8 +300,11 @@ class MemoryStore:
             row.generation = observation.generation
             self._note_health(observation)
         window_s = self.settings.window_s
-        for key, counts in parts_of(observation, end_s, window_s):
-            self._sums.setdefault(window_s, {}).setdefault(key, Sums()).add(counts)
+        windows = self._windows.setdefault(window_s, {})
+        for (service, number), counts in parts_of(observation, end_s, window_s):
+            window = windows.setdefault(number, _Window())
+            window.sums.setdefault(service, Sums()).add(counts)
+            window.made = None
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
@@ -310,6 +323,12 @@ class MemoryStore:
         if changed:
             self._gpus |= changed
             self._revise()
+
+
+def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
+    if window.made is None:
+        window.made = make_windows({(service, number): sums for service, sums in window.sums.items()}, window_s)
+    return window.made
 
 
 def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
