@@ -21,9 +21,6 @@ LAUNCH_PER_NEIGHBOUR = 3.0
 """1.94 fits iGniter's pairs; 3.0 also covers its launch delays with 3 to 5 replicas (4.9, 8.7 and 12.4 times that of
 one) and their straight continuation to 10 (31 times)."""
 
-KIND_LABEL = "kind"
-"""Label of a network in the database: a `NetworkKind`, inference where there is none."""
-
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
 """Columns of layers.csv that count no kind of layer."""
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.catalogue import KIND_LABEL, list_networks, load_gpu_types, load_profiles, load_provenance
+from app.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance
 from app.db import gpu_types, profiles
-from app.db.profiles import Profile, Provenance
+from app.db.profiles import KIND_LABEL, Profile, Provenance
 from app.db.transaction import Engine, transaction
 
 SHIPPED_SIGMA = 0.0

@@ -28,6 +28,10 @@ truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest o
 """
 
 
+KIND_LABEL = "kind"
+"""Label of a network that says `training` where its batch is a training step; any other network is for inference."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRow:
     """A network and the GPU types that it is profiled on."""
@@ -37,6 +41,11 @@ class NetworkRow:
     labels: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
     gpu_types: tuple[str, ...] = ()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether tasks train it, and no service can run it."""
+        return self.labels.get(KIND_LABEL) == "training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,7 @@ async def load_request(
     connection: AsyncConnection, network: str, *, layers: Layers, source: str, now: datetime
 ) -> RefitRequest:
     """What a refit of the network works on. Raises NotFound, and InvalidRequest when nothing is known of it."""
-    await profiles.get_network(connection, network)
+    is_training = (await profiles.get_network(connection, network)).is_training
     found = await samples.load(connection, network=network, own_limit=MOST_OWN, other_limit=MOST_OTHERS)
     if not len(found) and network not in layers:
         raise InvalidRequest(
@@ -118,12 +118,14 @@ async def load_request(
             f"/networks/{network}/samples first"
         )
     points = await profiles.load_points(connection)
+    # A training step says nothing of how fast or large inference is, nor the other way round.
+    like = {row.name for row in await profiles.list_networks(connection) if row.is_training == is_training} - {network}
     return RefitRequest(
         network=network,
         samples=found,
         gpu_types=await gpu_types.load_all(connection, now),
         present=tuple(entry for entry in points if entry.network == network),
-        relatives=tuple(entry for entry in points if entry.network != network),
+        relatives=tuple(entry for entry in points if entry.network in like),
         fleet=frozenset(gpu.gpu_type for gpu in await nodes.load_gpus(connection)),
         layers=layers,
         source=source,

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.catalogue.install import install_catalogue
 from app.control.refit import Candidate, RefitAnswer, RefitRequest, run_refit
 from app.control.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from app.db import fits, health, maintenance, policies, profiles, samples
 from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.db.profiles import Profile
-from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, refit, refit_waiting
+from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit, refit_waiting
 from app.db.tables import cluster
 from app.errors import NotFound, Unavailable
 from solvers.predict.online import Reading, RowKey, learn, new_health
@@ -119,6 +120,23 @@ def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
         await engine.dispose()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(("network", "like"), [("resnet50", "vgg16"), ("bert-training", "lm-training")])
+def test_inference_and_training_teach_nothing_to_each_other(database: str, network: str, like: str) -> None:
+    async def work() -> RefitRequest:
+        engine = make_engine(database, pool_size=2)
+        shipped = ("resnet50", "vgg16", "bert-training", "lm-training")
+        await install_catalogue(engine, NOW, networks=shipped)
+        async with engine.begin() as connection:
+            await samples.add(connection, [replace(ROW, network=network)], at=NOW)
+            request = await load_request(connection, network, layers={}, source="test", now=NOW)
+        await engine.dispose()
+        return request
+
+    request = asyncio.run(work())
+    assert {entry.network for entry in request.present} == {network}
+    assert {entry.network for entry in request.relatives} == {like}
 
 
 def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:

@@ -15,7 +15,7 @@ from app.api.objects import Conditions, Kind, check_name, delete, etag, replace
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page, ServiceView
-from app.catalogue import KIND_LABEL, not_for_services
+from app.catalogue import not_for_services
 from app.control.feasible import infeasibility
 from app.control.forecasts import view_forecast
 from app.control.predict import PlannedPoints
@@ -125,11 +125,11 @@ async def _check_feasible(context: Context, service: Service) -> None:
 
 
 async def _check_names(context: Context, connection: Connection, service: Service) -> None:
-    networks = {row.name: row.labels for row in await profiles.list_networks(connection)}
+    networks = {row.name: row for row in await profiles.list_networks(connection)}
     types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
     visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
     check_known([service.network], tuple(networks), what="network", field="spec.network")
-    if networks[service.network].get(KIND_LABEL) == "training":
+    if networks[service.network].is_training:
         raise InvalidRequest(not_for_services(service.network), field="spec.network")
     check_known(service.allowed_gpu_types or (), types, what="GPU type", field="spec.gpu_types.allowed")
     check_known(service.excluded_gpu_types, types, what="GPU type", field="spec.gpu_types.excluded")

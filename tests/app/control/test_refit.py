@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalogue import load_gpu_types, load_layers, load_profiles
+from app.catalogue import list_networks, load_gpu_types, load_layers, load_profiles
 from app.control.refit import Candidate, RefitRequest, error_of, run_in_process, run_refit
 from app.errors import InvalidRequest, Unavailable
 from solvers.errors import InvalidInput
@@ -181,7 +181,7 @@ def test_a_candidate_is_plain_data() -> None:
 
 def a_cold_request(network: str, gpu_type: str, *, sampled_on: str | None = None) -> RefitRequest:
     """The shipped network as if nobody had profiled it on the GPU type; sampled on another where that is given."""
-    shipped = load_profiles(gpu_types=[gpu_type, *([sampled_on] if sampled_on else [])])
+    shipped = load_profiles(list_networks("inference"), [gpu_type, *([sampled_on] if sampled_on else [])])
     own = next((entry for entry in shipped if (entry.network, entry.gpu_type) == (network, sampled_on)), None)
     rows = [row for row in own.rows if row.clock_mhz == max(each.clock_mhz for each in own.rows)] if own else []
     at = make_queries(
