@@ -22,6 +22,10 @@ from agents.actions import StartTask, StopTask, SwapIn, SwapOut
 from agents.device import GpuState, NodeState, RunningTask
 from agents.protocol import NodeCommand, TaskCommand
 
+_THERE = ("running", "finished")
+_AWAY = ("absent", "swapped", "finished")
+"""States of a task that is where its command wants it: on its GPU, or off it."""
+
 
 def staying_tasks(wanted: NodeCommand, actual: NodeState, held: Collection[str]) -> dict[int, tuple[RunningTask, ...]]:
     """The tasks of every GPU, by its index, that are not to be stopped at once."""
@@ -96,10 +100,7 @@ def are_tasks_settled(wanted: NodeCommand, actual: NodeState) -> bool:
     """
     states = {task.name: task.state for gpu in actual.gpus for task in gpu.tasks}
     return all(
-        states.get(task.name, "absent") in (("running", "finished") if task.is_resident else _AWAY)
+        states.get(task.name, "absent") in (_THERE if task.is_resident else _AWAY)
         for gpu in wanted.gpus
         for task in gpu.tasks
     )
-
-
-_AWAY = ("absent", "swapped", "finished")

@@ -275,6 +275,19 @@ def test_looking_more_often_changes_no_task(looks: list[float]) -> None:
     assert finished(looks) == finished([])
 
 
+@settings(max_examples=40)
+@given(looks=st.lists(st.floats(0.01, 12.0), max_size=12))
+def test_energy_and_progress_of_windows_add_up(looks: list[float]) -> None:
+    device, clock = a_device(a_task(iterations=2500), launch_s=1.3, deviation=0.3)
+    readings = [read_after(device, clock, step) for step in looks]
+    readings.append(read_after(device, clock, 1150.0 - clock.now_s()))
+    iterations = [0.0, *(only(each).done_iterations for each in readings)]
+    windows = zip(iterations, iterations[1:], (only(each).iteration_ms for each in readings), strict=False)
+    ran_s = sum((end - begin) * iteration_ms / 1000.0 for begin, end, iteration_ms in windows)
+    assert iterations[-1] == 2500.0
+    assert sum(each.gpus[0].energy_j for each in readings) == pytest.approx(150 * 50 + ran_s * 100)
+
+
 def test_noise_stays_within_a_stretch_from_the_first_second_on() -> None:
     device, clock = a_device(launch_s=15.0, deviation=0.3)
     run(device.read())
