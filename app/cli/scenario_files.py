@@ -11,7 +11,7 @@ from app.cli.files import STDIO
 from app.cli.manifest_files import Complaint, ManifestErrors
 from app.cli.remedies import remedy
 from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
-from app.simulate.build import unknown_names
+from app.simulate.names import unknown_names
 from app.simulate.scenario import Scenario
 
 WHAT = "the scenario"

@@ -16,10 +16,10 @@ from app.cli.simulate_show import show_report
 from app.cli.version import program_version
 from app.errors import InvalidRequest
 from app.simulate.amounts import counted
-from app.simulate.build import make_cluster, shipped_catalogue
+from app.simulate.build import shipped_catalogue
 from app.simulate.html import report_to_html
 from app.simulate.report import Report, make_report, report_to_json
-from app.simulate.run import jobs_of
+from app.simulate.run import check, jobs_of
 from app.simulate.runner import make_runner, simulate_all
 from app.simulate.scenario import Scenario
 
@@ -66,8 +66,7 @@ def _run(scenario: Scenario, folder: Path, processes: int) -> Report:
     """The report of all runs. Raises CliError for what no run could do."""
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
-        first = jobs[0]
-        make_cluster(scenario, first.run, first.seed, catalogue=first.catalogue, folder=folder)
+        check(jobs[0])
     except (CatalogueError, InvalidRequest) as error:
         raise CliError(str(error)) from error
     with watching(jobs) as watch:

@@ -1,4 +1,4 @@
-"""A simulation's report as tables: one line for each policy, then one for each service under each policy."""
+"""A simulation's report as tables: a line for each policy, one for each service under it, and one for all its tasks."""
 
 from typing import TextIO
 
@@ -29,6 +29,29 @@ def show_report(report: Report, stream: TextIO) -> None:
             for place in range(len(report.policies[0].services))
             for summary in report.policies
             for service in [summary.services[place]]
+        ],
+        stream=stream,
+    )
+    if any(summary.tasks for summary in report.policies):
+        _show_tasks(report, stream)
+
+
+def _show_tasks(report: Report, stream: TextIO) -> None:
+    stream.write("\n")
+    figures = ("finished %", "mean min", "in time %", "iterations/h", "own USD")
+    show_table(
+        [Heading("tasks under"), *(Heading(title, right=True) for title in figures)],
+        [
+            (
+                summary.policy,
+                _estimate(tasks.finished, digits=1, scale=100.0),
+                _estimate(tasks.completion_s, digits=1, scale=1.0 / 60.0),
+                _estimate(tasks.in_time, digits=0, scale=100.0),
+                _estimate(tasks.iterations_per_hour, digits=0),
+                _estimate(tasks.cost_usd),
+            )
+            for summary in report.policies
+            if (tasks := summary.tasks)
         ],
         stream=stream,
     )

@@ -23,11 +23,13 @@ class Bill:
     """HetSev's accounting for shared GPUs: the price of the part of the memory that the replicas occupy."""
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
     """By GPU type."""
+    tasks_usd: Mapping[str, float] = field(default_factory=dict)
+    """By task: the price of GPUs on which only tasks run, divided by SM percent. Beside replicas they cost nothing."""
 
     @property
     def total_usd(self) -> float:
         """What the used GPUs cost."""
-        return sum(self.whole_gpu_usd.values())
+        return sum(self.whole_gpu_usd.values()) + sum(self.tasks_usd.values())
 
 
 def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) -> Bill:
@@ -35,6 +37,7 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
     types = {gpu_type.name: gpu_type for gpu_type in gpu_types}
     whole: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = defaultdict(float)
+    tasks: dict[str, float] = defaultdict(float)
     gpu_hours: dict[str, float] = defaultdict(float)
     ends = [*(at for at, _ in pushed), until][1:]
     for (begin, plan), end in zip(pushed, ends, strict=True):
@@ -42,7 +45,9 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
         for gpu in plan.gpus:
             gpu_hours[gpu.gpu_type] += hours
             _charge(gpu, types[gpu.gpu_type], hours, whole, memory)
-    return Bill(whole_gpu_usd=dict(whole), memory_usd=dict(memory), gpu_hours=dict(gpu_hours))
+            if not gpu.replicas:
+                _charge_tasks(gpu, types[gpu.gpu_type], hours, tasks)
+    return Bill(whole_gpu_usd=dict(whole), memory_usd=dict(memory), gpu_hours=dict(gpu_hours), tasks_usd=dict(tasks))
 
 
 def sum_bills(bills: Sequence[Bill]) -> Bill:
@@ -51,6 +56,7 @@ def sum_bills(bills: Sequence[Bill]) -> Bill:
         whole_gpu_usd=_sum(bill.whole_gpu_usd for bill in bills),
         memory_usd=_sum(bill.memory_usd for bill in bills),
         gpu_hours=_sum(bill.gpu_hours for bill in bills),
+        tasks_usd=_sum(bill.tasks_usd for bill in bills),
     )
 
 
@@ -75,6 +81,13 @@ def _charge(gpu: BoundGpu, gpu_type: GpuType, hours: float, whole: dict[str, flo
     for replica in gpu.replicas:
         whole[replica.service] += price_usd * replica.sm_percent / used_percent
         memory[replica.service] += price_usd * replica.memory_mib / gpu_type.memory_mib
+
+
+def _charge_tasks(gpu: BoundGpu, gpu_type: GpuType, hours: float, tasks: dict[str, float]) -> None:
+    """Swapped out tasks count as well: it is for them that the GPU is kept."""
+    total_percent = sum(task.sm_percent for task in gpu.tasks)
+    for task in gpu.tasks:
+        tasks[task.name] += gpu_type.price_usd_per_hour * hours * task.sm_percent / total_percent
 
 
 def hourly_cost_usd(plan: BoundPlan | None, gpu_types: Iterable[GpuType]) -> float:

@@ -1,7 +1,7 @@
 """From a scenario to a cluster that can run: one policy, one seed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,13 +16,13 @@ from agents.sim.rates import Shape, TraceShape
 from agents.sim.spec import Fault, GpuSpec, NodeSpec
 from agents.sim.truth import load_truth
 from app import manifests
-from app.catalogue import list_networks, load_gpu_types, load_profiles, not_for_services
-from app.errors import InvalidRequest, no_such
+from app.catalogue import load_gpu_types, load_profiles
+from app.errors import InvalidRequest
 from app.nouns import to_service, to_settings
 from app.simulate.closed_loop import ClusterPlan
 from app.simulate.planned_world import PlannedWorld
 from app.simulate.scenario import FaultSpec, Load, NodePool, PolicyRun, Scenario, SimulatedService, TraceRef, loop_of
-from app.simulate.scenario_checks import Complaint
+from app.simulate.tasks import works_of
 from app.simulate.traces.files import read_trace
 from app.simulate.traces.trace import Trace
 from solvers.problem import OperatingPoints
@@ -40,28 +40,11 @@ class Catalogue:
     points: tuple[OperatingPoints, ...]
 
 
-def unknown_names(scenario: Scenario) -> Iterator[Complaint]:
-    """Networks and GPU types that the shipped catalogue has not, by the path of the field below `spec`."""
-    networks, gpu_types = list_networks(), [each.name for each in load_gpu_types()]
-    training = list_networks("training")
-    for place, pool in enumerate(scenario.spec.fleet):
-        if pool.gpu_type not in gpu_types:
-            yield ("fleet", place, "gpu_type"), no_such("GPU type", pool.gpu_type, gpu_types)
-    for place, service in enumerate(scenario.spec.services):
-        if service.network not in networks:
-            yield ("services", place, "network"), no_such("network", service.network, networks)
-        elif service.network in training:
-            yield ("services", place, "network"), not_for_services(service.network)
-        for field, names in (("allowed", service.gpu_types.allowed or ()), ("excluded", service.gpu_types.excluded)):
-            for number, name in enumerate(names):
-                if name not in gpu_types:
-                    yield ("services", place, "gpu_types", field, number), no_such("GPU type", name, gpu_types)
-
-
 def shipped_catalogue(scenario: Scenario) -> Catalogue:
     """What the shipped catalogue has of what the scenario names. Raises CatalogueError for what it has not."""
     gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
-    networks = sorted({service.network for service in scenario.spec.services})
+    works = works_of(scenario.spec)
+    networks = sorted({*(each.network for each in scenario.spec.services), *(work.network for _, work, _ in works)})
     return Catalogue(gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types))
 
 

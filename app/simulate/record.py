@@ -15,7 +15,8 @@ from app.simulate.accounting import Bill, Targets, make_bill, sum_bills, within
 from app.simulate.handovers import Handovers
 from app.simulate.moves import count_moves
 from app.simulate.overdue import count_overdue
-from app.simulate.results import Moves, RunResult, Series, ServiceResult, ServiceSeries
+from app.simulate.results import Moves, RunResult, Series, ServiceResult, ServiceSeries, TaskPhase
+from app.simulate.task_notes import UNFINISHED, TaskNotes
 from solvers.plan import BoundPlan, planned_rates_rps
 from solvers.state import GpuType, Service
 
@@ -39,6 +40,7 @@ class _Step:
     handover_usd: float
     energy_j: float
     busy_s: float
+    tasks: Mapping[TaskPhase, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,11 +55,14 @@ class Recorder:
     loads: Mapping[str, ArrivalSource]
     """Where requests come from, by service; of those whose clients do not wait for answers."""
     gpu_types: tuple[GpuType, ...]
+    start: datetime
+    """Second 0 of the simulated clock."""
     begun_at: datetime
     """When the time that counts begins."""
     step_s: float
     outcomes: list[TickOutcome] = field(default_factory=list)
     _handovers: Handovers = field(init=False)
+    _tasks: TaskNotes = field(init=False)
     _steps: list[_Step] = field(default_factory=list)
     _before: dict[str, ServiceTally] = field(default_factory=dict)
     _begun: dict[str, ServiceTotals] = field(default_factory=dict)
@@ -66,16 +71,19 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._handovers = Handovers(cluster=self.cluster)
+        self._tasks = TaskNotes(book=self.store.tasks, start=self.start)
 
     def look(self) -> None:
-        """Something may have changed in who serves."""
+        """Something may have changed in who serves, or how tasks stand."""
         target = self.store.pushed[-1][1] if self.store.pushed else None
         self._handovers.look(target, self.clock.now())
+        self._tasks.look(self.clock.now())
 
     def begin(self) -> None:
         """From now on it counts."""
         self._before = {service.name: self.cluster.tally(service.name) for service in self.services}
         self._begun = self._totals()
+        self._tasks.begin()
         self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
 
     def note(self) -> None:
@@ -94,6 +102,7 @@ class Recorder:
                 handover_usd=handovers.total_usd,
                 energy_j=self.cluster.used_energy_j - self._energy_j,
                 busy_s=self.cluster.busy_s - self._busy_s,
+                tasks=self._tasks.counts(),
             )
         )
         self._before, self._energy_j, self._busy_s = now, self.cluster.used_energy_j, self.cluster.busy_s
@@ -111,6 +120,7 @@ class Recorder:
             services=tuple(self._service(service, totals[service.name], bill) for service in self.services),
             cost_usd=bill.total_usd,
             handover_usd=sum(step.handover_usd for step in self._steps),
+            tasks_usd=sum(bill.tasks_usd.values()),
             memory_usd=sum(bill.memory_usd.values()),
             gpu_hours=bill.gpu_hours,
             energy_kwh=sum(step.energy_j for step in self._steps) / 3.6e6,
@@ -118,6 +128,7 @@ class Recorder:
             holds=sum(outcome.state is None for outcome in self.outcomes),
             refused=sum(outcome.state == "refused" for outcome in self.outcomes),
             series=self._series(),
+            tasks=self._tasks.results(self.clock.now()),
             decision_seconds=tuple(outcome.seconds["total"] for outcome in self.outcomes if outcome.state is not None),
         )
 
@@ -166,6 +177,9 @@ class Recorder:
             gpus={name: [step.bill.gpu_hours.get(name, 0.0) / step_h for step in self._steps] for name in types},
             services={service.name: self._service_series(service.name) for service in self.services},
             busy_gpus=[step.busy_s / self.step_s for step in self._steps],
+            tasks={
+                phase: [step.tasks[phase] for step in self._steps] for phase in UNFINISHED if self.store.tasks.records
+            },
         )
 
     def _service_series(self, name: str) -> ServiceSeries:

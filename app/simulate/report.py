@@ -37,6 +37,22 @@ class ServiceSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSummary:
+    """All tasks under one policy, over all seeds."""
+
+    finished: Estimate
+    """Share of the submitted ones."""
+    completion_s: Estimate | None
+    """Mean from submission to end, of those that finished; None where none did in some run."""
+    in_time: Estimate | None
+    """Share of those that met their deadline, or missed it; None where there are none in some run."""
+    iterations_per_hour: Estimate
+    """Of all tasks together, in the time that counts."""
+    cost_usd: Estimate
+    """Of GPUs on which only tasks ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySummary:
     """One policy over all seeds."""
 
@@ -53,6 +69,8 @@ class PolicySummary:
     """Of the service that is worst off in each run."""
     replicas_started: Estimate
     services: tuple[ServiceSummary, ...]
+    tasks: TaskSummary | None = None
+    """None where no run has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +148,7 @@ def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         worst_attainment=_where_known([_worst(run) for run in runs]),
         replicas_started=over(lambda run: run.moves.replicas_started),
         services=tuple(_service(runs, place) for place in range(len(runs[0].services))),
+        tasks=_tasks(runs) if all(run.tasks for run in runs) else None,
     )
 
 
@@ -141,6 +160,25 @@ def _service(runs: Sequence[RunResult], place: int) -> ServiceSummary:
         p99_ms=_where_known([each.latency_ms["p99"] for each in mine]),
         cost_usd=estimate([each.cost_usd for each in mine]),
     )
+
+
+def _tasks(runs: Sequence[RunResult]) -> TaskSummary:
+    return TaskSummary(
+        finished=estimate([fmean(task.finished_s is not None for task in run.tasks) for run in runs]),
+        completion_s=_where_known([_mean(task.completion_s for task in run.tasks) for run in runs]),
+        in_time=_where_known([_mean(task.is_in_time for task in run.tasks) for run in runs]),
+        iterations_per_hour=estimate([_iterations_per_hour(run) for run in runs]),
+        cost_usd=estimate([run.tasks_usd for run in runs]),
+    )
+
+
+def _iterations_per_hour(run: RunResult) -> float:
+    return sum(task.done_iterations - task.done_before for task in run.tasks) * 3600.0 / run.counted_s
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _worst(run: RunResult) -> float | None:

@@ -6,6 +6,9 @@ shares and percentiles follow from them. Nothing here depends on how long the ma
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from solvers.state import TaskKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,69 @@ class ServiceResult:
         return self.in_slo / self.judged if self.judged else None
 
 
+TaskPhase: TypeAlias = Literal["waiting", "running", "swapped", "finished"]
+"""waiting: nowhere yet, starting, or failed; swapped: out of its GPU's memory, or on its way there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """One task in one run. Times are seconds of the simulated clock, as agents reported them."""
+
+    task: str
+    kind: TaskKind
+    network: str
+    batch: int
+    iterations: int
+    done_iterations: float
+    done_before: float
+    """Of these before the time that counts."""
+    submitted_s: float
+    first_ran_s: float | None
+    finished_s: float | None
+    deadline_s: float | None
+    until_s: float
+    """Its end, or that of the run."""
+    ran_s: float
+    """How long it ran."""
+    starts: int
+    swaps: int
+    """How often it was swapped out."""
+    course: list[tuple[float, TaskPhase]]
+    """When it began to wait, run, ...; from its submission on."""
+
+    @property
+    def phase(self) -> TaskPhase:
+        """How it stood at the end."""
+        return self.course[-1][1]
+
+    @property
+    def completion_s(self) -> float | None:
+        """From submission to its end."""
+        return None if self.finished_s is None else self.finished_s - self.submitted_s
+
+    @property
+    def waited_s(self) -> float:
+        """How long it did not run since its submission."""
+        return max(0.0, self.until_s - self.submitted_s - self.ran_s)
+
+    @property
+    def progress(self) -> float:
+        """Share of its iterations that are done."""
+        return min(1.0, self.done_iterations / self.iterations)
+
+    @property
+    def iteration_ms(self) -> float | None:
+        """Mean time of an iteration while it ran; None: it did none."""
+        return 1000.0 * self.ran_s / self.done_iterations if self.done_iterations else None
+
+    @property
+    def is_in_time(self) -> bool | None:
+        """Whether it met its deadline; None: it has none, or time is left."""
+        if self.deadline_s is None or (self.finished_s is None and self.until_s <= self.deadline_s):
+            return None
+        return self.finished_s is not None and self.finished_s <= self.deadline_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
     """What the plans changed."""
@@ -73,6 +139,8 @@ class Series:
     services: Mapping[str, "ServiceSeries"]
     busy_gpus: list[float] = field(default_factory=list)
     """GPUs on which something ran, mean over the step; 1.5: one all the time and another one half of it."""
+    tasks: Mapping[TaskPhase, list[int]] = field(default_factory=dict)
+    """Tasks that waited, ran or were swapped out at the step's end; nothing where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +170,8 @@ class RunResult:
     """Price of the used GPUs, as planned and in handovers."""
     handover_usd: float
     """The part of it of GPUs that served on though no plan in force used them."""
+    tasks_usd: float
+    """The part of it of GPUs on which only tasks ran."""
     memory_usd: float
     gpu_hours: Mapping[str, float]
     energy_kwh: float
@@ -112,6 +182,8 @@ class RunResult:
     refused: int
     """Plans that the checker refused."""
     series: Series
+    tasks: tuple[TaskResult, ...] = ()
+    """In the order of their submission."""
     decision_seconds: tuple[float, ...] = ()
     """Wall seconds of each decision, in order; the only part that differs from machine to machine."""
 

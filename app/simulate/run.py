@@ -16,6 +16,7 @@ from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.record import Recorder
 from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
+from app.simulate.tasks import Submissions, make_submissions
 from solvers.state import Demand
 
 _SAME_S = 1e-6
@@ -52,6 +53,12 @@ def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job
     )
 
 
+def check(job: Job) -> None:
+    """Before long work: read what the run would read. Raises InvalidRequest for what it could not do."""
+    make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
+
+
 def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
     """Do one run, here and now; `passed` is told, now and then, how many seconds have been simulated.
 
@@ -75,6 +82,7 @@ async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
     closed.store.most_plans = _PLANS_KEPT
     if job.run.clairvoyant:
         closed.loop.forecast = _clairvoyant(plan, clock.now_s())
+    submissions = Submissions(make_submissions(spec, job.catalogue.points, job.folder), closed.store, clock.now())
     recorder = Recorder(
         cluster=closed.cluster,
         store=closed.store,
@@ -82,19 +90,26 @@ async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
         services=tuple(sorted(plan.services, key=lambda service: service.name)),
         loads=plan.scenario.loads,
         gpu_types=plan.gpu_types,
+        start=clock.now(),
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
     )
-    await _play(closed, plan, recorder, spec, passed)
+
+    def reach(now_s: float) -> None:
+        submissions.enter(now_s)
+        passed(now_s)
+
+    await _play(closed, plan, recorder, spec, reach)
     return recorder.result(job.run.label, job.seed)
 
 
 async def _play(
-    closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec, passed: Callable[[float], None]
+    closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec, reach: Callable[[float], None]
 ) -> None:
     """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
 
     Of what falls together agents come first, then the recorder, then the loop: what it decides counts from then on.
+    `reach` is told every such moment before.
     """
     begun_s = closed.clock.now_s()
     agents, ticks = _Timer(plan.agent_period_s), _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
@@ -103,6 +118,7 @@ async def _play(
     while steps.rung <= last:
         now_s = min(agents.due_s, ticks.due_s, steps.due_s)
         await closed.pass_time(begun_s + now_s - closed.clock.now_s())
+        reach(now_s)
         if agents.rings(now_s):
             await closed.step()
             recorder.look()
@@ -113,7 +129,6 @@ async def _play(
             recorder.look()
             if steps.rung:
                 recorder.outcomes.append(outcome)
-            passed(now_s)
 
 
 class _Timer:

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from app.errors import no_such
-from app.manifests import Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
+from app.manifests import NAME_PATTERN, Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
 from app.simulate.scenario_checks import Complaint, complaints
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 PolicyName = Annotated[str, Field(min_length=1, max_length=63)]
+Priority = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Higher goes first")]
+TaskKind = Literal["training", "offline"]
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
@@ -119,6 +121,56 @@ class SimulatedService(ServiceSpec):
     load: Load
 
 
+class TaskWork(Strict):
+    """What one iteration of a task is."""
+
+    network: TypeName
+    batch: int = Field(ge=1, le=65_536, description="Examples or inputs of one iteration; one that was profiled")
+
+
+class SimulatedTask(TaskWork):
+    """Training, or an offline job: iterations on what services leave over, until it is done."""
+
+    name: Name
+    project: Name = "default"
+    kind: TaskKind
+    iterations: int = Field(ge=1, le=10**9)
+    submit_s: Seconds = 0.0
+    deadline_s: Positive | None = Field(default=None, description="When it should be done; absent: whenever")
+    priority: Priority = 1.0
+
+    @model_validator(mode="after")
+    def _deadline_is_later(self) -> Self:
+        if self.deadline_s is not None and self.deadline_s <= self.submit_s:
+            raise ValueError(
+                f"its deadline is at {self.deadline_s:g} s, but it is submitted at {self.submit_s:g} s only"
+            )
+        return self
+
+
+class TaskList(Strict):
+    """Tasks called `<name>-1`, `<name>-2`, ..., made of the jobs of a list (`plimsoll trace import philly | alibaba`).
+
+    A job becomes as many iterations as would take its duration alone on a whole GPU of the reference type, at its
+    highest clock, times the job's share of a GPU. A task uses one GPU, so more of them count as one.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=55)]
+    project: Name = "default"
+    file: PurePath = Field(description="Relative to the scenario's own file")
+    kind: TaskKind
+    networks: list[TaskWork] = Field(min_length=1, max_length=100, description="Jobs get them in turn")
+    first: int = Field(default=1, ge=1, description="Number of the list's job that is submitted at start_s")
+    most: int = Field(default=100, ge=1, le=2000, description="So many jobs; those after the end are left out")
+    start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
+    time_scale: Positive = Field(default=1.0, description="Submissions and durations go so many times as fast")
+    deadline_factor: Positive | None = Field(
+        default=None, description="Deadlines come so many times the job's duration after submission; absent: none"
+    )
+    gpu_type: TypeName | None = Field(default=None, description="Reference type; absent: that of the first pool")
+    priority: Priority = 1.0
+
+
 class FaultSpec(Strict):
     """Something that goes wrong between two moments."""
 
@@ -175,6 +227,8 @@ class ScenarioSpec(Strict):
     handover_s: Seconds = Field(default=15.0, description="How long a replica that moves to another node serves on")
     fleet: list[NodePool] = Field(min_length=1, max_length=1000)
     services: list[SimulatedService] = Field(min_length=1, max_length=10_000)
+    tasks: list[SimulatedTask] = Field(default_factory=list, max_length=2000)
+    task_lists: list[TaskList] = Field(default_factory=list, max_length=100)
     faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
 
     @model_validator(mode="before")

@@ -25,6 +25,7 @@ def complaints(spec: "ScenarioSpec") -> Iterator[Complaint]:
     yield from _times(spec)
     yield from _names(spec)
     yield from _policies(spec)
+    yield from _tasks(spec)
     yield from _faults(spec)
     yield from _moments(spec)
 
@@ -68,6 +69,20 @@ def _policies(spec: "ScenarioSpec") -> Iterator[Complaint]:
             )
 
 
+def _tasks(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    yield from _repeats("tasks", (each.name for each in spec.tasks), "tasks need names of their own", "name")
+    yield from _repeats("task_lists", (each.name for each in spec.task_lists), "lists need names of their own", "name")
+    lists = {each.name for each in spec.task_lists}
+    for place, task in enumerate(spec.tasks):
+        stem, _, number = task.name.rpartition("-")
+        if stem in lists and number.isdigit():
+            yield ("tasks", place, "name"), f"{task.name!r} may be the name of a task of the list {stem}"
+    types = {pool.gpu_type for pool in spec.fleet}
+    for place, entry in enumerate(spec.task_lists):
+        if entry.gpu_type is not None and entry.gpu_type not in types:
+            yield ("task_lists", place, "gpu_type"), no_such("GPU type of the fleet", entry.gpu_type, sorted(types))
+
+
 def _faults(spec: "ScenarioSpec") -> Iterator[Complaint]:
     nodes = {f"{pool.name}-{number}": pool for pool in spec.fleet for number in range(1, pool.nodes + 1)}
     for place, fault in enumerate(spec.faults):
@@ -98,6 +113,11 @@ def _beginnings(spec: "ScenarioSpec") -> Iterator[tuple[Path, str, float]]:
         steps = service.load.clients if isinstance(service.load.clients, list) else []
         for number, step in enumerate(steps):
             yield (*load, "clients", number, "start_s"), f"a number of clients of {service.name}", step.start_s
+
+    for place, task in enumerate(spec.tasks):
+        yield ("tasks", place, "submit_s"), f"task {task.name}", task.submit_s
+    for place, entry in enumerate(spec.task_lists):
+        yield ("task_lists", place, "start_s"), f"the list {entry.name}", entry.start_s
 
 
 def _repeats(field: str, names: Iterable[str | int], remedy: str, *inside: str) -> Iterator[Complaint]:

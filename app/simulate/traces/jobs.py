@@ -5,11 +5,12 @@ As CSV: submit_s, duration_s, gpus, name; a row per job in the order of submissi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.measurements.rows import Rows, require_columns
+from app.measurements.rows import Rows, open_rows, require_columns
 from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, make_table
 
 COLUMNS = ("submit_s", "duration_s", "gpus", "name")
@@ -85,6 +86,11 @@ def make_jobs(rows: Rows) -> JobList:
         names=table.names("name"),
         notes=rows.notes,
     )
+
+
+def read_jobs(source: Path) -> JobList:
+    """The job list of a file. Raises InvalidRequest, which names file, line and column."""
+    return make_jobs(open_rows(source, check_job_columns))
 
 
 def job_rows(jobs: JobList) -> Iterator[Sequence[str]]:

@@ -140,6 +140,54 @@ def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones
     assert "spec.fleet[0].gpu_type: no GPU type is called 'v100-32gb'; did you mean V100-32GB?" in error
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": 3}, "spec.tasks[0].batch: resnet18-training was profiled with batches 32, 64, 128, 256, not 3"),
+        ({"kind": "offline"}, "spec.tasks[0].network: resnet18-training is for tasks of kind training; this one's is"),
+        (
+            {"network": "resnet18"},
+            "spec.tasks[0].network: resnet18 is for tasks of kind offline; this one's is training",
+        ),
+        (
+            {"network": "resnet-18-training"},
+            "spec.tasks[0].network: no network for training tasks is called 'resnet-18-training'; did you mean",
+        ),
+    ],
+)
+def test_what_tasks_iterate_must_have_been_profiled(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    task = {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 5}
+    assert words in refused(tmp_path, tasks=[{**task, **change}])
+
+
+def test_a_job_list_that_is_not_there_is_named_before_anything_is_simulated(tmp_path: Path) -> None:
+    work = {"network": "resnet18-training", "batch": 128}
+    jobs = {"name": "jobs", "file": "gone.csv", "kind": "training", "networks": [work]}
+    error = refused(tmp_path, task_lists=[jobs])
+    assert f"{tmp_path / 'gone.csv'}" in error and "1 of" not in error
+
+
+def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
+    task = {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 50}
+    result = cli("simulate", written(tmp_path, tasks=[task]), "-j", "1")
+    heading, row = result.out.splitlines()[-2:]
+    assert heading.split() == [
+        "TASKS",
+        "UNDER",
+        "FINISHED",
+        "%",
+        "MEAN",
+        "MIN",
+        "IN",
+        "TIME",
+        "%",
+        "ITERATIONS/H",
+        "OWN",
+        "USD",
+    ]
+    assert row.split()[:2] == ["hetsev_greedy", "100.0"]
+
+
 def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text("kind: Scenario\n---\nkind: Scenario\n")

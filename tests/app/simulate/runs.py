@@ -78,6 +78,7 @@ def a_run(
         services=known,
         cost_usd=cost_usd,
         handover_usd=0.0,
+        tasks_usd=0.0,
         memory_usd=0.1,
         gpu_hours={"T4": 0.5},
         energy_kwh=0.01,

@@ -1,12 +1,13 @@
 """The bill of a simulated run, by hand: two GPU types, two targets, half an hour each."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 
 from app.simulate.accounting import hourly_cost_usd, make_bill, sum_bills, within
-from solvers.plan import BoundGpu, BoundPlan, BoundReplica
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 from solvers.state import GpuId, GpuType, NodeId, ReplicaId
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,6 +104,22 @@ def test_bills_of_stretches_add_up_to_the_bill_of_the_whole() -> None:
     assert sum_bills(parts).whole_gpu_usd == pytest.approx(whole.whole_gpu_usd)
     assert sum_bills(parts).memory_usd == pytest.approx(whole.memory_usd)
     assert sum_bills(parts).gpu_hours == pytest.approx(whole.gpu_hours)
+
+
+def test_a_gpu_with_nothing_but_tasks_is_paid_by_them_and_one_with_replicas_is_not() -> None:
+    # One hour of two GPUs at 3 USD: a's own, and one that tasks share 30 to 60.
+    plan = target(1, ("g", "big", (("a", 50.0, 100.0),)), ("h", "big", ()))
+
+    def task(name: str, share: float) -> BoundTask:
+        return BoundTask(
+            name=name, kind="training", network="net", batch=1, sm_percent=share, memory_mib=1.0, iterations=1
+        )
+
+    first, second = plan.gpus
+    gpus = (replace(first, tasks=(task("x", 40.0),)), replace(second, tasks=(task("y", 30.0), task("z", 60.0))))
+    bill = make_bill([(START, replace(plan, gpus=gpus))], TYPES, START + timedelta(hours=1))
+    assert (bill.whole_gpu_usd, bill.tasks_usd) == (pytest.approx({"a": 3.0}), pytest.approx({"y": 1.0, "z": 2.0}))
+    assert bill.total_usd == sum_bills([bill]).total_usd == pytest.approx(6.0)
 
 
 def test_nothing_was_pushed_costs_nothing() -> None:

@@ -9,6 +9,10 @@ from app.cli.yaml_lines import dotted
 from app.simulate.scenario import Scenario, loop_of
 from tests.app.simulate.runs import POOL, SERVICE, a_document, a_scenario
 
+WORK = {"network": "resnet18-training", "batch": 128}
+TASK = {"name": "t-1", "kind": "training", "iterations": 5, **WORK}
+LIST = {"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [WORK]}
+
 
 def refusal(**spec: Any) -> str:
     with pytest.raises(ValidationError) as caught:
@@ -111,6 +115,22 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (
             with_load(clients=[{"start_s": 0, "clients": 1}, {"start_s": 130, "clients": 2}]),
             "spec.services[0].load.clients[1].start_s: a number of clients of resnet50 would begin at 130 s",
+        ),
+        (
+            {"tasks": [{**TASK, "submit_s": 50, "deadline_s": 50}]},
+            "spec.tasks[0]: Value error, its deadline is at 50 s, but it is submitted at 50 s only",
+        ),
+        ({"tasks": [TASK, TASK]}, "spec.tasks[1].name: 't-1' is there twice"),
+        ({"tasks": [{**TASK, "submit_s": 120}]}, "spec.tasks[0].submit_s: task t-1 would begin at 120 s"),
+        (
+            {"tasks": [TASK], "task_lists": [{**LIST, "name": "t"}]},
+            "spec.tasks[0].name: 't-1' may be the name of a task of the list t",
+        ),
+        ({"task_lists": [LIST, LIST]}, "spec.task_lists[1].name: 'jobs' is there twice"),
+        ({"task_lists": [{**LIST, "start_s": 121}]}, "spec.task_lists[0].start_s: the list jobs would begin at 121 s"),
+        (
+            {"task_lists": [{**LIST, "gpu_type": "T4"}]},
+            "spec.task_lists[0].gpu_type: no GPU type of the fleet is called 'T4'; there are V100-32GB",
         ),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
