@@ -6,7 +6,7 @@ import pytest
 
 from app import postgres
 from tests.conftest import copied_database
-from tests.integration.api_harness import Api, fill, reading, running_api, service
+from tests.integration.api_harness import Api, fill, profile, reading, running_api, service
 
 pytestmark = pytest.mark.integration
 
@@ -297,6 +297,17 @@ def test_a_scenario_that_makes_no_sense_is_named(api: Api, scenario: object, poi
     answer = api.call("POST", "plans/preview", {"scenarios": [{}, scenario]})
     assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json")
     assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_a_what_if_about_a_service_on_a_training_network_is_refused(api: Api) -> None:
+    training = {"kind": "Network", "metadata": {"name": "steps-training", "labels": {"kind": "training"}}, "spec": {}}
+    api.put("networks/steps-training", training)
+    api.put("profiles/steps-training/T4", profile("steps-training"))
+    asked = {**service("new"), "spec": {**service()["spec"], "network": "steps-training"}}
+    answer = api.call("POST", "plans/preview", {"services": [asked]})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/services/0/spec/network"
+    assert "run it as a task" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What-if: run the policy on the live state with changes. Nothing is written but a line in the audit."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app import manifests
 from app.api.answers import problems
@@ -10,10 +10,12 @@ from app.api.conversions import check_known
 from app.api.parts import Context
 from app.api.plan_conversions import preview_view
 from app.api.preview_schemas import PreviewRequest, PreviewView, ScenarioBody
+from app.catalogue import not_for_services
 from app.control.preview import Changes, Question, Questions, preview
 from app.control.scenario import Scenario
 from app.control.store import Snapshot
-from app.errors import Unavailable
+from app.db import profiles
+from app.errors import InvalidRequest, Unavailable
 from app.nouns import to_service
 from solvers.policies import policies as known_policies
 
@@ -30,7 +32,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
         raise Unavailable("another preview runs; repeat this one in a moment")
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
-        _check_names(wanted, snapshot)
+        _check_names(wanted, snapshot, await _training_networks(context))
         changes = Changes(
             services=tuple(to_service(manifest) for manifest in wanted.services),
             without=tuple(wanted.without),
@@ -64,7 +66,12 @@ def _question(wanted: ScenarioBody) -> Question:
     return Question(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
 
 
-def _check_names(wanted: PreviewRequest, snapshot: Snapshot) -> None:
+async def _training_networks(context: Context) -> frozenset[str]:
+    async with context.transaction() as connection:
+        return frozenset(row.name for row in await profiles.list_networks(connection) if row.is_training)
+
+
+def _check_names(wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]) -> None:
     services = sorted({service.name for service in snapshot.state.services})
     after = sorted({*services, *(manifest.metadata.name for manifest in wanted.services)})
     check_known(wanted.without, services, what="service", field="without")
@@ -72,17 +79,21 @@ def _check_names(wanted: PreviewRequest, snapshot: Snapshot) -> None:
     check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
     if wanted.policy is not None:
         check_known([wanted.policy], known_policies(), what="policy", field="policy")
-    _check_services(wanted.services, snapshot, "services")
+    _check_services(wanted.services, snapshot, training, field="services")
     for index, scenario in enumerate(wanted.scenarios):
-        _check_services(scenario.services, snapshot, f"scenarios[{index}].services")
+        _check_services(scenario.services, snapshot, training, field=f"scenarios[{index}].services")
 
 
-def _check_services(wanted: Sequence[manifests.Service], snapshot: Snapshot, field: str) -> None:
+def _check_services(
+    wanted: Sequence[manifests.Service], snapshot: Snapshot, training: Collection[str], *, field: str
+) -> None:
     types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     networks = sorted({points.network for points in snapshot.points})
     for index, manifest in enumerate(wanted):
         where, choice = f"{field}[{index}].spec", manifest.spec.gpu_types
         check_known([manifest.spec.network], networks, what="profiled network", field=f"{where}.network")
+        if manifest.spec.network in training:
+            raise InvalidRequest(not_for_services(manifest.spec.network), field=f"{where}.network")
         check_known(choice.allowed or (), types, what="GPU type", field=f"{where}.gpu_types.allowed")
         check_known(choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded")
 
