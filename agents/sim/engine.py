@@ -164,19 +164,32 @@ def admit(state, arrivals, position, until_s, most, pace, end_s, tallies):  # ty
     reached, since = arrivals
     counts, _, sums = tallies
     batch, batch_s, _, _, shed_s, _ = pace
-    while position < len(reached) and reached[position] <= until_s and cursor[LENGTH] < most:
-        waiting = cursor[LENGTH] - cursor[RUNNING]
-        ahead_s = (waiting // batch) * batch_s[batch] + batch_s[waiting % batch + 1]
-        finish_s = max(times[0], reached[position]) + ahead_s
-        if cursor[LENGTH] < len(queue) and finish_s - since[position] <= shed_s:
-            queue[(cursor[HEAD] + cursor[LENGTH]) % len(queue)] = since[position]
-            cursor[LENGTH] += 1
-            sums[PRESENT_S] += end_s - reached[position]
+    # In variables of its own, counted on without divisions, a request takes half as long.
+    free_s, full_s, present_s, length = times[0], batch_s[batch], sums[PRESENT_S], cursor[LENGTH]
+    full, rest = divmod(length - cursor[RUNNING], batch)
+    place = (cursor[HEAD] + length) % len(queue)
+    while position < len(reached) and reached[position] <= until_s and length < most:
+        ahead_s = full * full_s + batch_s[rest + 1]
+        finish_s = max(free_s, reached[position]) + ahead_s
+        if length < len(queue) and finish_s - since[position] <= shed_s:
+            queue[place] = since[position]
+            place = _next(place, len(queue))
+            length += 1
+            rest = _next(rest, batch)
+            full += rest == 0
+            present_s += end_s - reached[position]
         else:
             counts[REJECTED] += 1
             sums[SOJOURN_S] += reached[position] - since[position]
         position += 1
+    cursor[LENGTH], sums[PRESENT_S] = length, present_s
     return position
+
+
+@njit(cache=True)
+def _next(place, size):  # type: ignore[no-untyped-def]
+    """The next place of a ring."""
+    return place + 1 if place + 1 < size else 0
 
 
 @njit(cache=True)
@@ -184,14 +197,15 @@ def finish(state, slo_s, end_s, tallies):  # type: ignore[no-untyped-def]
     """Count the running batch and take it off the queue."""
     queue, cursor, times, work = state
     counts, fine, sums = tallies
-    finish_s = times[0]
+    finish_s, head, sojourn_s, in_slo = times[0], cursor[HEAD], sums[SOJOURN_S], 0
     for _ in range(cursor[RUNNING]):
-        latency_s = finish_s - queue[cursor[HEAD]]
-        cursor[HEAD] = (cursor[HEAD] + 1) % len(queue)
+        latency_s = finish_s - queue[head]
+        head = _next(head, len(queue))
         fine[fine_bucket_of_s(latency_s)] += 1
-        sums[SOJOURN_S] += latency_s
-        if latency_s <= slo_s:
-            counts[IN_SLO] += 1
+        sojourn_s += latency_s
+        in_slo += latency_s <= slo_s
+    cursor[HEAD], sums[SOJOURN_S] = head, sojourn_s
+    counts[IN_SLO] += in_slo
     counts[SERVED] += cursor[RUNNING]
     sums[PRESENT_S] -= cursor[RUNNING] * (end_s - finish_s)
     work[_BATCHES] += 1.0
