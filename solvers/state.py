@@ -147,7 +147,10 @@ class Demand:
     service: str
     arrival_rate_rps: float
     method: str = "forecast"
-    """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan."""
+    """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan;
+    `reserve` where it is above the forecast, for bursts."""
+    reserve_rps: float = 0.0
+    """The part of the rate that is above the forecast: it must not take room from what is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 Each service is forecast by the technique that was chosen for it (`app.control.forecasts`), at the planning horizon: the
 windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
 `downscale_delay_s`, as Kubernetes' stabilisation windows do: it leaves the planned rate only when every forecast of the
-last delay agrees.
+last delay agrees. It is never below the service's reserve, which is there for bursts that come too suddenly.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,9 @@ MOST_FORECASTS = 12
 KEPT = "kept"
 """Method of a demand where nothing was heard."""
 
+RESERVE = "reserve"
+"""Method of a demand that is above the forecast, for bursts."""
+
 _LEVELS = (PLANNING_LEVEL,)
 _DEFAULT = Choice()
 
@@ -42,6 +46,14 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     return tuple(
         _demand(service, windows[service.name], snapshot, planned[service.name])
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
+    )
+
+
+def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
+    """The demands without what they hold for bursts: for when that takes room from what is there."""
+    return tuple(
+        replace(demand, arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps, reserve_rps=0.0)
+        for demand in demands
     )
 
 
@@ -81,10 +93,13 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
     low = min(made[end].rates_rps[0] for end in rising)
     high = max(made[end].rates_rps[0] for end in falling)
     headroom = snapshot.settings.headroom
+    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    reserve_rps = max(0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps)
     return Demand(
         service=service.name,
-        arrival_rate_rps=min(max(planned_rps, headroom * low), headroom * high),
-        method=made[rising[0]].technique,
+        arrival_rate_rps=followed_rps + reserve_rps,
+        method=RESERVE if reserve_rps else made[rising[0]].technique,
+        reserve_rps=reserve_rps,
     )
 
 

@@ -16,9 +16,11 @@ from app.control.store import WINDOWS_IN_SNAPSHOT, Snapshot
 from solvers.forecast.back_test import Question, Score, back_test
 from solvers.forecast.choose import Choice, choose, margin_of, merge
 from solvers.forecast.forecast import History, Season, Series, widen, windows_ahead
+from solvers.forecast.reserve import reserve_rps
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
+from solvers.state import Scaling, Slo
 
 CHOOSE_PERIOD_S = 60.0
 """Between two runs of `choose_forecasts`."""
@@ -34,6 +36,9 @@ JUDGED_S = 3600.0
 
 MOST_ORIGINS = 120
 """Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""
+
+START_S = 10.0
+"""From a plan to the first answer of what it starts: small networks with their weights in the page cache."""
 
 SHOWN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -51,6 +56,8 @@ class Case:
     until_s: float
     """Windows that end before this moment are complete, seconds since 1970."""
     horizon_s: float
+    slo: Slo
+    scaling: Scaling
 
 
 class ForecastHistory(Protocol):
@@ -79,7 +86,7 @@ def judge(case: Case) -> Choice:
     old, windows = case.choice, case.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
     if windows is None:
-        return _chosen(old.technique, old.scores, seasons_now, case.until_s)
+        return _chosen(case, old.technique, old.scores, seasons_now)
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
     first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
@@ -87,13 +94,28 @@ def judge(case: Case) -> Choice:
     margins = {name: margin_of(score) for name, score in old.scores.items()}
     new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
-    return _chosen(choose(scores, old.technique), scores, seasons_now, case.until_s)
+    return _chosen(case, choose(scores, old.technique), scores, seasons_now)
 
 
-def _chosen(technique: str, scores: Mapping[str, Score], seasons: tuple[Season, ...], until_s: float) -> Choice:
-    needed = tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique))
-    margin = margin_of(scores.get(technique))
-    return Choice(technique=technique, seasons=needed, margin=margin, scores=scores, judged_until_s=until_s)
+def needed_reserve_rps(windows: Series | None, *, slo: Slo, scaling: Scaling, horizon_s: float) -> float:
+    """The reserve that one service's windows of the last hour ask for."""
+    if windows is None:
+        return 0.0
+    reaction_s = scaling.upscale_delay_s + horizon_s + START_S
+    # The other half of what the SLO forgives is for queues.
+    percentile = (1.0 + slo.percentile) / 2.0
+    return reserve_rps(windows, percentile=percentile, hold_s=scaling.downscale_delay_s, reaction_s=reaction_s)
+
+
+def _chosen(case: Case, technique: str, scores: Mapping[str, Score], seasons: tuple[Season, ...]) -> Choice:
+    return Choice(
+        technique=technique,
+        seasons=tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique)),
+        margin=margin_of(scores.get(technique)),
+        reserve_rps=needed_reserve_rps(case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s),
+        scores=scores,
+        judged_until_s=case.until_s,
+    )
 
 
 def _until(series: Series, end_s: float) -> Series:

@@ -13,7 +13,7 @@ import structlog
 
 from app.clock import Clock
 from app.control.deliver import make_commands
-from app.control.forecast import make_demands
+from app.control.forecast import make_demands, without_reserves
 from app.control.modes import effective_mode
 from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
@@ -95,6 +95,10 @@ async def tick(loop: Loop) -> TickOutcome:
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision = await _decide(loop, snapshot, state, demands)
+    if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
+        # What is kept for bursts must not take room from what is there.
+        demands = without_reserves(demands)
+        problem, decision = await _decide(loop, snapshot, state, demands)
     decision = await asyncio.to_thread(
         with_tasks, decision, problem, state, points=snapshot.points, target=snapshot.target
     )

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from app.control.forecast import horizon_s
 from app.control.forecasts import JUDGED_S, REJUDGE_S, Case
 from app.control.store import WINDOWS_IN_SNAPSHOT
-from app.db import policies
+from app.db import policies, services
 from app.db.rates import load_rates, load_windows, roll_up_rates
 from app.db.tables import AnyRow, forecast_choice, service
 from solvers.forecast.back_test import Score
@@ -35,7 +35,9 @@ async def load_revision(connection: AsyncConnection) -> Revision:
 
 async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
     """The choices that are not `Choice()`, without scores, by service: what a tick needs."""
-    is_special = or_(forecast_choice.c.technique != DEFAULT, forecast_choice.c.margin != 1.0)
+    is_special = or_(
+        forecast_choice.c.technique != DEFAULT, forecast_choice.c.margin != 1.0, forecast_choice.c.reserve_rps != 0.0
+    )
     statement = select(forecast_choice).where(is_special)
     return {row.service: _choice(row, with_scores=False) for row in await connection.execute(statement)}
 
@@ -52,7 +54,9 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
     if not choices:
         return
     statement = insert(forecast_choice)
-    changed = {name: statement.excluded[name] for name in ("technique", "seasons", "margin", "scores", "at")}
+    changed = {
+        name: statement.excluded[name] for name in ("technique", "seasons", "margin", "reserve_rps", "scores", "at")
+    }
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["service"], set_=changed),
         [
@@ -61,6 +65,7 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
                 "technique": choice.technique,
                 "seasons": msgspec.to_builtins(choice.seasons),
                 "margin": choice.margin,
+                "reserve_rps": choice.reserve_rps,
                 "scores": msgspec.to_builtins(choice.scores),
                 "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
             }
@@ -82,6 +87,7 @@ class PostgresForecasts:
         async with self._engine.begin() as connection:
             settings = await policies.load_current(connection)
             due = await _load_due(connection, now - timedelta(seconds=REJUDGE_S), limit)
+            nouns = {noun.name: noun for noun in await services.load_all(connection)}
             # Agents report after a window is over: the newest two may be incomplete.
             until = now - timedelta(seconds=2.0 * settings.window_s)
             since = until - timedelta(seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * settings.window_s)
@@ -95,8 +101,11 @@ class PostgresForecasts:
                 rates=rates.get(name),
                 until_s=until.timestamp(),
                 horizon_s=horizon_s(settings),
+                slo=nouns[name].slo,
+                scaling=nouns[name].scaling,
             )
             for name, choice in due.items()
+            if name in nouns
         )
 
     async def save_choices(self, choices: Mapping[str, Choice]) -> None:
@@ -122,6 +131,7 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
+        reserve_rps=row.reserve_rps,
         scores=msgspec.convert(row.scores, dict[str, Score]) if with_scores else {},
         judged_until_s=row.at.timestamp(),
     )

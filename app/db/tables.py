@@ -302,6 +302,7 @@ forecast_choice = Table(
     _must("technique", Text),
     _must("seasons", JSON),
     _must("margin", Double),
+    _must("reserve_rps", Double),
     _must("scores", JSON),
     _must("at", TIME),
 )

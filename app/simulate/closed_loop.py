@@ -21,6 +21,7 @@ from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome, tick
 from app.control.memory_store import MemoryStore
+from app.control.remembered_forecast import RememberedForecast
 from app.control.store import PolicySettings
 from app.control.worker import Solver
 from solvers.problem import OperatingPoints
@@ -64,7 +65,13 @@ class ClosedLoop:
         self.clock = clock
         self.store = make_store(plan, clock)
         self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
-        self.loop = Loop(store=self.store, solver=solver, clock=clock, promises_may_break=promises_may_break)
+        self.loop = Loop(
+            store=self.store,
+            solver=solver,
+            clock=clock,
+            promises_may_break=promises_may_break,
+            forecast=RememberedForecast(),
+        )
         self.learner = Learner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]

@@ -24,6 +24,8 @@ class Choice:
     """Those that the technique needs."""
     margin: float = 1.0
     """Factor on the technique's spread, ≥ 1."""
+    reserve_rps: float = 0.0
+    """What plans carry at least, for bursts that no forecast follows in time (`solvers.forecast.reserve`)."""
     scores: Mapping[str, Score] = field(default_factory=dict)
     """By technique; older forecasts count less."""
     judged_until_s: float = 0.0

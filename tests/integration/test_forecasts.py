@@ -143,7 +143,7 @@ def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: 
             assert await forecasts.get(connection, "chat") == DAILY
         snapshot = await store.load_snapshot(START)
         assert snapshot.choices == {"chat": replace(DAILY, scores={})}
-        wide = Choice(margin=1.5, judged_until_s=START.timestamp() + 200.0)
+        wide = Choice(margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0)
         async with engine.begin() as connection:
             await forecasts.save(connection, {"chat": wide})
         assert (await store.load_snapshot(START)).choices == {"chat": wide}

@@ -13,6 +13,7 @@ from app.control.forecasts import MOST_SERVICES, Case, choose_forecasts, judge, 
 from solvers.forecast.choose import Choice
 from solvers.forecast.forecast import Season, Series
 from solvers.forecast.seasons import COARSE_S, DAY_S
+from solvers.state import Scaling, Slo
 from tests.app.control.fleets import SETTINGS, a_service
 from tests.app.control.snapshots import NOW, a_snapshot, a_state, windows_of
 
@@ -30,7 +31,16 @@ def a_walk(seconds: int, *, until_s: float = NOW_S, seed: int = 1) -> Series:
 def a_case(
     windows: Series | None, *, choice: Choice | None = None, rates: Series | None = None, until_s: float = NOW_S
 ) -> Case:
-    return Case(service="chat", choice=choice or Choice(), windows=windows, rates=rates, until_s=until_s, horizon_s=5.0)
+    return Case(
+        service="chat",
+        choice=choice or Choice(),
+        windows=windows,
+        rates=rates,
+        until_s=until_s,
+        horizon_s=5.0,
+        slo=Slo(latency_ms=100.0, percentile=0.99),
+        scaling=Scaling(),
+    )
 
 
 def test_a_service_starts_with_the_default_and_takes_what_proves_better() -> None:
