@@ -18,8 +18,9 @@ NEIGHBOUR_SHARES = tuple(float(share) for share in range(0, 101, 10))
 
 _KNEE_SHARPNESS = 4.0
 """Of the rounded maximum of host and work: at the knee a step takes 2 ** (1 / 4) = 1.19 times either."""
-_HOST_ALONE = 0.5
-"""Host's part of the step of a network with a single batch size; CycleGAN on MISO's slices has its knee at 3/7."""
+_HOST_ALONE, _WORK_ALONE = 0.80, 0.75
+"""Parts of the step of a network with a single batch size, CycleGAN: on an A100, 1.42 V100s, 1.5 and 4.1 times the step
+on 3/7 and 1/7 of the SMs, where MISO's slices took 1.39 and 4.17 times."""
 _WIGGLE = 0.05
 _NEIGHBOUR_WIGGLE = 0.025
 """Small enough that Tally's order of its training jobs holds at every SM percent."""
@@ -62,9 +63,10 @@ def step_shapes(whole_ms: Mapping[int, float], exponent: float) -> dict[int, Ste
     least so much that no larger batch has a lower floor than a smaller one.
     """
     per_item_ms = min(step_ms / batch for batch, step_ms in whole_ms.items())
-    host_ms = _HOST_ALONE * min(whole_ms.values())
     if len(whole_ms) > 1:
         host_ms = linear_regression(list(whole_ms), list(whole_ms.values())).intercept
+    else:
+        host_ms, per_item_ms = _HOST_ALONE * min(whole_ms.values()), _WORK_ALONE * per_item_ms
     shapes: dict[int, StepShape] = {}
     floor_ms = 0.0
     for batch, step_ms in whole_ms.items():

@@ -172,6 +172,13 @@ def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_on
     assert shapes[64].over(50.0) > 1.9
 
 
+def test_a_network_of_one_batch_has_the_knee_of_misos_slices() -> None:
+    (shape,) = step_shapes({1: 200.0}, 0.95).values()
+    # An A100 is 1.42 V100s; CycleGAN with batch 1 took 1.39 times as long on 3/7 of it and 4.17 times on 1/7.
+    assert shape.over(142.0 * 3 / 7) / shape.over(142.0) == pytest.approx(1.39, rel=0.1)
+    assert shape.over(142.0 / 7) / shape.over(142.0) == pytest.approx(4.17, rel=0.1)
+
+
 def test_uneven_tables_keep_their_ends_and_their_direction() -> None:
     steps = uneven_steps(StepShape(host=1.0, work=0.5, exponent=1.0), 30.0, "any")
     times = [step_ms for _, step_ms in steps]
