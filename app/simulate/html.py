@@ -18,6 +18,7 @@ from app.simulate.compare import missed
 from app.simulate.html_charts import MOST_FAULTS, Runs, Values, policy_chart, policy_lines, runs_by_policy, times_of
 from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, table
 from app.simulate.html_services import services_section
+from app.simulate.html_tasks import tasks_section
 from app.simulate.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
 from app.simulate.report import PolicySummary, Report
 from app.simulate.results import Series
@@ -56,6 +57,7 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
         times = times_of(runs, spec)
         yield from _fleet(spec, runs, times)
         yield from services_section(report, spec, runs, times)
+        yield from tasks_section(report, spec, runs, times)
     else:
         yield paragraph("No run was done.")
     yield from _footer(scenario, version=version, file=file)

@@ -24,6 +24,11 @@ _PLANNED = (
     "Execution times are the catalogue's operating points, each measured, scaled or estimated as the catalogue says; "
     "no noise is added."
 )
+_TRAINING = (
+    "Steps of training were measured on whole V100s (Gavel), T4s, A100s and 2080 Tis (Sia), and what training and "
+    "inference do to each other without limits on SM percent (Tally). Steps on other GPU types are scaled; all under a "
+    "limit or a lower clock is synthetic."
+)
 _SIMULATED = (
     "Simulated means: no GPU was used. The production loop (observe, forecast, plan, check, bind) and the production "
     "agents ran on a virtual clock; requests, queues, executions, watts, launches and faults are computed, request by "
@@ -48,10 +53,11 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
     fleet = ", ".join(f"{count} × {name}" for name, count in sorted(gpus.items()))
     loads = Counter(_kind(service.load) for service in spec.services)
     warm_up = f", the first {duration(spec.warm_up_s)} of which does not count" if spec.warm_up_s else ""
+    tasks = "".join(f" and {words}" for words in _task_words(spec))
     faults = f", with {counted(len(spec.faults), 'fault')}" if spec.faults else ""
     return (
         f"{fleet} serve {counted(len(spec.services), 'service')} "
-        f"({', '.join(f'{count} under {kind}' for kind, count in sorted(loads.items()))}) "
+        f"({', '.join(f'{count} under {kind}' for kind, count in sorted(loads.items()))}){tasks} "
         f"for {duration(spec.duration_s)} of simulated time{warm_up}{faults}; "
         f"{counted(len(spec.policies), 'policy')}, {counted(len(spec.seeds), 'seed')} each."
     )
@@ -98,12 +104,22 @@ def origins(spec: ScenarioSpec) -> list[str]:
     lines.append(
         "Costs are the prices of the used GPUs in the shipped catalogue; its SOURCES.md says where each is from."
     )
+    kinds = {*(task.kind for task in spec.tasks), *(entry.kind for entry in spec.task_lists)}
+    if spec.truth == "measured" and "training" in kinds:
+        lines.append(_TRAINING)
     if any(service.load.bursts for service in spec.services):
         lines.append(
             "Bursts are resampled from the Azure LLM inference trace 2023 "
             "(© Microsoft, CC BY 4.0; Patel et al., Splitwise, ISCA 2024)."
         )
     return lines
+
+
+def _task_words(spec: ScenarioSpec) -> Iterator[str]:
+    if spec.tasks:
+        yield counted(len(spec.tasks), "task")
+    if spec.task_lists:
+        yield f"the tasks of {counted(len(spec.task_lists), 'job list')}"
 
 
 def _kind(load: Load) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.simulate.results import Moves, RunResult, Series, ServiceResult, ServiceSeries
+from app.simulate.results import Moves, RunResult, Series, ServiceResult, ServiceSeries, TaskPhase, TaskResult
 from app.simulate.scenario import Scenario
 
 SERVICE = {
@@ -62,6 +62,37 @@ def a_service_result(
     )
 
 
+def a_task_result(
+    task: str = "t",
+    *,
+    course: list[tuple[float, TaskPhase]] | None = None,
+    finished_s: float | None = None,
+    deadline_s: float | None = None,
+) -> TaskResult:
+    """Half done after 40 s of the first 100, or done."""
+    known = course or [(10.0, "waiting"), (60.0, "running")]
+    if finished_s is not None and known[-1][1] != "finished":
+        known = [*known, (finished_s, "finished")]
+    return TaskResult(
+        task=task,
+        kind="training",
+        network="resnet18-training",
+        batch=128,
+        iterations=200,
+        done_iterations=100.0 if finished_s is None else 200.0,
+        done_before=20.0,
+        submitted_s=10.0,
+        first_ran_s=20.0,
+        finished_s=finished_s,
+        deadline_s=deadline_s,
+        until_s=finished_s or 100.0,
+        ran_s=40.0,
+        starts=1,
+        swaps=0,
+        course=known,
+    )
+
+
 def a_run(
     policy: str = "one",
     *,
@@ -69,6 +100,7 @@ def a_run(
     cost_usd: float = 1.0,
     services: tuple[ServiceResult, ...] = (),
     decision_seconds: tuple[float, ...] = (),
+    tasks: tuple[TaskResult, ...] = (),
 ) -> RunResult:
     known = services or (a_service_result(),)
     return RunResult(
@@ -102,4 +134,5 @@ def a_run(
             },
         ),
         decision_seconds=decision_seconds,
+        tasks=tasks,
     )

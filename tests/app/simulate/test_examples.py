@@ -14,6 +14,9 @@ EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 def run(name: str, *, duration_s: float, policy: str) -> RunResult:
     whole = read_scenario(EXAMPLES / name).model_dump(mode="json")
     whole["spec"] |= {"duration_s": duration_s, "seeds": [1], "policies": [policy]}
+    for each in (whole["spec"], *(service["load"] for service in whole["spec"]["services"])):
+        for later in {"faults", "spikes"} & each.keys():
+            each[later] = [entry for entry in each[later] if entry["start_s"] < duration_s]
     scenario = Scenario.model_validate(whole)
     (job,) = jobs_of(scenario, shipped_catalogue(scenario), EXAMPLES)
     return simulate(job)
@@ -23,6 +26,13 @@ def test_the_spike_is_ahead_of_four_services_that_keep_their_slos() -> None:
     done = run("spike.yaml", duration_s=240, policy="hetsev")
     assert [each.service for each in done.services] == ["detection", "inception", "resnet50", "translation"]
     assert all(each.attainment is not None and each.attainment >= each.percentile for each in done.services)
+
+
+def test_tasks_go_on_while_services_keep_their_slos() -> None:
+    done = run("training.yaml", duration_s=300, policy="joint")
+    assert [each.task for each in done.tasks] == ["team-1", "vision", "language", "team-2", "nightly", "team-3"]
+    assert all(each.attainment is not None and each.attainment >= each.percentile for each in done.services)
+    assert sum(each.progress > 0.1 for each in done.tasks) >= 2
 
 
 def test_every_service_is_back_two_minutes_after_a_gpu_is_lost() -> None:

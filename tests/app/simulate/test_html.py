@@ -11,7 +11,7 @@ from app.simulate.html import report_to_html
 from app.simulate.html_services import MOST_CHARTED
 from app.simulate.report import make_report, report_from_json, report_to_json
 from app.simulate.results import RunResult, Series, ServiceSeries
-from tests.app.simulate.runs import SERVICE, a_run, a_scenario, a_service_result
+from tests.app.simulate.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result
 
 VOID = ("meta", "br", "hr", "img", "link")
 EVIL = '<script>alert("&")</script>'
@@ -226,6 +226,32 @@ def test_a_hundred_services_and_ten_thousand_steps_give_a_small_page() -> None:
     assert shown == [f"s{number:03}" for number in range(99, 99 - MOST_CHARTED, -1)]
     rows = re.findall(r"<td>(s\d+)</td>", page)
     assert rows == [f"s{number:03}" for number in range(99 - MOST_CHARTED, -1, -1)]
+
+
+def test_without_tasks_nothing_is_said_of_them() -> None:
+    assert "task" not in words(a_page(*kept("one", 1.0))).lower()
+
+
+def test_tasks_have_a_row_and_a_bar_under_each_policy() -> None:
+    tasks = (a_task_result("quick", finished_s=70.0, deadline_s=60.0), a_task_result(EVIL))
+    work = {"network": "resnet18-training", "batch": 128}
+    spec = {"tasks": [{"name": "quick", "kind": "training", "iterations": 200, **work}]}
+    page = a_page(a_run("one", tasks=tasks), a_run("two", tasks=tasks), **spec)
+    shown = words(page)
+    assert "serve 1 service (1 under Poisson requests) and 1 task for 2 min" in shown
+    assert page.count("<h2>Tasks</h2>") == 1 and page.count('aria-label="Tasks under') == 2
+    # One of two finished, after 60 s; it was late, and no other has a deadline. 80 + 180 iterations in a minute.
+    assert "<td>one</td><td>50.0</td><td>1.0</td><td>0</td><td>15,600</td>" in page
+    assert '<span class="bad">too late</span>' in page and EVIL in shown and "<script" not in page
+    assert "(Gavel)" in shown
+
+
+def test_of_many_tasks_the_first_two_dozen_are_shown() -> None:
+    tasks = tuple(a_task_result(f"t{number}") for number in range(30))
+    shown = words(a_page(*(a_run(policy, tasks=tasks) for policy in "abcde")))
+    assert "t23" in shown and "t24" not in shown
+    assert "6 tasks more: see the JSON report." in shown
+    assert "Tasks under d, seed 1" in shown and "Tasks under e, seed 1" not in shown
 
 
 @pytest.mark.parametrize("count", [1, 9, 32])

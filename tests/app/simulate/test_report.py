@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.simulate.report import estimate, make_report, report_from_json, report_to_json, violations
-from tests.app.simulate.runs import a_run, a_scenario, a_service_result
+from tests.app.simulate.runs import a_run, a_scenario, a_service_result, a_task_result
 
 
 def test_a_mean_over_seeds_has_students_interval() -> None:
@@ -60,6 +60,26 @@ def test_policies_are_summed_up_over_their_own_seeds() -> None:
 def test_a_service_that_is_idle_in_one_run_has_no_mean_attainment() -> None:
     runs = [a_run(seed=1), a_run(seed=2, services=(a_service_result("a", served=0),))]
     assert make_report(a_scenario(), runs).policies[0].services[0].attainment is None
+
+
+def test_tasks_are_summed_up_where_every_run_has_them() -> None:
+    done = a_task_result("a", finished_s=70.0, deadline_s=90.0)
+    open_, late = a_task_result("b", deadline_s=120.0), a_task_result("c", deadline_s=50.0)
+    runs = [a_run("one", seed=1, tasks=(done, open_, late)), a_run("one", seed=2, tasks=(done,)), a_run("two")]
+    one, two = make_report(a_scenario(), runs).policies
+    assert two.tasks is None and one.tasks is not None
+    assert one.tasks.finished.mean == pytest.approx((1 / 3 + 1) / 2)
+    assert one.tasks.completion_s == estimate([60.0, 60.0])
+    # Seed 1: one met, one missed, one has time left; seed 2: one met.
+    assert one.tasks.in_time is not None and one.tasks.in_time.mean == pytest.approx(0.75)
+    # In a minute that counts: 180 + 80 + 80 iterations, and 180.
+    assert one.tasks.iterations_per_hour.mean == pytest.approx((340 + 180) / 2 * 60)
+
+
+def test_where_no_task_ends_its_time_is_unknown() -> None:
+    (summary,) = make_report(a_scenario(), [a_run(tasks=(a_task_result(),))]).policies
+    assert summary.tasks is not None
+    assert (summary.tasks.completion_s, summary.tasks.in_time) == (None, None)
 
 
 def test_a_report_comes_back_as_it_was_written() -> None:
