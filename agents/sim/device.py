@@ -57,9 +57,10 @@ class SimulatedDevice:
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         self._cluster.advance()
-        self._node.routes = routes
-        for gpu in self._node.gpus:
-            self._node.set_paces(gpu)
+        before, self._node.routes = self._node.routes, routes
+        if _slos(before) != _slos(routes):
+            for gpu in self._node.gpus:
+                self._node.set_paces(gpu)
 
     async def drain(self, replica_id: str) -> None:
         self._node.drain(replica_id, self._cluster.advance())
@@ -150,6 +151,10 @@ class SimulatedDevice:
                 )
             )
         return tuple(readings)
+
+
+def _slos(routes: tuple[ServiceRoute, ...]) -> set[tuple[str, float]]:
+    return {(route.service, route.slo_ms) for route in routes}
 
 
 def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
