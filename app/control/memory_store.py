@@ -1,6 +1,6 @@
 """The Store in dictionaries: for simulations, and as the reference that the PostgreSQL store is tested against."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -53,7 +53,8 @@ class _NodeRow:
 class _Window:
     """One of the loop's windows, of all services."""
 
-    sums: dict[str, Sums] = field(default_factory=dict)
+    sums: dict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))
+    """By service."""
     made: tuple[ServiceWindow, ...] | None = None
     """As snapshots hold it, made once for all of them; None = something was counted since."""
 
@@ -302,8 +303,8 @@ class MemoryStore:
         window_s = self.settings.window_s
         windows = self._windows.setdefault(window_s, {})
         for (service, number), counts in parts_of(observation, end_s, window_s):
-            window = windows.setdefault(number, _Window())
-            window.sums.setdefault(service, Sums()).add(counts)
+            window = windows[number] if number in windows else windows.setdefault(number, _Window())
+            window.sums[service].add(counts)
             window.made = None
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
