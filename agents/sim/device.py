@@ -1,5 +1,7 @@
 """One node of a simulated cluster as a Device: the same protocol that a real machine has."""
 
+import numpy as np
+
 from agents.device import (
     GpuGlance,
     GpuState,
@@ -12,6 +14,7 @@ from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceR
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.glances import Glances
 from agents.sim.node import SimGpu, SimReplica
+from agents.sim.tally import Ints
 
 
 class SimulatedDevice:
@@ -147,10 +150,15 @@ class SimulatedDevice:
                     in_slo=tally.in_slo,
                     rejected=tally.rejected,
                     queued=queued[service],
-                    latency_buckets=tuple((i, int(count)) for i, count in enumerate(tally.buckets) if count),
+                    latency_buckets=_counted(tally.buckets),
                 )
             )
         return tuple(readings)
+
+
+def _counted(buckets: Ints) -> tuple[tuple[int, int], ...]:
+    places = np.flatnonzero(buckets)
+    return tuple(zip(places.tolist(), buckets[places].tolist(), strict=True))
 
 
 def _slos(routes: tuple[ServiceRoute, ...]) -> set[tuple[str, float]]:
