@@ -1,23 +1,21 @@
 """Runs of a scenario: every policy with every seed, each in the production loop on a clock of its own."""
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from app.clock import ManualClock
-from app.control.store import Snapshot
 from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
 from app.logs import errors_only
-from app.simulate.build import Catalogue, make_cluster, make_world, true_rates
+from app.simulate.build import Catalogue, make_cluster, make_world
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.foresight import foreseen, with_true_times
 from app.simulate.record import Recorder
 from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
 from app.simulate.tasks import Submissions, make_submissions
-from solvers.state import Demand
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: multiples of a period are rounded differently from those of another."""
@@ -71,17 +69,19 @@ def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s:
 async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
     spec = job.scenario.spec
     plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
-    clock = ManualClock()
+    world, clock = make_world(job.scenario, job.catalogue), ManualClock()
+    if job.run.clairvoyant:
+        plan = replace(plan, points=tuple(with_true_times(points, world) for points in plan.points))
     closed = ClosedLoop(
         plan,
-        world=make_world(job.scenario, job.catalogue),
+        world=world,
         clock=clock,
         solver=SeriesSolver(),
         promises_may_break=True,
     )
     closed.store.most_plans = _PLANS_KEPT
     if job.run.clairvoyant:
-        closed.loop.forecast = _clairvoyant(plan, clock.now_s())
+        closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
     submissions = Submissions(make_submissions(spec, job.catalogue.points, job.folder), closed.store, clock.now())
     recorder = Recorder(
         cluster=closed.cluster,
@@ -148,23 +148,3 @@ class _Timer:
             return False
         self.rung += 1
         return True
-
-
-def _clairvoyant(plan: ClusterPlan, begun_s: float) -> Callable[[Snapshot], tuple[Demand, ...]]:
-    """Demands from the true rates: the highest second until what the next decision starts is ready."""
-    loads = {name: load.rates_rps for name, load in true_rates(plan).items()}
-    ahead_s = plan.settings.period_s + max(node.launch_s for node in plan.nodes)
-
-    def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
-        now = int(snapshot.at.timestamp() - begun_s)
-        until = math.ceil(now + ahead_s)
-        return tuple(
-            Demand(
-                service=service.name,
-                arrival_rate_rps=float(loads[service.name][now:until].max(initial=0.0)),
-                method="clairvoyant",
-            )
-            for service in sorted(snapshot.state.services, key=lambda service: service.name)
-        )
-
-    return make_demands

@@ -201,7 +201,11 @@ class PolicyRun(Strict):
     policy: PolicyName
     name: PolicyName | None = Field(default=None, description="In the report; absent: the policy's own name")
     settings: dict[str, Any] = Field(default_factory=dict, description="Fields of `loop` that it has otherwise")
-    clairvoyant: bool = Field(default=False, description="It knows the true rates until the next decision")
+    clairvoyant: bool = Field(default=False, description="It knows the true rates and times")
+    foresight_s: Seconds | None = Field(
+        default=None,
+        description="clairvoyant: it plans for the highest rate of so long; absent: until what it starts is ready",
+    )
     launch_s: Seconds | None = Field(default=None, description="In place of the nodes' own")
 
     @property

@@ -67,6 +67,8 @@ def _policies(spec: "ScenarioSpec") -> Iterator[Complaint]:
                 ("policies", place, "clairvoyant"),
                 f"nobody can know what the clients of {waiting[0]} will do; leave this policy out",
             )
+        if run.foresight_s is not None and not run.clairvoyant:
+            yield ("policies", place, "foresight_s"), "is for clairvoyant policies; the others forecast"
 
 
 def _tasks(spec: "ScenarioSpec") -> Iterator[Complaint]:
