@@ -257,8 +257,8 @@ def _common(wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, fl
             places_with.setdefault(key, {})[place] = weight
     common: Costs = np.zeros((len(wanted), len(weights)))
     for key, slots in slots_with.items():
-        places = places_with.get(key, {})
-        common[np.ix_(slots, list(places))] += list(places.values())
+        if weight_at := places_with.get(key):
+            common[np.array(slots)[:, None], list(weight_at)] += list(weight_at.values())
     return common
 
 
