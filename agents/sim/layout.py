@@ -45,6 +45,7 @@ def make_layout(nodes: Mapping[str, SimNode], changes: int) -> Layout:
             elif task.due_s < math.inf:
                 launches_s[name] = min(task.due_s, launches_s.get(name, math.inf))
         for route in node.routes:
-            mine = targets.setdefault(route.service, [])
-            mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
+            if route.shares:
+                mine = targets.setdefault(route.service, [])
+                mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
     return Layout(changes=changes, targets=targets, executing=executing, launches_s=launches_s, tasks=tasks)
