@@ -140,7 +140,8 @@ def _advance(states, paces, tallies, noises, choice, sends, window, sent):  # ty
                 moments.append(now_s + retry_s)
         for each in range(len(states)):
             if states[each][1][RUNNING] == 0 and states[each][1][LENGTH] > 0:
-                start(states[each], now_s, paces[each], noises[each])
+                late = start(states[each], now_s, paces[each], noises[each], end_s, tallies[each])
+                moments.extend([now_s + retry_s] * late)
     for each in range(len(states)):
         if states[each][1][RUNNING] > 0:
             run_until_end(states[each], window, paces[each])

@@ -2,8 +2,9 @@
 
 A free replica takes min(waiting, batch) requests at once; its batch runs for the table's time of that many items times
 a noise draw. The queue holds at most its capacity, running requests included; what comes to a full queue is rejected.
-So is, unless told otherwise, what cannot finish within the SLO any more even if nothing joined its batch: it would miss
-the SLO anyway, and would only make others late. An overloaded replica thus goes on serving what it can.
+So is, unless told otherwise, what cannot finish within the SLO any more: on arrival, even if nothing joined its batch, and
+again when its batch begins, with all that joined it. It would miss the SLO anyway, and would only make others late. So an
+overloaded replica goes on serving what it can.
 
 With a batch timeout it waits for a full batch, but no longer than until the oldest request has waited that long.
 
@@ -52,7 +53,7 @@ class Pace:
     """(n,) watts that it adds to its GPU while such a batch runs."""
     slo_s: float
     sheds_late: bool = True
-    """Whether requests that cannot make the SLO are rejected on arrival."""
+    """Whether requests that cannot make the SLO are rejected."""
     timeout_s: float = 0.0
     """How long the oldest request waits for others to fill its batch; 0 = not at all."""
 
@@ -227,15 +228,25 @@ def run_until_end(state, window, pace):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def start(state, now_s, pace, noise):  # type: ignore[no-untyped-def]
-    """Take what waits, at most a batch, and run it."""
-    _, cursor, times, _ = state
-    batch, batch_s, _, _, _, _ = pace
-    take = min(cursor[LENGTH], batch)
-    cursor[RUNNING] = take
-    times[1] = now_s
-    times[0] = now_s + batch_s[take] * noise[cursor[DRAWN] % len(noise)]
-    cursor[DRAWN] += 1
+def start(state, now_s, pace, noise, end_s, tallies):  # type: ignore[no-untyped-def]
+    """Take what waits and can be in time, at most a batch, and run it; how many requests were too late."""
+    queue, cursor, times, _ = state
+    counts, _, sums = tallies
+    batch, batch_s, _, _, shed_s, _ = pace
+    late, take = 0, min(cursor[LENGTH], batch)
+    while take > 0 and now_s + batch_s[take] - queue[cursor[HEAD]] > shed_s:
+        sums[SOJOURN_S] += now_s - queue[cursor[HEAD]]
+        cursor[HEAD] = _next(cursor[HEAD], len(queue))
+        cursor[LENGTH] -= 1
+        late, take = late + 1, min(cursor[LENGTH], batch)
+    counts[REJECTED] += late
+    sums[PRESENT_S] -= late * (end_s - now_s)
+    if take > 0:
+        cursor[RUNNING] = take
+        times[1] = now_s
+        times[0] = now_s + batch_s[take] * noise[cursor[DRAWN] % len(noise)]
+        cursor[DRAWN] += 1
+    return late
 
 
 @njit(cache=True)
@@ -275,4 +286,4 @@ def _advance(state, arrivals, window, pace, noise, tallies):  # type: ignore[no-
                 return
             else:
                 now_s = due_s
-        start(state, now_s, pace, noise)
+        start(state, now_s, pace, noise, end_s, tallies)

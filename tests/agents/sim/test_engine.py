@@ -100,6 +100,17 @@ def test_shedding_keeps_an_overloaded_replica_serving_at_its_capacity() -> None:
     assert hoarding.tally.in_slo < 50
 
 
+@pytest.mark.parametrize("overload", [1.1, 2.0, 4.0])
+def test_an_overloaded_replica_whose_fuller_batches_take_longer_goes_on_serving_in_time(overload: float) -> None:
+    # Batches of n take 5 + 4 n ms: 232 a second in batches of 16; SLO 500 ms, seven batches.
+    pace = a_pace(16, execution_s=0.005, per_item_s=0.004, slo_s=0.5, sheds_late=True)
+    capacity_rps = 16 / 0.069
+    arrivals = np.cumsum(np.random.default_rng(1).exponential(1.0 / (overload * capacity_rps), 40_000))
+    tally = run(arrivals, pace, [float(arrivals[-1]) + 10.0]).tally
+    assert tally.in_slo >= 0.95 * tally.served
+    assert tally.in_slo >= 0.95 * capacity_rps * float(arrivals[-1]) * min(1.0, overload)
+
+
 def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
     arrivals = np.cumsum(np.random.default_rng(9).exponential(1.0 / 3.0, 20_000))
     end_s = float(arrivals[-1]) + 100.0
