@@ -2,9 +2,9 @@
 
 A free replica takes min(waiting, batch) requests at once; its batch runs for the table's time of that many items times
 a noise draw. The queue holds at most its capacity, running requests included; what comes to a full queue is rejected.
-So is, unless told otherwise, what cannot finish within the SLO any more: on arrival, even if nothing joined its batch, and
-again when its batch begins, with all that joined it. It would miss the SLO anyway, and would only make others late. So an
-overloaded replica goes on serving what it can.
+So is, unless told otherwise, what cannot finish within the SLO any more: on arrival, even if nothing joined its batch,
+and again when its batch begins, with all that joined it. It would miss the SLO anyway, and would only make others late.
+So an overloaded replica goes on serving what it can.
 
 With a batch timeout it waits for a full batch, but no longer than until the oldest request has waited that long.
 
