@@ -75,14 +75,14 @@ class _Filling:
             return task.waiting_s < self._limits.move_s and self.hold(task, ran)
         if self._is_saved_by(task, self._alone(task), host.iteration_ms(seat)):
             return False
-        host.take(replace(was, is_resident=True), seat)
+        host.take(_again(was, task, is_resident=True), seat)
         return True
 
     def hold(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Swap a task out where it ran, or leave it so; whether that is possible."""
         if ran is None or not self._may_stay(task, *ran):
             return False
-        self._hosts[ran[0].id].tasks.append(replace(ran[1], is_resident=False))
+        self._hosts[ran[0].id].tasks.append(_again(ran[1], task, is_resident=False))
         return True
 
     def _may_stay(self, task: Task, gpu: BoundGpu, was: BoundTask) -> bool:
@@ -193,6 +193,15 @@ def _is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
 
 def _is_same(task: Task, was: BoundTask) -> bool:
     return (task.kind, task.network, task.batch, task.iterations) == (was.kind, was.network, was.batch, was.iterations)
+
+
+def _again(was: BoundTask, task: Task, *, is_resident: bool) -> BoundTask:
+    """The same task on the same GPU. One that does not run would be started from what it last reported.
+
+    While it runs that moves on all the time, and alone changes no plan.
+    """
+    done = task.done_iterations if task.waiting_s > 0.0 else was.done_iterations
+    return replace(was, is_resident=is_resident, done_iterations=done)
 
 
 def _has_share(seat: Seat, sm_percent: float) -> bool:

@@ -54,6 +54,13 @@ def test_what_runs_stays_with_its_share_and_its_start() -> None:
     assert filled.gpus == (was,)  # though 50 % are free now, and 400 steps are done
 
 
+def test_what_stopped_on_its_gpu_is_started_again_from_its_last_report() -> None:
+    was = bound_gpu(GPU, bound_task(done_iterations=5.0), rate_rps=10.0)
+    task = a_task(done_iterations=400.0, waiting_s=5.0)
+    (gpu,) = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [task], [GPU], running=a_plan(was))).gpus
+    assert gpu.tasks == (bound_task(done_iterations=400.0),)
+
+
 def test_a_task_is_swapped_out_for_a_promise_and_comes_back() -> None:
     was = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
     busy = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=95.0)), [a_task()], [GPU], running=was))
