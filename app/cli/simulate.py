@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from app.simulate.build import shipped_catalogue
 from app.simulate.html import report_to_html
 from app.simulate.report import Report, make_report, report_to_json
 from app.simulate.run import check, jobs_of
-from app.simulate.runner import make_runner, simulate_all
+from app.simulate.runner import Runner, make_runner, simulate_all
 from app.simulate.scenario import Scenario
 
 
@@ -37,6 +38,10 @@ def simulate(
     jobs: Annotated[
         int, typer.Option("-j", "--jobs", min=1, max=256, help="Runs at a time, each in a process of its own")
     ] = os.cpu_count() or 1,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Do the runs on the Ray cluster there (auto = this machine's)"),
+    ] = None,
 ) -> None:
     """Simulate a fleet under load, one policy beside the other.
 
@@ -49,7 +54,8 @@ def simulate(
     for path in (output, html):
         check_place(path)
     stream = summary_stream(output, html)
-    report = _run(wanted, folder_of(scenario), jobs)
+    runs = len(wanted.spec.policies) * len(wanted.spec.seeds)
+    report = _run(wanted, folder_of(scenario), _runner(ray, min(jobs, runs)))
     if report.runs:
         show_report(report, stream)
     if output is not None:
@@ -62,15 +68,24 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _run(scenario: Scenario, folder: Path, processes: int) -> Report:
+def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:
+    """Where runs are done."""
+    if ray is None:
+        return nullcontext(make_runner(processes))
+    from app.simulate.ray_cluster import on_ray
+
+    return on_ray(ray)
+
+
+def _run(scenario: Scenario, folder: Path, somewhere: AbstractContextManager[Runner]) -> Report:
     """The report of all runs. Raises CliError for what no run could do."""
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
         check(jobs[0])
+        with somewhere as runner, watching(jobs) as watch:
+            return make_report(scenario, simulate_all(jobs, runner, watch))
     except (CatalogueError, InvalidRequest) as error:
         raise CliError(str(error)) from error
-    with watching(jobs) as watch:
-        return make_report(scenario, simulate_all(jobs, make_runner(min(processes, len(jobs))), watch))
 
 
 def _show_failures(report: Report) -> None:
