@@ -27,6 +27,7 @@ th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal;
 overflow-wrap:break-word}th{color:var(--faint);font-weight:600;white-space:normal;vertical-align:bottom}
 th.left,td.left{text-align:left}.bad{color:var(--bad);font-weight:600}.pm{color:var(--faint);font-size:.88em}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(21rem,100%),1fr));gap:.8rem}
+@media (min-width:48rem){.charts.four{grid-template-columns:1fr 1fr}}
 figure{margin:0;break-inside:avoid;background:var(--card);border-radius:6px;padding:.6rem .6rem .2rem}
 figcaption{font-size:.9rem;font-weight:600;color:var(--ink);padding-left:.3rem}
 svg{display:block;width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--faint)}
