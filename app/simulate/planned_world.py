@@ -77,10 +77,16 @@ class PlannedWorld:
         return self._types[gpu_type].idle_w
 
     def _row(self, network: str, gpu_type: str, *at: float) -> OperatingPoint:
-        """At SM percent, batch and clock; at a clock that no row has, such as a throttled one, the nearest row's."""
+        """At SM percent, batch and clock.
+
+        At a clock that no row has, such as a throttled one, the nearest row's; at a batch that none has, such as a
+        governor's, that of the next larger one.
+        """
         sm_percent, batch, clock_mhz = at
-        rows = self._rows.get((network, gpu_type, sm_percent, int(batch)), [])
-        if not rows:
+        sizes = range(int(batch), self.max_batch(network) + 1)
+        found = (self._rows.get((network, gpu_type, sm_percent, size)) for size in sizes)
+        rows = next((rows for rows in found if rows), None)
+        if rows is None:
             raise TruthError(
                 f"{network} has no operating point on {gpu_type} at {sm_percent:g} % SM and batch {batch:g}"
             )

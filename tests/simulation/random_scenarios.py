@@ -27,8 +27,7 @@ def a_random_scenario(seed: int) -> Scenario:
         step_s=20,
         seeds=[seed],
         policies=[policies()[seed % len(policies())]],
-        # Governors set batches between operating points, and a planned world knows no times of those.
-        truth="measured" if governor else random.choice(["measured", "planned"]),
+        truth=random.choice(["measured", "planned"]),
         agent_period_s=random.choice([2.0, 5.0]),
         handover_s=random.choice([0.0, 3.0, 15.0]),
         loop={

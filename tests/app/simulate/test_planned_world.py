@@ -61,3 +61,13 @@ def test_what_is_not_known_is_refused_in_words() -> None:
 def test_at_a_clock_that_was_not_planned_the_nearest_one_holds() -> None:
     throttled = placed("resnet50", 0, clock_mhz=PROFILES["resnet50"].rows[0].clock_mhz + 7.0)
     assert WORLD.batch_ms(throttled)[1] == WORLD.batch_ms(placed("resnet50", 0))[1]
+
+
+def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one() -> None:
+    rows = [row for row in PROFILES["resnet50"].rows if (row.sm_percent, row.clock_mhz) == (50.0, 1530.0)]
+    (four,), (eight,) = ([row for row in rows if row.batch == batch] for batch in (4, 8))
+    between = replace(placed("resnet50", 0), sm_percent=50.0, batch=5, clock_mhz=1530.0)
+    assert WORLD.batch_ms(between)[1] == pytest.approx(eight.solo_ms)
+    assert WORLD.batch_ms(replace(between, batch=4))[1] == pytest.approx(four.solo_ms)
+    with pytest.raises(TruthError, match="batch 99"):
+        WORLD.batch_ms(replace(between, batch=99))
