@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from app.cli.errors import CliError
 from app.cli.files import STDIO
@@ -14,6 +15,17 @@ from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
 from app.simulate.names import unknown_names
 from app.simulate.scenario import Scenario
 
+_SHAPES = {
+    "model_type": "an object with fields of its own",
+    "dict_type": "an object with fields of its own",
+    "list_type": "a list",
+    "too_short": "a list of at least one entry",
+    "path_type": "the name of a file",
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+}
+"""What is wanted, where pydantic says it as only programmers do."""
 WHAT = "the scenario"
 """What complaints are about."""
 
@@ -43,12 +55,18 @@ def _validated(file: str, document: Document) -> Scenario:
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        found = [(entry["loc"], remedy(Scenario, entry["loc"], entry)) for entry in error.errors()]
+        found = [(entry["loc"], _remedy(entry)) for entry in error.errors()]
         raise _refusal(file, document, found) from error
     unknown = [(("spec", *path), words) for path, words in unknown_names(scenario)]
     if unknown:
         raise _refusal(file, document, unknown)
     return scenario
+
+
+def _remedy(error: ErrorDetails) -> str:
+    words = remedy(Scenario, error["loc"], error)
+    shape = _SHAPES.get(error["type"])
+    return words if shape is None else f"must be {shape}, not {words.rpartition(', not ')[2]}"
 
 
 def _refusal(file: str, document: Document, found: Iterable[tuple[FieldPath, str]]) -> ManifestErrors:

@@ -155,8 +155,6 @@ def _read(file: Path) -> Trace:
 
 
 def _clients(entry: Load, duration_s: int) -> ClientLoad:
-    if isinstance(entry.clients, int):
-        return ClientLoad(clients=np.full(duration_s, float(entry.clients)))
     clients = np.zeros(duration_s)
     for step in sorted(entry.clients or (), key=lambda step: step.start_s):
         clients[math.ceil(step.start_s) :] = step.clients

@@ -97,10 +97,18 @@ class Load(Strict):
     bursts: Bursts | None = None
     trace: TraceRef | None = None
     levels: Levels | None = None
-    clients: Annotated[int, Field(ge=1, le=100_000)] | Annotated[list[ClientStep], Field(min_length=1)] | None = Field(
+    clients: Annotated[list[ClientStep], Field(min_length=1, max_length=10_000)] | None = Field(
         default=None,
-        description="Closed loop: so many clients, each of which sends its next request when its last one is answered",
+        description="Closed loop: so many clients, each of which sends its next request when its last one is answered; "
+        "a number of them, or a list of steps where it changes",
     )
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _a_number_is_one_step(cls, value: Any) -> Any:
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"must be at least 1, or a list of steps, not {value}")
+        return [{"start_s": 0, "clients": value}] if isinstance(value, int) else value
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -112,8 +112,7 @@ def _beginnings(spec: "ScenarioSpec") -> Iterator[tuple[Path, str, float]]:
         load: Path = ("services", place, "load")
         for number, spike in enumerate(service.load.spikes):
             yield (*load, "spikes", number, "start_s"), f"a spike of {service.name}", spike.start_s
-        steps = service.load.clients if isinstance(service.load.clients, list) else []
-        for number, step in enumerate(steps):
+        for number, step in enumerate(service.load.clients or ()):
             yield (*load, "clients", number, "start_s"), f"a number of clients of {service.name}", step.start_s
 
     for place, task in enumerate(spec.tasks):

@@ -119,6 +119,28 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
             assert f"cannot write {path}: " in result.err
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"policies": "hetsev"}, "spec.policies: must be a list, not hetsev"),
+        ({"fleet": []}, "spec.fleet: must be a list of at least one entry, not []"),
+        ({"faults": ["silent"]}, "spec.faults[0]: must be an object with fields of its own, not silent"),
+        ({"duration_s": "ten"}, "spec.duration_s: must be a number, not ten"),
+        ({"seeds": [1.5]}, "spec.seeds[0]: must be a whole number, not 1.5"),
+        (
+            {"services": [{**SERVICE, "load": {"trace": {"file": 3, "column": "a"}}}]},
+            "spec.services[0].load.trace.file: must be the name of a file, not 3",
+        ),
+        (
+            {"services": [{**SERVICE, "load": {"clients": [3]}}]},
+            "spec.services[0].load.clients[0]: must be an object with fields of its own, not 3",
+        ),
+    ],
+)
+def test_wrong_shapes_are_told_in_words_of_files(tmp_path: Path, spec: dict[str, Any], words: str) -> None:
+    assert words in refused(tmp_path, **spec)
+
+
 def test_fields_that_do_not_fit_together_are_named_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     lines = {
