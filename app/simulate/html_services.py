@@ -56,7 +56,9 @@ def _in_full(runs: Runs, place: int, times: Times, closed: set[str]) -> Iterator
     yield paragraph(f"Network {first.network}; SLO {slo}", "faint")
     yield _table(runs, place)
     yield legend(list(runs), asked=ARRIVALS)
-    yield '<div class="charts four">' + "".join(_charts(runs, first, times, is_closed=first.service in closed)) + "</div>"
+    yield (
+        '<div class="charts four">' + "".join(_charts(runs, first, times, is_closed=first.service in closed)) + "</div>"
+    )
 
 
 def _table(runs: Runs, place: int) -> str:
