@@ -12,6 +12,9 @@ from app.simulate.results import FailedRun
 from app.simulate.run import Job
 from app.simulate.runner import Outcome, Watch
 
+_BAR = 24
+"""Characters: a name and both figures beside it fit a terminal of 80 columns."""
+
 
 @contextmanager
 def watching(jobs: Sequence[Job]) -> Iterator[Watch]:
@@ -19,7 +22,7 @@ def watching(jobs: Sequence[Job]) -> Iterator[Watch]:
     if not sys.stderr.isatty():
         yield Lines(jobs)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=_BAR), TextColumn("{task.fields[words]}"))
     with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
         yield Bars(jobs, progress)
 
@@ -62,7 +65,7 @@ class Bars:
         if place not in self._rows:
             name = f"{job.run.label}, seed {job.seed}"
             self._rows[place] = self._progress.add_task(name, total=whole_s, words="")
-        words = f"{simulated_s / 60.0:.1f} of {whole_s / 60.0:g} simulated minutes"
+        words = f"{simulated_s / 60.0:.1f} of {whole_s / 60.0:g} min"
         self._progress.update(self._rows[place], completed=simulated_s, words=words)
         self._grow(place, simulated_s)
 

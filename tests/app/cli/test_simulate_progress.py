@@ -22,7 +22,7 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
     bars.passed(1, 90.0)
     whole, first, second = progress.tasks
     assert (whole.completed, whole.total, whole.fields["words"]) == (120.0, 240.0, "0 of 2 runs")
-    assert (first.description, first.fields["words"]) == ("hetsev_greedy, seed 1", "0.5 of 2 simulated minutes")
+    assert (first.description, first.fields["words"]) == ("hetsev_greedy, seed 1", "0.5 of 2 min")
     assert (second.description, second.completed, second.total) == ("hetsev_greedy, seed 2", 90.0, 120.0)
 
     bars.ended(0, FailedRun(policy="hetsev_greedy", seed=1, reason="lost"))
