@@ -18,7 +18,7 @@ def count_overdue(cluster: SimulatedCluster, service: Service, source: ArrivalSo
         for _, each in node.replicas()
         if each.command.service == service.name
     )
-    at_replicas = sum(_older(queue, before_s) for queue in queues)
+    at_replicas = sum(count_older(queue, before_s) for queue in queues)
     if source is None:
         return at_replicas
     # At the front door wait the newest ones: all that came since the service lost its last replica, but the oldest.
@@ -26,8 +26,8 @@ def count_overdue(cluster: SimulatedCluster, service: Service, source: ArrivalSo
     return at_replicas + max(0, cluster.waiting(service.name) - newest)
 
 
-def _older(queue: ReplicaQueue, before_s: float) -> int:
-    """Requests in a queue that arrived before a moment."""
+def count_older(queue: ReplicaQueue, before_s: float) -> int:
+    """Requests that wait or run in a queue and arrived before a moment."""
     arrived_s, cursor, _, _ = queue.state
     places = (cursor[HEAD] + np.arange(cursor[LENGTH])) % len(arrived_s)
     return int(np.sum(arrived_s[places] < before_s))
