@@ -36,8 +36,15 @@ def simulate(
         typer.Option("--html", metavar="PAGE", help="Where to write the report as a page with charts; - = stdout"),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("-j", "--jobs", min=1, max=256, help="Runs at a time, each in a process of its own")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(
+            "-j",
+            "--jobs",
+            min=1,
+            max=256,
+            help="Runs at a time, each in a process of its own; absent: one per core",
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Do the runs on the Ray cluster there (auto = this machine's)"),
@@ -55,7 +62,7 @@ def simulate(
         check_place(path)
     stream = summary_stream(output, html)
     runs = len(wanted.spec.policies) * len(wanted.spec.seeds)
-    report = _run(wanted, folder_of(scenario), _runner(ray, min(jobs, runs)))
+    report = _run(wanted, folder_of(scenario), _runner(ray, min(jobs or os.cpu_count() or 1, runs)))
     if report.runs:
         show_report(report, stream)
     if output is not None:
