@@ -28,7 +28,6 @@ def _duplicates(command: NodeCommand) -> Iterator[str]:
     yield from (f"replica {each} is named {count} times" for each, count in sorted(replicas.items()) if count > 1)
     tasks = Counter(task.name for gpu in command.gpus for task in gpu.tasks)
     yield from (f"task {each} is named {count} times" for each, count in sorted(tasks.items()) if count > 1)
-    yield from (f"{each} names a replica and a task" for each in sorted(replicas.keys() & tasks.keys()))
     indices = Counter(gpu.index for gpu in command.gpus)
     yield from (f"GPU {each} is named {count} times" for each, count in sorted(indices.items()) if count > 1)
     services = Counter(route.service for route in command.routes)

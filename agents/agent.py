@@ -22,12 +22,13 @@ from agents.actions import Action, Start, StartTask, SwitchRoutes
 from agents.admission import objections
 from agents.backoff import Restarts, delay_s, jittered
 from agents.clock import Clock
-from agents.device import Device, DeviceError, GpuState, NodeState, Readings, RunningReplica
+from agents.device import Device, DeviceError, GpuState, NodeState, Part, Readings, RunningReplica
 from agents.enforce import actions, is_settled
 from agents.governing import Governing
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.perform import perform
+from agents.progress import Progress
 from agents.protocol import Ack, AckStatus, NodeCommand, Observation, SyncReply
 from agents.transport import Transport, TransportError, Unacceptable
 
@@ -100,6 +101,7 @@ class NodeAgent:
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
+        self._progress = Progress()
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
         self._random = Random(f"{settings.node} {settings.boot}")
@@ -136,6 +138,7 @@ class NodeAgent:
         except DeviceError as error:
             log.error("the device cannot be read: %s", error)
             readings = Readings(problems=(str(error),))
+        self._progress.note(readings.tasks, self.command)
         self._sequence += 1
         acks = (*self._notes.refusals, *((self._notes.ack,) if self._notes.ack else ()))
         self.outbox.add(
@@ -216,9 +219,7 @@ class NodeAgent:
             state = await self._device.state()
             if failures:
                 break
-        tasks = {task.name for gpu in command.gpus for task in gpu.tasks}
-        for name, reason in self._restarts.held(now_s).items():
-            failures.append(f"{'task' if name in tasks else 'replica'} {name}: {reason}")
+        failures += (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
         ack = _ack(command, state, failures)
         if ack != self._notes.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
@@ -231,11 +232,13 @@ class NodeAgent:
         failures = []
         for action in todo:
             try:
-                await perform(self._device, action)
+                await perform(self._device, self._progress.resumed(action))
             except DeviceError as error:
                 if isinstance(action, Start | StartTask):
-                    name = action.replica.id if isinstance(action, Start) else action.task.name
-                    self._restarts.note_failure(name, now_s, reason=str(error))
+                    part: Part = (
+                        ("replica", action.replica.id) if isinstance(action, Start) else ("task", action.task.name)
+                    )
+                    self._restarts.note_failure(part, now_s, reason=str(error))
                     continue
                 failures.append(str(error))
                 if isinstance(action, SwitchRoutes):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from agents.device import NodeState
+from agents.device import NodeState, Part
 from agents.protocol import ReplicaState, TaskState
 
 
@@ -18,34 +18,34 @@ def jittered(seconds: float, random: Random) -> float:
 
 
 class Restarts:
-    """Which failed replicas and tasks must wait before they are started again; admission keeps their names apart."""
+    """Which failed replicas and tasks must wait before they are started again."""
 
     FIRST_S = 5.0
     LONGEST_S = 300.0
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}
-        self._until_s: dict[str, float] = {}
-        self._reasons: dict[str, str] = {}
+        self._failures: dict[Part, int] = {}
+        self._until_s: dict[Part, float] = {}
+        self._reasons: dict[Part, str] = {}
 
     def look(self, state: NodeState, now_s: float) -> None:
         """Take note of what failed, what is coming up again, and what recovered."""
-        for name, is_at in _states(state):
-            if is_at == "failed" and name not in self._until_s:
-                self.note_failure(name, now_s, reason="it ended by itself")
+        for part, is_at in _states(state):
+            if is_at == "failed" and part not in self._until_s:
+                self.note_failure(part, now_s, reason="it ended by itself")
             elif is_at in ("starting", "ready", "running"):
-                self._until_s.pop(name, None)
+                self._until_s.pop(part, None)
             if is_at in ("ready", "running"):
-                self._failures.pop(name, None)
+                self._failures.pop(part, None)
 
-    def note_failure(self, name: str, now_s: float, *, reason: str) -> None:
+    def note_failure(self, part: Part, now_s: float, *, reason: str) -> None:
         """One more failure: each doubles the wait."""
-        self._reasons[name] = reason
-        self._failures[name] = self._failures.get(name, 0) + 1
-        wait_s = delay_s(self._failures[name], first_s=self.FIRST_S, longest_s=self.LONGEST_S)
-        self._until_s[name] = now_s + wait_s
+        self._reasons[part] = reason
+        self._failures[part] = self._failures.get(part, 0) + 1
+        wait_s = delay_s(self._failures[part], first_s=self.FIRST_S, longest_s=self.LONGEST_S)
+        self._until_s[part] = now_s + wait_s
 
-    def held(self, now_s: float) -> dict[str, str]:
+    def held(self, now_s: float) -> dict[Part, str]:
         """Replicas and tasks that must not be started yet, each with the reason of its last failure."""
         return {each: self._reasons[each] for each, until_s in self._until_s.items() if until_s > now_s}
 
@@ -56,7 +56,7 @@ class Restarts:
         self._reasons.clear()
 
 
-def _states(state: NodeState) -> Iterator[tuple[str, ReplicaState | TaskState]]:
+def _states(state: NodeState) -> Iterator[tuple[Part, ReplicaState | TaskState]]:
     for gpu in state.gpus:
-        yield from ((replica.id, replica.state) for replica in gpu.replicas)
-        yield from ((task.name, task.state) for task in gpu.tasks)
+        yield from ((("replica", replica.id), replica.state) for replica in gpu.replicas)
+        yield from ((("task", task.name), task.state) for task in gpu.tasks)

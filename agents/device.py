@@ -23,7 +23,7 @@ Errors:
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from agents.protocol import (
     GpuReading,
@@ -35,6 +35,9 @@ from agents.protocol import (
     TaskReading,
     TaskState,
 )
+
+Part: TypeAlias = tuple[Literal["replica", "task"], str]
+"""A replica by its id or a task by its name: people name tasks, perhaps as some replica is called."""
 
 MAX_REPLICAS = 48
 """Clients that one MPS server takes on Volta and newer."""

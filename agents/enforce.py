@@ -21,6 +21,7 @@ Memory is never overcommitted: a start is given only when what is alive after th
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Literal
 
 from agents.actions import (
     Action,
@@ -36,7 +37,7 @@ from agents.actions import (
     SwapOut,
     SwitchRoutes,
 )
-from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, RunningReplica, RunningTask, ServiceRoute
+from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, Part, RunningReplica, RunningTask, ServiceRoute
 from agents.enforce_tasks import are_tasks_settled, freed_soon_mib, leaving_tasks, returning_tasks, staying_tasks
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 
@@ -51,24 +52,25 @@ def actions(
     wanted: NodeCommand,
     actual: NodeState,
     *,
-    held: Collection[str] = (),
+    held: Collection[Part] = (),
     handover: Collection[str] = (),
     drain_deadline_s: float = DRAIN_DEADLINE_S,
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
-    `held` names replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
+    `held` are replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
     still wait for a successor on another node. The result is empty when there is nothing to do, or nothing until a
     replica becomes ready or has drained, or a task has been swapped. The command must have passed
     `admission.objections`.
     """
-    gpus = _compare(wanted, actual, held)
-    stops = tuple(_stops(gpus, held, drain_deadline_s))
+    held_replicas, held_tasks = _names("replica", held), _names("task", held)
+    gpus = _compare(wanted, actual, held_tasks)
+    stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))
     gone = {stop.replica_id for stop in stops}
     taken = {replica.id for gpu in actual.gpus for replica in gpu.replicas} - gone
-    starts = tuple(start for gpu in gpus for start in _starts(gpu, taken, held))
+    starts = tuple(start for gpu in gpus for start in _starts(gpu, taken, held_replicas))
     started = {start.replica.id for start in starts}
-    waiting = {want.id for gpu in gpus for want in gpu.missing} - started - set(held)
+    waiting = {want.id for gpu in gpus for want in gpu.missing} - started - held_replicas
     needs = [_need(gpu, waiting, taken, starts) for gpu in gpus]
     leaving = tuple(each for gpu, need in zip(gpus, needs, strict=True) for each in _leaving(gpu, need))
     early = {
@@ -88,8 +90,12 @@ def actions(
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
         *_drains(gpus, routed),
         *starts,
-        *_task_starts(gpus, held),
+        *_task_starts(gpus, held_tasks),
     )
+
+
+def _names(kind: Literal["replica", "task"], parts: Collection[Part]) -> set[str]:
+    return {name for part, name in parts if part == kind}
 
 
 def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, ServiceRoute, UnknownPart
+from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, Part, ServiceRoute, UnknownPart
 from agents.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant
@@ -60,7 +60,7 @@ class SimGpu:
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
         self._paces = paces
-        self._paced_for: tuple[Board, list[tuple[str, Tenant]]] | None = None
+        self._paced_for: tuple[Board, list[tuple[Part, Tenant]]] | None = None
         """What the paces were looked up for."""
 
     @property
@@ -78,8 +78,8 @@ class SimGpu:
             power_limit_w=math.inf if self.power_limit_w is None else self.power_limit_w,
             slowdown=self.slowdown,
         )
-        tenants = {
-            replica_id: Tenant(
+        tenants: dict[Part, Tenant] = {
+            ("replica", replica_id): Tenant(
                 network=each.command.network,
                 sm_percent=each.command.sm_percent,
                 batch=each.command.batch,
@@ -88,15 +88,15 @@ class SimGpu:
             for replica_id, each in self.replicas.items()
             if each.executes
         }
-        tenants |= {name: each.tenant for name, each in self.tasks.items() if each.state == "running"}
+        tenants |= {("task", name): each.tenant for name, each in self.tasks.items() if each.state == "running"}
         wanted = board, list(tenants.items())
         if self._paced_for == wanted:
             return
         self._paced_for = wanted
         self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
-        for replica_id, pace in self._paces.paces(board, tenants).items():
+        for (_, replica_id), pace in self._paces.paces(board, tenants).items():
             self.replicas[replica_id].pace = pace
-        for name, pace_of_task in self._paces.task_paces(board, tenants).items():
+        for (_, name), pace_of_task in self._paces.task_paces(board, tenants).items():
             self.tasks[name].set_pace(pace_of_task)
 
 
@@ -161,7 +161,8 @@ class SimNode:
     def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
         """Begin to start a replica."""
         gpu = self.gpu(gpu_index)
-        self._check_name("replica", command.id)
+        if any(command.id in each.replicas for each in self.gpus):
+            raise LaunchFailed(f"replica {command.id} runs already; stop it first")
         _check_room(gpu, f"replica {command.id}", command.memory_mib)
         if len(gpu.replicas) >= gpu.spec.max_replicas:
             raise LaunchFailed(f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas")
@@ -175,7 +176,8 @@ class SimNode:
     def start_task(self, gpu_index: int, command: TaskCommand, now_s: float) -> None:
         """Begin to start a task."""
         gpu = self.gpu(gpu_index)
-        self._check_name("task", command.name)
+        if any(command.name in each.tasks for each in self.gpus):
+            raise LaunchFailed(f"task {command.name} runs already; stop it first")
         _check_room(gpu, f"task {command.name}", command.memory_mib)
         self._check_batch(command)
         gpu.tasks[command.name] = SimTask(
@@ -289,10 +291,6 @@ class SimNode:
     def _task_changed(self, gpu: SimGpu) -> None:
         self.changes += 1
         self.set_paces(gpu)
-
-    def _check_name(self, kind: str, name: str) -> None:
-        if any(name in gpu.replicas or name in gpu.tasks for gpu in self.gpus):
-            raise LaunchFailed(f"{kind} {name} runs already; stop it first")
 
     def _check_batch(self, command: ReplicaCommand | TaskCommand) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from agents.device import Part
 from agents.sim.engine import Pace
 from agents.sim.tally import Floats
 from agents.sim.truth import Neighbour, Placed
@@ -107,31 +108,31 @@ class PaceMaker:
                 low = middle + 1
         return board.clock_mhz - low * CLOCK_STEP_MHZ
 
-    def paces(self, board: Board, tenants: Mapping[str, Tenant]) -> dict[str, Pace]:
-        """The pace of every replica by id, all at the clock in effect. Raises TruthError for an unknown network."""
+    def paces(self, board: Board, tenants: Mapping[Part, Tenant]) -> dict[Part, Pace]:
+        """The pace of every replica, all at the clock in effect. Raises TruthError for an unknown network."""
         clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
         return {
-            replica_id: Pace(
+            part: Pace(
                 batch=tenant.batch,
-                batch_s=self._batch_s(board, clock_mhz, tenant, neighbours(tenants, replica_id)),
+                batch_s=self._batch_s(board, clock_mhz, tenant, neighbours(tenants, part)),
                 batch_w=self._batch_w(board, clock_mhz, tenant),
                 slo_s=tenant.slo_s,
             )
-            for replica_id, tenant in tenants.items()
+            for part, tenant in tenants.items()
             if not tenant.is_task
         }
 
-    def task_paces(self, board: Board, tenants: Mapping[str, Tenant]) -> dict[str, TaskPace]:
-        """The pace of every task by name, all at the clock in effect. Raises TruthError for an unknown network."""
+    def task_paces(self, board: Board, tenants: Mapping[Part, Tenant]) -> dict[Part, TaskPace]:
+        """The pace of every task, all at the clock in effect. Raises TruthError for an unknown network."""
         if not any(tenant.is_task for tenant in tenants.values()):
             return {}
         clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
         return {
-            name: TaskPace(
-                iteration_s=self._iteration_s(board, clock_mhz, tenant, neighbours(tenants, name)),
+            part: TaskPace(
+                iteration_s=self._iteration_s(board, clock_mhz, tenant, neighbours(tenants, part)),
                 busy_w=self._busy_w(board, clock_mhz, tenant),
             )
-            for name, tenant in tenants.items()
+            for part, tenant in tenants.items()
             if tenant.is_task
         }
 
@@ -170,10 +171,10 @@ class PaceMaker:
         return self._task_watts[placed]
 
 
-def neighbours(tenants: Mapping[str, Tenant], name: str) -> tuple[Neighbour, ...]:
+def neighbours(tenants: Mapping[Part, Tenant], part: Part) -> tuple[Neighbour, ...]:
     """The other replicas and tasks."""
     return tuple(
-        Neighbour(tenant.network, tenant.sm_percent, tenant.batch) for other, tenant in tenants.items() if other != name
+        Neighbour(tenant.network, tenant.sm_percent, tenant.batch) for other, tenant in tenants.items() if other != part
     )
 
 

@@ -24,6 +24,8 @@ from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCom
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")
 MEMORIES_MIB = st.sampled_from([50.0, 900.0])
+TASKS = ("t0", "t1", "r0", "r1")
+"""Names of random tasks; some are called like replicas."""
 
 
 def run(coroutine: Coroutine[None, None, Result]) -> Result:
@@ -157,7 +159,7 @@ def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
 def commands_with_tasks(draw: st.DrawFn, generation: int) -> NodeCommand:
     """As `commands`, with tasks on the memory and SMs that the replicas leave over."""
     command = draw(commands(generation))
-    gpus, free_names = [], draw(st.permutations([f"t{number}" for number in range(4)]))
+    gpus, free_names = [], draw(st.permutations(TASKS))
     for gpu in command.gpus:
         free_mib = 4000.0 - sum(each.memory_mib for each in gpu.replicas)
         tasks = []
@@ -176,7 +178,7 @@ def commands_with_tasks(draw: st.DrawFn, generation: int) -> NodeCommand:
 @st.composite
 def task_states(draw: st.DrawFn) -> NodeState:
     """Any tasks in any states on two GPUs of 4000 MiB."""
-    gpus, names = [], iter(draw(st.permutations([f"t{number}" for number in range(4)])))
+    gpus, names = [], iter(draw(st.permutations(TASKS)))
     states = ("starting", "running", "swapping", "swapped", "finished", "failed")
     for index in (0, 1):
         tasks = [

@@ -18,6 +18,10 @@ def test_a_task_in_the_hosts_memory_takes_nothing_of_the_gpu() -> None:
     assert objections(a_command(a_gpu(a_replica("r1"), tasks=(away,))), "n1", GPUS) == ()
 
 
+def test_a_task_may_be_called_like_a_replica() -> None:
+    assert objections(a_command(a_gpu(a_replica("x"), tasks=(a_task("x"),))), "n1", GPUS) == ()
+
+
 def test_the_last_digit_of_a_sum_is_no_objection() -> None:
     command = a_command(a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)))  # 0.30000000000000004
     assert objections(command, "n1", (an_empty_gpu(memory_mib=0.3),)) == ()
@@ -35,7 +39,6 @@ def test_the_last_digit_of_a_sum_is_no_objection() -> None:
         (a_command(a_gpu(a_replica(memory_mib=3000.0), tasks=(a_task(memory_mib=1001.0),))), "4000 MiB"),
         (a_command(a_gpu(a_replica(sm_percent=60.0), tasks=(a_task(sm_percent=50.0),))), "add up to 110"),
         (a_command(a_gpu(tasks=(a_task("t"),)), a_gpu(tasks=(a_task("t"),), index=1)), "task t is named 2 times"),
-        (a_command(a_gpu(a_replica("x")), a_gpu(tasks=(a_task("x"),), index=1)), "x names a replica and a task"),
         (a_command(a_gpu(tasks=(a_task(),), index=2)), "no GPU 2"),
         (a_command(a_gpu(), a_gpu()), "GPU 0 is named 2 times"),
         (NodeCommand(node="n1", generation=1, gpus=(a_gpu(a_replica("a")),)), "no route"),

@@ -192,6 +192,22 @@ def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
     assert bench.last.acks[-1].status == "applied"
 
 
+def test_a_failed_task_called_like_a_ready_replica_is_tried_again() -> None:
+    bench = Bench()
+    bench.plane.command = a_command(a_gpu(a_replica("x"), tasks=(a_task("x"),)))
+    bench.step()
+    bench.device.make_ready()
+    bench.step()
+    bench.device.make_ready()
+    bench.device.put_task("x", state="failed")
+    for _ in range(4):
+        bench.step(1.0)
+    assert bench.last.acks[-1].detail == "task x: it ended by itself"
+    bench.step(5.0)
+    assert bench.device.log[-2:] == ["stop task x", "start task x"]
+    assert bench.device.log.count("start x") == 1
+
+
 def test_what_tasks_have_done_is_told() -> None:
     bench = Bench()
     reading = TaskReading(name="t1", gpu_index=0, state="running", sm_percent=5.0, batch=4, done_iterations=7.5)
@@ -298,14 +314,14 @@ def test_delays_double_up_to_the_longest_and_jitter_never_lengthens_them() -> No
 
 def test_a_recovered_replica_starts_with_a_clean_record() -> None:
     restarts = Restarts()
-    restarts.note_failure("r1", 0.0, reason="no")
-    restarts.note_failure("r1", 5.0, reason="still no")
-    assert restarts.held(14.9) == {"r1": "still no"}
+    restarts.note_failure(("replica", "r1"), 0.0, reason="no")
+    restarts.note_failure(("replica", "r1"), 5.0, reason="still no")
+    assert restarts.held(14.9) == {("replica", "r1"): "still no"}
     device = PaperDevice(an_empty_node())
     finish(device.start_replica(0, a_replica("r1")))
     device.make_ready()
     restarts.look(finish(device.state()), 20.0)
-    restarts.note_failure("r1", 20.0, reason="no")
+    restarts.note_failure(("replica", "r1"), 20.0, reason="no")
     assert restarts.held(25.1) == {}
 
 

@@ -162,7 +162,7 @@ def test_a_failed_replica_is_replaced_unless_it_is_held_back() -> None:
     wanted = a_command(a_gpu(a_replica("r1")))
     kinds = [type(each) for each in actions(wanted, state)]
     assert kinds == [Stop, SwitchRoutes, Start]
-    assert [type(each) for each in actions(wanted, state, held={"r1"})] == [SwitchRoutes]
+    assert [type(each) for each in actions(wanted, state, held={("replica", "r1")})] == [SwitchRoutes]
 
 
 def test_nothing_is_started_or_set_on_a_lost_gpu() -> None:

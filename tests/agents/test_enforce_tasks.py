@@ -56,7 +56,7 @@ def test_a_task_starts_only_when_every_wanted_replica_is_there_and_every_old_one
 def test_a_task_waits_while_a_wanted_replica_is_held_back() -> None:
     wanted = a_command(a_gpu(a_replica("r1"), tasks=(a_task("t1"),)))
     node = an_empty_node()
-    assert of_tasks(actions(wanted, node, held={"r1"})) == ()
+    assert of_tasks(actions(wanted, node, held={("replica", "r1")})) == ()
     assert not is_settled(wanted, node)
 
 
@@ -101,7 +101,7 @@ def test_a_failed_task_that_is_held_back_stays_visible() -> None:
     device = settled(a_wanted(a_task(), generation=1))
     device.put_task("t1", state="failed")
     state = run(device.state())
-    assert actions(a_wanted(a_task()), state, held={"t1"}) == ()
+    assert actions(a_wanted(a_task()), state, held={("task", "t1")}) == ()
     assert not is_settled(a_wanted(a_task()), state)
 
 
@@ -187,7 +187,7 @@ def test_a_task_starts_where_there_is_room_and_waits_where_another_one_is_still_
 
 
 def test_a_task_that_did_not_start_is_not_started_again_while_it_is_held_back() -> None:
-    assert of_tasks(actions(a_wanted(a_task()), an_empty_node(), held={"t1"})) == ()
+    assert of_tasks(actions(a_wanted(a_task()), an_empty_node(), held={("task", "t1")})) == ()
 
 
 def test_no_task_leaves_for_a_replica_that_has_its_place_as_soon_as_another_has_drained() -> None:

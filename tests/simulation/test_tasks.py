@@ -94,6 +94,13 @@ def test_a_deadline_buys_a_gpu_and_the_end_gives_it_back() -> None:
     assert all(gpu.replicas for gpu in scene.target.gpus)
 
 
+def test_a_task_called_like_a_replica_beside_it_does_what_any_other_would() -> None:
+    replica = play(60.0).target.gpus[0].replicas[0].id
+    alike, other = (play(90.0, a_task(name, 100_000)) for name in (replica, "large"))
+    assert records(alike)[replica].done_iterations == records(other)["large"].done_iterations > 500
+    assert alike.closed.cluster.totals() == other.closed.cluster.totals()
+
+
 def test_the_same_seed_gives_the_same_progress() -> None:
     one, other = (play(150.0, a_task("large", 100_000)) for _ in range(2))
     assert records(one) == records(other)

@@ -239,6 +239,15 @@ def test_what_no_device_takes_of_tasks_is_refused_in_words() -> None:
         run(device.swap_in("t1"))
 
 
+def test_a_task_and_a_replica_of_one_name_run_side_by_side() -> None:
+    device, clock = a_device(a_task("x", iterations=10**6), launch_s=0.0, rate_rps=0.0)
+    run(device.start_replica(0, a_replica("x")))
+    done = only(read_after(device, clock, 1.0)).done_iterations
+    assert done == pytest.approx(50.0)  # 20 ms each, with a neighbour of their own name
+    run(device.stop_replica("x"))
+    assert only(read_after(device, clock, 1.0)).done_iterations - done == pytest.approx(100.0)
+
+
 def test_closing_a_device_ends_its_tasks() -> None:
     device, _ = a_device()
     run(device.close())
