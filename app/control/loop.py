@@ -94,11 +94,7 @@ async def tick(loop: Loop) -> TickOutcome:
     state = without_silent_nodes(snapshot.state, silent)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
-    problem, decision = await _decide(loop, snapshot, state, demands)
-    if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
-        # What is kept for bursts must not take room from what is there.
-        demands = without_reserves(demands)
-        problem, decision = await _decide(loop, snapshot, state, demands)
+    problem, decision, demands = await _decide(loop, snapshot, state, demands)
     decision = await asyncio.to_thread(
         with_tasks, decision, problem, state, points=snapshot.points, target=snapshot.target
     )
@@ -127,6 +123,18 @@ async def tick(loop: Loop) -> TickOutcome:
 
 
 async def _decide(
+    loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
+) -> tuple[Problem, Decision, tuple[Demand, ...]]:
+    """What is decided on which problem and demands; without reserves where they cannot all be served."""
+    problem, decision = await _decide_on(loop, snapshot, state, demands)
+    if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
+        # What is kept for bursts must not take room from what is there.
+        demands = without_reserves(demands)
+        problem, decision = await _decide_on(loop, snapshot, state, demands)
+    return problem, decision, demands
+
+
+async def _decide_on(
     loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> tuple[Problem, Decision]:
     """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""

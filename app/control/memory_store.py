@@ -204,6 +204,7 @@ class MemoryStore:
         self.plans[plan_id] = replace(record, state="target", bound=bound)
         self._target = bound
         self.pushed.append((at, bound))
+        self.tasks.place(bound)
         self._commands |= {command.node: command for command in commands if command.node in self._nodes}
         self.on_wake("plimsoll_command")
         return True

@@ -1,12 +1,17 @@
-"""The task book: what is submitted, how far it has come, and what became of it; for stores in memory."""
+"""The task book: what is submitted, where it is meant to be, how far it has come; for stores in memory."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from agents.protocol import Observation, TaskReading, TaskState
 from app.errors import Conflict
+from solvers.plan import BoundPlan
 from solvers.state import Task
+
+Place: TypeAlias = tuple[str, float]
+"""A GPU and a share of its SMs, as a target gives them to a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,16 +22,17 @@ class TaskRecord:
     """As submitted."""
     submitted_at: datetime
     deadline_at: datetime | None = None
+    place: Place | None = None
+    """Where the target wants it; None = nowhere."""
     state: TaskState | None = None
-    """As last reported; None = no node has it."""
-    node: str = ""
-    """That reported it."""
+    """As last reported from there; None = not yet, or no more."""
     done_iterations: float = 0.0
+    """As last reported from anywhere it was meant to be."""
     first_ran_at: datetime | None = None
     last_ran_at: datetime | None = None
     finished_at: datetime | None = None
     ran_s: float = 0.0
-    """Summed over the windows at whose end it ran or finished."""
+    """Summed over its iterations."""
     starts: int = 0
     swaps: int = 0
     """How often it was swapped out."""
@@ -48,39 +54,47 @@ class TaskBook:
                 task=task, submitted_at=at, deadline_at=deadline_at, done_iterations=task.done_iterations
             )
 
-    def take(self, observation: Observation, end: datetime) -> None:
-        """Note what a node reports of a window that ended then. A task never falls back: a restart repeats work."""
-        readings = {reading.name: reading for reading in observation.tasks}
+    def place(self, target: BoundPlan) -> None:
+        """Note where a new target wants each task; one that is to be elsewhere runs no more from now on."""
+        places = {task.name: (gpu.id, task.sm_percent) for gpu in target.gpus for task in gpu.tasks}
         for name, record in self.records.items():
-            if record.finished_at is None and name in readings:
-                self.records[name] = _noted(record, readings[name], observation, end)
-            elif record.finished_at is None and record.node == observation.node:
-                self.records[name] = replace(record, state=None, node="")
+            if record.finished_at is None and record.place != places.get(name):
+                self.records[name] = replace(record, place=places.get(name), state=None)
+
+    def take(self, observation: Observation, end: datetime) -> None:
+        """Note what a node reports of a window that ended then; where a task is not wanted only that it is done."""
+        gpus = {f"{observation.node}/gpu-{gpu.index}" for gpu in observation.gpus}
+        readings = {each.name: each for each in observation.tasks}
+        for name, record in self.records.items():
+            reading = readings.get(name)
+            if record.finished_at is not None:
+                continue
+            if reading is not None and (reading.state == "finished" or _place(observation, reading) == record.place):
+                self.records[name] = _noted(record, reading, end)
+            elif record.state is not None and record.place is not None and record.place[0] in gpus:
+                self.records[name] = replace(record, state=None)
 
     def unfinished(self, now: datetime) -> tuple[Task, ...]:
         """What is still to be done, by name, as it stands now."""
         return tuple(_as_of(record, now) for _, record in sorted(self.records.items()) if record.finished_at is None)
 
-    def counts(self) -> Mapping[str, int]:
-        """Unfinished tasks that run, wait and are swapped out."""
-        states = [record.state for record in self.records.values() if record.finished_at is None]
-        running, swapped = states.count("running"), states.count("swapped") + states.count("swapping")
-        return {"running": running, "swapped": swapped, "waiting": len(states) - running - swapped}
+
+def _place(observation: Observation, reading: TaskReading) -> Place:
+    return f"{observation.node}/gpu-{reading.gpu_index}", reading.sm_percent
 
 
-def _noted(record: TaskRecord, reading: TaskReading, observation: Observation, end: datetime) -> TaskRecord:
+def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecord:
     has_run = reading.state in ("running", "finished")
-    is_new = record.state in (None, "failed") or record.node != observation.node
+    progress = max(0.0, reading.done_iterations - record.done_iterations)
     return replace(
         record,
         state=reading.state,
-        node=observation.node,
-        done_iterations=max(record.done_iterations, reading.done_iterations),
+        done_iterations=reading.done_iterations,
         first_ran_at=record.first_ran_at or (end if has_run else None),
         last_ran_at=end if has_run else record.last_ran_at,
         finished_at=end if reading.state == "finished" else None,
-        ran_s=record.ran_s + (observation.window_s if has_run else 0.0),
-        starts=record.starts + (is_new and reading.state != "failed"),
+        ran_s=record.ran_s + progress * reading.iteration_ms / 1000.0,
+        starts=record.starts + (record.state in (None, "failed") and reading.state != "failed"),
         swaps=record.swaps + (reading.state in ("swapping", "swapped") and record.state == "running"),
     )
 

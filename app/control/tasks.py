@@ -4,6 +4,7 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -14,9 +15,9 @@ from solvers.check import task_violations
 from solvers.errors import InvalidInput
 from solvers.fill.greedy import fill
 from solvers.fill.problem import FillProblem
-from solvers.plan import BoundGpu, BoundPlan, BoundTask
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
 from solvers.problem import OperatingPoints, Problem
-from solvers.state import ClusterState
+from solvers.state import ClusterState, GpuId
 
 log = structlog.get_logger(__name__)
 
@@ -37,31 +38,62 @@ def with_tasks(
     if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
         return decision
     networks = {task.network for task in state.tasks}
-    of_tasks = tuple(entry for entry in points if entry.network in networks)
     wanted = FillProblem(
         problem=problem,
-        bound=bound,
+        bound=_at_demand(bound, problem),
         tasks=state.tasks,
-        points=of_tasks,
+        points=tuple(entry for entry in points if entry.network in networks),
         gpus=[gpu for gpu in state.gpus if gpu.healthy],
         cordoned=cordoned_gpus(state),
         running=target,
     )
     try:
-        filled = fill(wanted)
-    except InvalidInput as error:  # a plan that is kept though its service or rows have gone
-        log.warning("tasks stay as they are", reason=str(error))
+        filled = {gpu.id: gpu for gpu in map(_checker(wanted), fill(wanted))}
+    except InvalidInput as error:  # only of a plan that is kept though its service or rows have gone
+        log.warning("no task is started or swapped: what runs is unknown to the problem", reason=str(error))
         return decision
-    broken = task_violations(problem, filled.gpus, of_tasks)
-    if broken:
-        log.error("tasks are left out: the checker refused them", where=broken[0].where, detail=broken[0].detail)
-        filled = replace(filled, gpus=tuple(replace(gpu, tasks=()) for gpu in filled.gpus if gpu.replicas))
+    gpus = _merged(bound, filled)
     if decision.bound is not None:
-        return replace(decision, bound=replace(decision.bound, gpus=filled.gpus))
-    if target is None or _tasks(filled.gpus) == tasks_of(target):
+        return replace(decision, bound=replace(decision.bound, gpus=gpus))
+    if target is None or _tasks(gpus) == tasks_of(target):
         return decision
-    following = replace(target, generation=target.generation + 1, parent=target.generation, gpus=filled.gpus)
+    following = replace(target, generation=target.generation + 1, parent=target.generation, gpus=gpus)
     return replace(decision, state="proposed", bound=following, reason="tasks take or leave what services leave over")
+
+
+def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
+    """The plan with rates at which it serves the demand of now: one that is kept may have been made for less."""
+    planned = planned_rates_rps(bound)
+    factors = {
+        service.name: max(1.0, service.arrival_rate_rps / planned[service.name])
+        for service in problem.services
+        if planned[service.name] > 0.0
+    }
+
+    def at_demand(replica: BoundReplica) -> BoundReplica:
+        return replace(replica, arrival_rate_rps=replica.arrival_rate_rps * factors.get(replica.service, 1.0))
+
+    return replace(bound, gpus=tuple(replace(gpu, replicas=tuple(map(at_demand, gpu.replicas))) for gpu in bound.gpus))
+
+
+def _checker(wanted: FillProblem) -> Callable[[BoundGpu], BoundGpu]:
+    """Takes the tasks off a GPU on which they break a rule."""
+
+    def checked(gpu: BoundGpu) -> BoundGpu:
+        broken = task_violations(wanted.problem, [gpu], wanted.points)
+        if not broken:
+            return gpu
+        log.error("tasks are left out: the checker refused them", where=broken[0].where, detail=broken[0].detail)
+        return replace(gpu, tasks=())
+
+    return checked
+
+
+def _merged(bound: BoundPlan, filled: Mapping[GpuId, BoundGpu]) -> tuple[BoundGpu, ...]:
+    """The plan's own GPUs with their tasks, and those on which tasks run alone, by id."""
+    own = {gpu.id: replace(gpu, tasks=filled[gpu.id].tasks) for gpu in bound.gpus if gpu.replicas}
+    alone = {gpu.id: gpu for gpu in filled.values() if gpu.id not in own and gpu.tasks}
+    return tuple(gpu for _, gpu in sorted((own | alone).items()))
 
 
 def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from solvers.fill.hosts import Host, Seat, make_host
-from solvers.fill.problem import ENOUGH, Filled, FillLimits, FillProblem
+from solvers.fill.problem import ENOUGH, FillLimits, FillProblem
 from solvers.plan import BoundGpu, BoundTask
 from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.state import Gpu, GpuId, Task
@@ -15,8 +15,8 @@ RESTART_S = 60.0
 """A deadline is met by so much at least, since to start a task, here or elsewhere, takes time."""
 
 
-def fill(wanted: FillProblem, limits: FillLimits | None = None) -> Filled:
-    """The bound plan's GPUs with tasks, and idle ones that tasks were given.
+def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs with their tasks, and idle ones that tasks were given, by id; who is nowhere waits.
 
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
     O(tasks · MOST_HOSTS · rows of a network at one clock).
@@ -30,11 +30,15 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> Filled:
         if gpu.tasks and not gpu.replicas:
             filling.reopen(gpu)
     before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
-    ordered = sorted(wanted.tasks, key=lambda task: (-task.priority, task.name))
+    swapped = {name for name, (_, task) in before.items() if not task.is_resident}
+    ordered = sorted(wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name))
     placeless = [task for task in ordered if not filling.keep(task, before.get(task.name))]
-    unplaced = [task for task in sorted(placeless, key=_urgency) if not filling.place(task)]
-    waiting = [task for task in unplaced if not filling.hold(task, before.get(task.name))]
-    return Filled(gpus=filling.gpus(), waiting=tuple(sorted(task.name for task in waiting)))
+    for task in sorted(placeless, key=_urgency):
+        if not filling.place(task):
+            filling.hold(task, before.get(task.name))
+    for task in sorted(wanted.tasks, key=_urgency):
+        filling.save(task)
+    return filling.gpus()
 
 
 class _Filling:
@@ -63,7 +67,7 @@ class _Filling:
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
         hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
-        return tuple(replace(host.gpu, tasks=tuple(host.tasks)) for host in hosts)
+        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
 
     def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Leave a task where it is, swapped out where it fits no more; False where it must look for another place."""
@@ -73,16 +77,14 @@ class _Filling:
         seat = next((seat for seat in self._seats(task, host) if _has_share(seat, was.sm_percent)), None)
         if seat is None or not host.fits(seat):
             return task.waiting_s < self._limits.move_s and self.hold(task, ran)
-        if self._is_saved_by(task, self._alone(task), host.iteration_ms(seat)):
-            return False
-        host.take(_again(was, task, is_resident=True), seat)
+        host.residents.append((_again(was, task, is_resident=True), seat))
         return True
 
     def hold(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Swap a task out where it ran, or leave it so; whether that is possible."""
         if ran is None or not self._may_stay(task, *ran):
             return False
-        self._hosts[ran[0].id].tasks.append(_again(ran[1], task, is_resident=False))
+        self._hosts[ran[0].id].swapped.append(_again(ran[1], task, is_resident=False))
         return True
 
     def _may_stay(self, task: Task, gpu: BoundGpu, was: BoundTask) -> bool:
@@ -96,10 +98,26 @@ class _Filling:
             place = alone
         if place is None:
             return False
+        self._take(task, place)
+        return True
+
+    def save(self, task: Task) -> None:
+        """Move a task that runs too slowly for its deadline to an idle GPU on which it meets it."""
+        if task.due_in_s is None:
+            return
+        for host in self._hosts.values():
+            at = next((at for at, (each, _) in enumerate(host.residents) if each.name == task.name), None)
+            if at is not None:
+                alone = self._alone(task)
+                if alone is not None and self._is_saved_by(task, alone, host.pace_ms(at)):
+                    del host.residents[at]
+                    self._take(task, alone)
+                return
+
+    def _take(self, task: Task, place: "_Place") -> None:
         if self._unused.pop(place.host.gpu.id, None) is not None:
             self._hosts[place.host.gpu.id] = place.host
-        place.host.take(_bound(task, place.seat), place.seat)
-        return True
+        place.host.residents.append((_bound(task, place.seat), place.seat))
 
     def _beside(self, task: Task) -> "_Place | None":
         """The left-over on which an iteration is shortest."""
@@ -121,15 +139,17 @@ class _Filling:
         return min(places, key=order, default=None)
 
     def _may_be_alone(self, task: Task, alone: "_Place", beside: "_Place | None") -> bool:
+        """Whether it is saved by an idle GPU, or it is the last moment for that, or it has waited for long."""
         if beside is not None:
             return self._is_saved_by(task, alone, beside.iteration_ms)
-        return task.waiting_s >= self._limits.wait_s or _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+        is_last_moment = _is_late(task, alone.iteration_ms, spare_s=RESTART_S) and not _is_late(
+            task, alone.iteration_ms
+        )
+        return is_last_moment or task.waiting_s >= self._limits.wait_s
 
-    def _is_saved_by(self, task: Task, alone: "_Place | None", iteration_ms: float) -> bool:
+    def _is_saved_by(self, task: Task, alone: "_Place", iteration_ms: float) -> bool:
         """Whether it meets its deadline on an idle GPU, and not at this pace."""
-        if alone is None or not _is_late(task, iteration_ms):
-            return False
-        return not _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+        return _is_late(task, iteration_ms) and not _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
 
     def _on(self, task: Task, host: Host) -> "_Place | None":
         """The smallest share of a host with ENOUGH of the speed that the largest one has; None where none fits."""
@@ -163,7 +183,7 @@ class _Filling:
             power_cap_w=gpu_type.power_cap_w,
             replicas=(),
         )
-        return Host(gpu=bound, gpu_type=gpu_type, seats=[])
+        return Host(gpu=bound, gpu_type=gpu_type, replicas=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from solvers.errors import InvalidInput
@@ -30,10 +31,19 @@ class Host:
     gpu: BoundGpu
     """With its replicas, without tasks."""
     gpu_type: GpuType
-    seats: list[Seat]
-    """Of replicas and resident tasks."""
-    tasks: list[BoundTask] = field(default_factory=list)
-    """Those that are swapped out among them."""
+    replicas: tuple[Seat, ...]
+    residents: list[tuple[BoundTask, Seat]] = field(default_factory=list)
+    swapped: list[BoundTask] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> tuple[BoundTask, ...]:
+        """All of them, residents first."""
+        return (*(task for task, _ in self.residents), *self.swapped)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Of replicas and resident tasks."""
+        return (*self.replicas, *(seat for _, seat in self.residents))
 
     @property
     def free_sm_percent(self) -> float:
@@ -47,19 +57,18 @@ class Host:
             _within(sum(each.row.sm_percent for each in together), 100.0)
             and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
             and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
-            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.seats))
+            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
         )
 
     def iteration_ms(self, seat: Seat) -> float:
         """How long an iteration of a newcomer takes beside those who sit here."""
         return self._execution_ms([*self.seats, seat], len(self.seats))
 
-    def take(self, task: BoundTask, seat: Seat) -> None:
-        """Let a task sit down."""
-        self.seats.append(seat)
-        self.tasks.append(task)
+    def pace_ms(self, place: int) -> float:
+        """How long an iteration of the resident at that position takes."""
+        return self._execution_ms(self.seats, len(self.replicas) + place)
 
-    def _execution_ms(self, together: list[Seat], at: int) -> float:
+    def _execution_ms(self, together: Sequence[Seat], at: int) -> float:
         neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
         return execution_ms(seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type)
@@ -70,11 +79,14 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
     gpu_type = problem.gpu_type(gpu.gpu_type)
     seats = []
     for replica in gpu.replicas:
-        service = next((each for each in problem.services if each.name == replica.service), None)
         points = problem.points_of(replica.network, gpu.gpu_type)
         row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
-        if service is None or points is None or row is None:
-            raise InvalidInput("replicas", f"replica {replica.id} on {gpu.gpu_type} has no service or row any more")
+        try:
+            service = problem.service(replica.service)
+        except KeyError:
+            raise InvalidInput("replicas", f"{replica.id}: no service is called {replica.service!r} any more") from None
+        if points is None or row is None:
+            raise InvalidInput("replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more")
         longest_ms = max_execution_ms(
             problem.capacity_law,
             percentile=service.percentile,
@@ -84,7 +96,7 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
         )
         reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
         seats.append(Seat(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
-    return Host(gpu=gpu, gpu_type=gpu_type, seats=seats)
+    return Host(gpu=gpu, gpu_type=gpu_type, replicas=tuple(seats))
 
 
 def _within(value: float, limit: float) -> bool:

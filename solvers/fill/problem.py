@@ -8,10 +8,11 @@
     constraints sm, memory and power of each host; no replica's capacity below its rate, with tasks counted among the
                 neighbours; at most `max_tasks_per_gpu`
 
-Greedy, in three steps: (1) what runs stays as it is, or is swapped out where it fits no more; (2) what has no place,
-or was swapped out for `move_s`, gets the best left-over, the most urgent first; (3) what must begin now to meet its
-deadline, or has waited `wait_s`, gets an idle GPU, the cheapest per iteration. So nothing starves while there are idle
-GPUs, and none is paid for a task that can wait.
+Greedy, in four steps: (1) what runs stays as it is, or is swapped out where it fits no more, and then what is swapped
+out comes back; (2) what has no place, or was swapped out for `move_s`, gets the best left-over, the most urgent first;
+(3) what must begin now to meet its deadline, or has waited `wait_s`, gets an idle GPU, the cheapest per iteration;
+(4) what runs too slowly for its deadline moves to an idle GPU on which it meets it. So nothing starves while there are
+idle GPUs, and none is paid for a task that can wait.
 
 Source: Mudi (EuroSys 2025) for training beside inference, at most three tasks on a GPU, and swapping out. Changed: it
 looks at the slope of one service's latency, this at the promises of all replicas on the GPU.
@@ -20,7 +21,7 @@ looks at the slope of one service's latency, this at the promises of all replica
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from solvers.plan import BoundGpu, BoundPlan
+from solvers.plan import BoundPlan
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import Gpu, GpuId, Task
 
@@ -56,13 +57,3 @@ class FillLimits:
     """After so long swapped out a task looks for another place: there it must be started again."""
     wait_s: float = 600.0
     """After so long without running a task may take an idle GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """GPUs with their tasks, and who waits."""
-
-    gpus: tuple[BoundGpu, ...]
-    """All that carry something, by id."""
-    waiting: tuple[str, ...] = ()
-    """Tasks without a place, by name."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.control import tasks
 from app.control.plan import Decision
 from app.control.tasks import tasks_of, with_tasks
 from solvers.outcome import PlanReport
@@ -88,3 +89,21 @@ def test_nothing_starts_on_a_cordoned_node() -> None:
 def test_of_a_network_without_points_nothing_is_started() -> None:
     decision = with_tasks(decided(TARGET), PROBLEM, a_state(a_task()), points=(), target=None)
     assert tasks_of(decision.bound) == frozenset()
+
+
+def test_a_kept_plan_is_filled_for_the_demand_of_now() -> None:
+    # Made for 60 rps it is asked for 74: the replica may take 13.5 ms then, so 30 % of training beside its 10 ms.
+    asked = replace(PROBLEM, services=(replace(PROBLEM.services[0], arrival_rate_rps=74.0),))
+    decision = with_tasks(decided(None, "kept"), asked, a_state(a_task()), points=POINTS, target=TARGET)
+    assert decision.bound is not None
+    assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=30.0))}
+    assert decision.bound.gpus[0].replicas == TARGET.gpus[0].replicas
+
+
+def test_what_breaks_a_rule_is_left_out_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = bound_gpu(OTHER, bound_task("wide", sm_percent=100.0), rate_rps=60.0)
+    sound = bound_gpu(GPU, bound_task(), rate_rps=60.0)
+    monkeypatch.setattr(tasks, "fill", lambda _: (sound, broken))
+    new = a_plan(bound_gpu(GPU, rate_rps=60.0), bound_gpu(OTHER, rate_rps=60.0))
+    decision = with_tasks(decided(new), PROBLEM, a_state(a_task()), points=POINTS, target=None)
+    assert tasks_of(decision.bound) == {(GPU.id, bound_task())}

@@ -20,13 +20,18 @@ def shares(gpus: tuple[BoundGpu, ...]) -> dict[str, tuple[str, float]]:
     return {task.name: (gpu.id, task.sm_percent) for gpu in gpus for task in gpu.tasks if task.is_resident}
 
 
+def names(gpus: tuple[BoundGpu, ...]) -> list[str]:
+    """Tasks that are on a GPU, swapped out or not."""
+    return sorted(task.name for gpu in gpus for task in gpu.tasks)
+
+
 # A replica with rate r may take 1000 / r ms, and takes 10 · (1 + p / 100) beside p percent of training:
 # 60 rps allow p ≤ 66, 80 rps p ≤ 25, 95 rps p ≤ 5.
 @pytest.mark.parametrize(("rate_rps", "sm_percent"), [(60.0, 50.0), (80.0, 20.0), (89.0, 10.0), (95.0, None)])
 def test_a_task_takes_as_much_as_every_promise_allows(rate_rps: float, sm_percent: float | None) -> None:
     filled = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=rate_rps)), [a_task()], [GPU]))
-    assert shares(filled.gpus) == ({} if sm_percent is None else {"nightly": (GPU.id, sm_percent)})
-    assert filled.waiting == (("nightly",) if sm_percent is None else ())
+    assert shares(filled) == ({} if sm_percent is None else {"nightly": (GPU.id, sm_percent)})
+    assert names(filled) == ([] if sm_percent is None else ["nightly"])
 
 
 def test_it_leaves_to_others_what_would_hardly_make_it_faster() -> None:
@@ -35,58 +40,58 @@ def test_it_leaves_to_others_what_would_hardly_make_it_faster() -> None:
         rows=tuple(row._replace(run_ms=100.0 if row.sm_percent >= 30.0 else 200.0) for row in POINTS[0].rows),
     )
     wanted = replace(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [a_task()], [GPU]), points=(flat,))
-    assert shares(fill(wanted).gpus) == {"nightly": (GPU.id, 30.0)}
+    assert shares(fill(wanted)) == {"nightly": (GPU.id, 30.0)}
 
 
 def test_it_goes_where_it_is_fastest() -> None:
     # 20 % of a dear GPU (twice as fast) take 250 ms, 50 % of a cheap one 200.
     cheap, dear = a_gpu(0), a_gpu(1, "dear")
     bound = a_plan(bound_gpu(cheap, rate_rps=60.0), bound_gpu(dear, rate_rps=80.0))
-    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear])).gpus) == {"nightly": (cheap.id, 50.0)}
+    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear]))) == {"nightly": (cheap.id, 50.0)}
     bound = a_plan(bound_gpu(cheap, rate_rps=80.0), bound_gpu(dear, rate_rps=80.0))
-    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear])).gpus) == {"nightly": (dear.id, 20.0)}
+    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear]))) == {"nightly": (dear.id, 20.0)}
 
 
 def test_what_runs_stays_with_its_share_and_its_start() -> None:
     was = bound_gpu(GPU, bound_task(sm_percent=20.0, done_iterations=5.0), rate_rps=10.0)
     task = a_task(done_iterations=400.0)
     filled = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [task], [GPU], running=a_plan(was)))
-    assert filled.gpus == (was,)  # though 50 % are free now, and 400 steps are done
+    assert filled == (was,)  # though 50 % are free now, and 400 steps are done
 
 
 def test_what_stopped_on_its_gpu_is_started_again_from_its_last_report() -> None:
     was = bound_gpu(GPU, bound_task(done_iterations=5.0), rate_rps=10.0)
     task = a_task(done_iterations=400.0, waiting_s=5.0)
-    (gpu,) = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [task], [GPU], running=a_plan(was))).gpus
+    (gpu,) = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [task], [GPU], running=a_plan(was)))
     assert gpu.tasks == (bound_task(done_iterations=400.0),)
 
 
 def test_a_task_is_swapped_out_for_a_promise_and_comes_back() -> None:
     was = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
     busy = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=95.0)), [a_task()], [GPU], running=was))
-    assert busy.gpus == (bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0),)
-    calm = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [a_task()], [GPU], running=a_plan(*busy.gpus)))
-    assert calm.gpus == (bound_gpu(GPU, bound_task(), rate_rps=10.0),)
+    assert busy == (bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0),)
+    calm = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), [a_task()], [GPU], running=a_plan(*busy)))
+    assert calm == (bound_gpu(GPU, bound_task(), rate_rps=10.0),)
 
 
 def test_what_was_swapped_out_for_long_goes_elsewhere_from_where_it_was() -> None:
     other = a_gpu(1)
     was = a_plan(bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0), bound_gpu(other, rate_rps=10.0))
     task = a_task(waiting_s=59.0, done_iterations=70.0)
-    assert shares(fill(to_fill(was, [task], [GPU, other], running=was)).gpus) == {}
+    assert shares(fill(to_fill(was, [task], [GPU, other], running=was))) == {}
     filled = fill(to_fill(was, [replace(task, waiting_s=60.0)], [GPU, other], running=was))
-    assert shares(filled.gpus) == {"nightly": (other.id, 50.0)}
-    assert filled.gpus[1].tasks[0].done_iterations == 70.0
+    assert shares(filled) == {"nightly": (other.id, 50.0)}
+    assert filled[1].tasks[0].done_iterations == 70.0
 
 
 def test_what_finds_no_other_place_stays_swapped_out() -> None:
     was = a_plan(bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0))
-    assert fill(to_fill(was, [a_task(waiting_s=599.0)], [GPU, a_gpu(1)], running=was)).gpus == was.gpus
+    assert fill(to_fill(was, [a_task(waiting_s=599.0)], [GPU, a_gpu(1)], running=was)) == was.gpus
 
 
 def test_a_gpu_that_its_replicas_leave_is_not_paid_for_a_task_that_can_wait() -> None:
     running = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
-    assert fill(to_fill(a_plan(), [a_task()], [GPU], running=running)).waiting == ("nightly",)
+    assert fill(to_fill(a_plan(), [a_task()], [GPU], running=running)) == ()
 
 
 def test_one_that_has_waited_long_gets_the_idle_gpu_that_costs_least_per_step() -> None:
@@ -94,11 +99,11 @@ def test_one_that_has_waited_long_gets_the_idle_gpu_that_costs_least_per_step() 
     cheap, dear = a_gpu(1), a_gpu(2, "dear")
     full = a_plan(bound_gpu(GPU, rate_rps=95.0))
     waiting = a_task(waiting_s=600.0)
-    assert shares(fill(to_fill(full, [waiting], [GPU, dear, cheap])).gpus) == {"nightly": (cheap.id, 100.0)}
-    assert shares(fill(to_fill(full, [waiting], [GPU, dear])).gpus) == {"nightly": (dear.id, 100.0)}
-    assert fill(to_fill(full, [waiting], [GPU])).waiting == ("nightly",)
+    assert shares(fill(to_fill(full, [waiting], [GPU, dear, cheap]))) == {"nightly": (cheap.id, 100.0)}
+    assert shares(fill(to_fill(full, [waiting], [GPU, dear]))) == {"nightly": (dear.id, 100.0)}
+    assert names(fill(to_fill(full, [waiting], [GPU]))) == []
     patient = FillLimits(wait_s=601.0)
-    assert fill(to_fill(full, [waiting], [GPU, cheap]), patient).waiting == ("nightly",)
+    assert names(fill(to_fill(full, [waiting], [GPU, cheap]), patient)) == []
 
 
 # 1,000 steps take 200 s on half of a GPU (200 ms each), 100 s on a whole cheap one and 50 s on a whole dear one.
@@ -112,7 +117,7 @@ def test_a_deadline_is_worth_a_gpu_where_one_can_keep_it(due_in_s: float | None,
     fleet = [GPU, a_gpu(1), a_gpu(2, "dear")]
     bound = a_plan(bound_gpu(GPU, rate_rps=60.0))
     filled = fill(to_fill(bound, [a_task(due_in_s=due_in_s)], fleet))
-    assert shares(filled.gpus)["nightly"][0] == place
+    assert shares(filled)["nightly"][0] == place
 
 
 def test_one_that_runs_too_slowly_for_its_deadline_moves_once() -> None:
@@ -120,45 +125,80 @@ def test_one_that_runs_too_slowly_for_its_deadline_moves_once() -> None:
     was = a_plan(bound_gpu(GPU, bound_task(sm_percent=20.0), rate_rps=80.0))
     task = a_task(due_in_s=300.0, done_iterations=100.0)  # 900 steps: 450 s here, 90 s alone.
     moved = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=80.0)), [task], fleet, running=was))
-    assert shares(moved.gpus) == {"nightly": ("n1/gpu-1", 100.0)}
-    again = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=80.0)), [task], fleet, running=a_plan(*moved.gpus)))
-    assert again.gpus == moved.gpus
+    assert shares(moved) == {"nightly": ("n1/gpu-1", 100.0)}
+    again = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=80.0)), [task], fleet, running=a_plan(*moved)))
+    assert again == moved
+
+
+def test_one_idle_gpu_saves_one_late_task_and_the_others_keep_their_seats() -> None:
+    fleet = [GPU, a_gpu(1), a_gpu(2)]
+    was = a_plan(
+        bound_gpu(GPU, bound_task("a", sm_percent=20.0), rate_rps=80.0),
+        bound_gpu(a_gpu(1), bound_task("b", sm_percent=20.0), rate_rps=80.0),
+    )
+    late = [a_task(name, due_in_s=300.0, done_iterations=100.0) for name in "ab"]
+    bound = a_plan(bound_gpu(GPU, rate_rps=80.0), bound_gpu(a_gpu(1), rate_rps=80.0))
+    filled = fill(to_fill(bound, [*late, a_task("c"), a_task("d")], fleet, running=was))
+    assert shares(filled)["a"] == ("n1/gpu-2", 100.0)
+    assert shares(filled)["b"] == ("n1/gpu-1", 20.0)
+
+
+def test_what_is_too_late_anywhere_is_not_worth_a_gpu_before_it_has_waited_long() -> None:
+    full = a_plan(bound_gpu(GPU, rate_rps=95.0))
+    task = a_task(due_in_s=-500.0)
+    assert names(fill(to_fill(full, [task], [GPU, a_gpu(1)]))) == []
+    assert names(fill(to_fill(full, [replace(task, waiting_s=600.0)], [GPU, a_gpu(1)]))) == ["nightly"]
+
+
+def test_at_the_last_moment_at_which_its_deadline_can_be_met_a_task_gets_a_gpu() -> None:
+    # Alone it takes 100 s, and is given RESTART_S = 60 s more.
+    full = a_plan(bound_gpu(GPU, rate_rps=95.0))
+    found = [names(fill(to_fill(full, [a_task(due_in_s=due_s)], [GPU, a_gpu(1)]))) for due_s in (161.0, 159.0, 99.0)]
+    assert found == [[], ["nightly"], []]
+
+
+def test_what_is_swapped_out_puts_out_nothing_that_runs() -> None:
+    was = bound_gpu(
+        GPU, bound_task("b", sm_percent=20.0), bound_task("a", sm_percent=50.0, is_resident=False), rate_rps=10.0
+    )
+    tasks = [a_task("a", priority=2.0, waiting_s=5.0), a_task("b")]
+    assert fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=10.0)), tasks, [GPU], running=a_plan(was))) == (was,)
 
 
 def test_a_gpu_that_only_tasks_use_is_given_back_with_the_last_of_them() -> None:
     alone = bound_gpu(a_gpu(1), bound_task(sm_percent=100.0))
     running = a_plan(bound_gpu(GPU, rate_rps=95.0), alone)
     wanted = to_fill(a_plan(bound_gpu(GPU, rate_rps=95.0)), [a_task()], [GPU, a_gpu(1)], running=running)
-    assert fill(wanted).gpus == running.gpus
-    assert fill(replace(wanted, tasks=[])).gpus == (bound_gpu(GPU, rate_rps=95.0),)
+    assert fill(wanted) == running.gpus
+    assert fill(replace(wanted, tasks=[])) == (bound_gpu(GPU, rate_rps=95.0),)
 
 
 def test_a_gpu_that_is_gone_takes_its_task_nowhere() -> None:
     running = a_plan(bound_gpu(a_gpu(1), bound_task(sm_percent=100.0)))
     filled = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=60.0)), [a_task()], [GPU], running=running))
-    assert shares(filled.gpus) == {"nightly": (GPU.id, 50.0)}
+    assert shares(filled) == {"nightly": (GPU.id, 50.0)}
 
 
 def test_on_a_cordoned_gpu_what_runs_stays_and_nothing_starts() -> None:
     other = a_gpu(1)
     bound = a_plan(bound_gpu(GPU, rate_rps=10.0))
     wanted = replace(to_fill(bound, [a_task(waiting_s=1e6)], [GPU, other]), cordoned=[GPU.id, other.id])
-    assert fill(wanted).waiting == ("nightly",)
+    assert names(fill(wanted)) == []
     running = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
-    assert fill(replace(wanted, running=running)).gpus == running.gpus
+    assert fill(replace(wanted, running=running)) == running.gpus
 
 
 def test_memory_watts_and_the_number_of_tasks_are_limits() -> None:
     # 10 GiB less the replica's 2 hold two tasks of 4; the replica's 100 W and the idle 50 leave 150 for 1 W a percent.
     tasks = [a_task(name) for name in "abc"]
     filled = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=1.0)), tasks, [GPU]))
-    assert len(shares(filled.gpus)) == 1  # "a" takes all 50 % that are free
+    assert len(shares(filled)) == 1  # "a" takes all 50 % that are free
     small = replace(POINTS[0], rows=POINTS[0].rows[:1])
     wanted = replace(to_fill(a_plan(bound_gpu(GPU, rate_rps=1.0)), tasks, [GPU]), points=(small,))
-    assert fill(wanted).waiting == ("c",)
-    assert fill(wanted, FillLimits(max_tasks_per_gpu=1)).waiting == ("b", "c")
+    assert names(fill(wanted)) == ["a", "b"]
+    assert names(fill(wanted, FillLimits(max_tasks_per_gpu=1))) == ["a"]
     hot = replace(small, rows=(small.rows[0]._replace(power_w=80.0),))
-    assert fill(replace(wanted, points=(hot,))).waiting == ("b", "c")
+    assert names(fill(replace(wanted, points=(hot,)))) == ["a"]
 
 
 def test_the_higher_priority_goes_first_then_the_earlier_deadline_then_the_longer_wait() -> None:
@@ -172,14 +212,14 @@ def test_the_higher_priority_goes_first_then_the_earlier_deadline_then_the_longe
     bound = a_plan(bound_gpu(GPU, rate_rps=1.0))
     limits = (FillLimits(max_tasks_per_gpu=most) for most in (1, 2))
     first, second = (fill(replace(to_fill(bound, tasks, [GPU]), points=(small,)), each) for each in limits)
-    assert set(shares(first.gpus)) == {"d"}
-    assert set(shares(second.gpus)) == {"c", "d"}
+    assert set(names(first)) == {"d"}
+    assert set(names(second)) == {"c", "d"}
 
 
 def test_a_plan_of_another_time_is_refused() -> None:
     bound = a_plan(bound_gpu(GPU, rate_rps=1.0))
     stranger = replace(bound.gpus[0].replicas[0], service="gone")
-    with pytest.raises(InvalidInput, match="web-0 on cheap has no service or row"):
+    with pytest.raises(InvalidInput, match="web-0: no service is called 'gone' any more"):
         fill(to_fill(a_plan(replace(bound.gpus[0], replicas=(stranger,))), [a_task()], [GPU]))
 
 
@@ -201,10 +241,10 @@ def test_no_rule_is_ever_broken_and_the_order_of_the_input_changes_nothing(seed:
         *(bound_gpu(gpu, bound_task(f"t{gpu.index}", sm_percent=draw.choice(SHARES)), rate_rps=1.0) for gpu in fleet)
     )
     filled = fill(to_fill(bound, tasks, fleet, running=running))
-    assert task_violations(PROBLEM, filled.gpus, POINTS) == ()
-    named = [task.name for gpu in filled.gpus for task in gpu.tasks]
-    assert sorted([*named, *filled.waiting]) == sorted(task.name for task in tasks)
-    assert replicas(filled.gpus) == replicas(bound.gpus)
+    assert task_violations(PROBLEM, filled, POINTS) == ()
+    assert len(set(names(filled))) == len(names(filled))
+    assert set(names(filled)) <= {task.name for task in tasks}
+    assert replicas(filled) == replicas(bound.gpus)
     for items in (tasks, fleet):
         draw.shuffle(items)
     assert fill(to_fill(bound, tasks, fleet, running=running)) == filled

@@ -1,0 +1,59 @@
+"""A task that has to be started again goes on from where it was."""
+
+from agents.actions import StartTask, Stop
+from agents.progress import Progress
+from agents.protocol import GpuCommand, NodeCommand, TaskCommand, TaskReading
+
+TASK = TaskCommand(
+    name="nightly",
+    kind="training",
+    network="train",
+    batch=64,
+    sm_percent=20.0,
+    memory_mib=1.0,
+    iterations=100,
+    done_iterations=5.0,
+)
+START = StartTask(gpu_index=0, task=TASK)
+GPU = GpuCommand(index=0, gpu_type="fast", clock_mhz=1000.0, power_cap_w=1.0, tasks=(TASK,))
+COMMAND = NodeCommand(node="n1", generation=1, gpus=(GPU,))
+
+
+def a_reading(done_iterations: float) -> TaskReading:
+    return TaskReading(
+        name="nightly", gpu_index=0, state="running", sm_percent=20.0, batch=64, done_iterations=done_iterations
+    )
+
+
+def begins_at(progress: Progress) -> float:
+    resumed = progress.resumed(START)
+    assert isinstance(resumed, StartTask)
+    return resumed.task.done_iterations
+
+
+def test_a_first_start_begins_where_it_is_commanded() -> None:
+    assert Progress().resumed(START) == START
+
+
+def test_a_restart_begins_where_it_was_last_read_even_if_it_is_gone_since() -> None:
+    progress = Progress()
+    progress.note((a_reading(40.0),), COMMAND)
+    progress.note((), COMMAND)
+    assert begins_at(progress) == 40.0
+
+
+def test_a_newer_command_that_is_farther_counts() -> None:
+    progress = Progress()
+    progress.note((a_reading(3.0),), COMMAND)
+    assert begins_at(progress) == 5.0
+
+
+def test_what_is_commanded_no_more_is_forgotten() -> None:
+    progress = Progress()
+    progress.note((a_reading(40.0),), COMMAND)
+    progress.note((), None)
+    assert begins_at(progress) == 5.0
+
+
+def test_other_actions_stay_as_they_are() -> None:
+    assert Progress().resumed(Stop(replica_id="a")) == Stop(replica_id="a")
