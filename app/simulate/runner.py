@@ -8,6 +8,7 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -125,15 +126,16 @@ class _Worker:
         theirs.close()
 
     def give(self, place: int, job: Job) -> None:
-        """Let it do that job."""
+        """Let it do that job; of a process that is dead by now `receive` tells."""
         self.place, self.job = place, job
-        self.pipe.send(job)
+        with suppress(OSError):
+            self.pipe.send(job)
 
     def receive(self) -> float | Outcome:
         """How far it is, or what became of the run; waits for it."""
         try:
             message: float | Outcome = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # nothing more comes, or no more of a message that had begun
             self.process.join()
             reason = _death(self.process.exitcode or 0)
             return FailedRun(policy=self.job.run.label, seed=self.job.seed, reason=reason)

@@ -1,6 +1,8 @@
 """Many runs: in order, in processes of their own, and nobody's results are lost when one of them fails."""
 
 import os
+import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from app.simulate.report import make_report, report_from_json, report_to_json
 from app.simulate.results import FailedRun, RunResult
 from app.simulate.run import Job
 from app.simulate.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
-from tests.app.simulate.attempts import done, endless
+from tests.app.simulate.attempts import done, endless, identified
 from tests.app.simulate.runs import SERVICE, a_run, a_scenario
 
 
@@ -48,6 +50,41 @@ def test_a_process_that_dies_fails_its_own_run_only_and_all_come_in_the_order_of
     assert left.reason == "its process ended by itself with exit code 7"
     assert sorted(seen.places) == [0, 1, 2]
     assert sorted(seen.times) == [(0, 60.0), (1, 60.0), (2, 60.0)]
+
+
+def wait_for_death(process: int) -> None:
+    """Until a child of this process is dead; its exit code is left for others."""
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only() -> None:
+    def passed(place: int, told: float) -> None:
+        if place == 0:
+            wait_for_death(int(told))  # Nobody reads meanwhile, so that not all of the result can have been sent.
+
+    found = dict(run_in_processes(jobs(2, 3), passed, processes=1, attempt=identified))
+    assert isinstance(found[0], FailedRun) and isinstance(found[1], RunResult)
+    assert found[0].reason == "its process was ended by SIGALRM"
+
+
+def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -> None:
+    ids: list[int] = []
+
+    class Lethal:
+        """A scenario whose sending kills the process that it is for."""
+
+        def __reduce__(self) -> tuple[type, tuple[()]]:
+            os.kill(ids[0], signal.SIGKILL)
+            wait_for_death(ids[0])
+            return dict, ()
+
+    good, job, last = jobs(1, 3, 4)
+    lethal = replace(job, scenario=Lethal())  # type: ignore[arg-type]
+    found = dict(
+        run_in_processes([good, lethal, last], lambda _, told: ids.append(int(told)), processes=1, attempt=identified)
+    )
+    assert isinstance(found[0], RunResult) and isinstance(found[2], RunResult)
+    assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
 
 
 def test_an_interrupt_leaves_no_process_behind() -> None:
