@@ -15,11 +15,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from app.errors import no_such
 from app.manifests import NAME_PATTERN, Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
 from app.simulate.scenario_checks import Complaint, complaints
+from solvers.state import TaskKind
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 PolicyName = Annotated[str, Field(min_length=1, max_length=63)]
 Priority = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Higher goes first")]
-TaskKind = Literal["training", "offline"]
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from app.control.memory_store import MemoryStore
 from app.errors import InvalidRequest
-from app.simulate.scenario import ScenarioSpec, SimulatedTask, TaskKind, TaskList, TaskWork
+from app.simulate.scenario import ScenarioSpec, SimulatedTask, TaskList, TaskWork
 from app.simulate.scenario_checks import Path as FieldPath
 from app.simulate.traces.jobs import JobList, read_jobs
 from solvers.problem import OperatingPoints
-from solvers.state import Task
+from solvers.state import Task, TaskKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
