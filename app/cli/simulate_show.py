@@ -10,7 +10,7 @@ from app.simulate.report import Estimate, PolicySummary, Report
 def show_report(report: Report, stream: TextIO) -> None:
     """Print what the seeds say together; ± is the 95 % confidence interval over them.
 
-    `late`: requests that were late or rejected; `worst`: in SLO, of the service that is worst off.
+    `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
     """
     figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
     rows = [_policy(summary) for summary in report.policies]

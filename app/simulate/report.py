@@ -70,7 +70,7 @@ class PolicySummary:
     replicas_started: Estimate
     services: tuple[ServiceSummary, ...]
     tasks: TaskSummary | None = None
-    """None where no run has any."""
+    """None where some run has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
