@@ -190,6 +190,7 @@ class Recorder:
             attainment=[_attainment(tally) for tally in tallies],
             p99_ms=[tally.latency_ms(0.99) for tally in tallies],
             replicas=[step.replicas[name] for step in self._steps],
+            served_rps=[tally.served / self.step_s for tally in tallies],
         )
 
 

@@ -155,6 +155,8 @@ class ServiceSeries:
     p99_ms: list[float | None]
     replicas: list[int]
     """Ready at the end of the step."""
+    served_rps: list[float] = field(default_factory=list)
+    """Served requests, late ones included, over the step's length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +177,7 @@ class RunResult:
     memory_usd: float
     gpu_hours: Mapping[str, float]
     energy_kwh: float
-    """Of the GPUs while they carried replicas, idle watts included."""
+    """Of the GPUs while they carried replicas or tasks, idle watts included."""
     moves: Moves
     holds: int
     """Ticks at which the loop held."""

@@ -19,6 +19,7 @@ from bench.compare import (
     provenance,
     response_ms,
     rows_of,
+    throughput,
     worst_late_percent,
 )
 from tests.app.simulate.runs import POOL, a_run, a_scenario, a_service_result
@@ -78,6 +79,22 @@ def test_the_response_time_is_a_mean_over_requests_not_over_services() -> None:
     slow = replace(a_service_result("a", served=300), sojourn_s=90.0)
     fast = replace(a_service_result("b", served=100), sojourn_s=2.0)
     assert response_ms(a_run(services=(slow, fast))) == pytest.approx(230.0)
+
+
+def test_the_time_of_rejected_requests_is_not_charged_to_the_served_ones() -> None:
+    shared = replace(a_service_result("a", served=60, rejected=40), sojourn_s=20.0)
+    assert response_ms(a_run(services=(shared,))) == pytest.approx(200.0)
+
+
+def test_throughput_is_what_was_served_not_what_arrived() -> None:
+    def spiked(served_rps: float) -> RunResult:
+        run = a_run()
+        (service,) = run.series.services.values()
+        steps = [1.0] * 50 + [served_rps] * 10  # The spike comes after 3500 s: at step 50 of 70 s.
+        rates = replace(service, arrival_rate_rps=[100.0] * 60, served_rps=steps)
+        return replace(run, series=replace(run.series, step_s=70.0, services={"a": rates}))
+
+    assert throughput(spiked(30.0), spiked(20.0)) == (1.5, 30.0, 20.0)
 
 
 @pytest.mark.parametrize("gpu_type", ["T4", "A100-40GB"])

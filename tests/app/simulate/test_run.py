@@ -66,6 +66,7 @@ def test_nobody_waits_overdue_where_all_is_served_and_everybody_where_nothing_is
 def test_the_series_add_up_to_the_sums(steady: RunResult) -> None:
     mine = steady.series.services["resnet50"]
     assert sum(mine.arrival_rate_rps) * 60 == pytest.approx(steady.services[0].arrived)
+    assert sum(mine.served_rps) * 60 == pytest.approx(steady.services[0].served)
     assert sum(steady.series.power_w) * 60 / 3.6e6 == pytest.approx(steady.energy_kwh)
     worst = min(share for share in mine.attainment if share is not None)
     assert worst == steady.services[0].worst_step
