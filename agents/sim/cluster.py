@@ -104,7 +104,7 @@ class SimulatedCluster:
 
     @property
     def used_energy_j(self) -> float:
-        """Energy of all GPUs while replicas or tasks were on them, idle power included, up to each node's newest reading."""
+        """Energy of all GPUs while anything was on them, idle power included, up to each node's newest reading."""
         return sum(gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus)
 
     @property
