@@ -93,10 +93,10 @@ class SimGpu:
         if self._paced_for == wanted:
             return
         self._paced_for = wanted
-        self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
-        for (_, replica_id), pace in self._paces.paces(board, tenants).items():
+        clock_mhz = self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
+        for (_, replica_id), pace in self._paces.paces(board, tenants, clock_mhz).items():
             self.replicas[replica_id].pace = pace
-        for (_, name), pace_of_task in self._paces.task_paces(board, tenants).items():
+        for (_, name), pace_of_task in self._paces.task_paces(board, tenants, clock_mhz).items():
             self.tasks[name].set_pace(pace_of_task)
 
 

@@ -2,9 +2,9 @@
 limit."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -77,8 +77,10 @@ class Board:
     """Factor on every execution time; above 1 for a straggler."""
 
 
-_MOST_TIMES = 20_000
-"""Times that are remembered: some ten MB."""
+Found = TypeVar("Found")
+
+_MOST_FOUND = 20_000
+"""What is remembered of a kind: some ten MB of times."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,8 @@ class PaceMaker:
     world: World
     _watts: dict[Placed, Floats] = field(default_factory=dict)
     _times_ms: dict[Placed, Floats] = field(default_factory=dict)
-    _task_watts: dict[Placed, float] = field(default_factory=dict)
+    _busy_watts: dict[Placed, float] = field(default_factory=dict)
+    """At the own batch."""
     _task_times_ms: dict[Placed, float] = field(default_factory=dict)
 
     def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
@@ -108,9 +111,8 @@ class PaceMaker:
                 low = middle + 1
         return board.clock_mhz - low * CLOCK_STEP_MHZ
 
-    def paces(self, board: Board, tenants: Mapping[Part, Tenant]) -> dict[Part, Pace]:
-        """The pace of every replica, all at the clock in effect. Raises TruthError for an unknown network."""
-        clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
+    def paces(self, board: Board, tenants: Mapping[Part, Tenant], clock_mhz: float) -> dict[Part, Pace]:
+        """The pace of every replica at the clock in effect. Raises TruthError for an unknown network."""
         return {
             part: Pace(
                 batch=tenant.batch,
@@ -122,11 +124,8 @@ class PaceMaker:
             if not tenant.is_task
         }
 
-    def task_paces(self, board: Board, tenants: Mapping[Part, Tenant]) -> dict[Part, TaskPace]:
-        """The pace of every task, all at the clock in effect. Raises TruthError for an unknown network."""
-        if not any(tenant.is_task for tenant in tenants.values()):
-            return {}
-        clock_mhz = self.clock_mhz(board, tuple(tenants.values()))
+    def task_paces(self, board: Board, tenants: Mapping[Part, Tenant], clock_mhz: float) -> dict[Part, TaskPace]:
+        """The pace of every task at the clock in effect. Raises TruthError for an unknown network."""
         return {
             part: TaskPace(
                 iteration_s=self._iteration_s(board, clock_mhz, tenant, neighbours(tenants, part)),
@@ -137,38 +136,40 @@ class PaceMaker:
         }
 
     def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Floats:
-        placed = _placed(board, clock_mhz, tenant, others)
-        if placed not in self._times_ms:
-            if len(self._times_ms) >= _MOST_TIMES:
-                self._times_ms.clear()
-            self._times_ms[placed] = self.world.batch_ms(placed)
-        return self._times_ms[placed] * (board.slowdown / 1000.0)
+        times_ms = _remembered(self._times_ms, _placed(board, clock_mhz, tenant, others), self.world.batch_ms)
+        return times_ms * (board.slowdown / 1000.0)
 
     def _iteration_s(self, board: Board, clock_mhz: float, task: Tenant, others: tuple[Neighbour, ...]) -> float:
-        placed = _placed(board, clock_mhz, task, others)
-        if placed not in self._task_times_ms:
-            if len(self._task_times_ms) >= _MOST_TIMES:
-                self._task_times_ms.clear()
-            self._task_times_ms[placed] = float(self.world.batch_ms(placed)[task.batch])
-        return self._task_times_ms[placed] * board.slowdown / 1000.0
+        def look_up(placed: Placed) -> float:
+            return float(self.world.batch_ms(placed)[task.batch])
+
+        time_ms = _remembered(self._task_times_ms, _placed(board, clock_mhz, task, others), look_up)
+        return time_ms * board.slowdown / 1000.0
 
     def _batch_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> Floats:
-        placed = _placed(board, clock_mhz, tenant, ())
-        if placed not in self._watts:
+        def look_up(placed: Placed) -> Floats:
             batches = range(1, self.world.max_batch(tenant.network) + 1)
-            self._watts[placed] = np.array([0.0, *(self.world.busy_w(placed, batch) for batch in batches)])
-        return self._watts[placed]
+            return np.array([0.0, *(self.world.busy_w(placed, batch) for batch in batches)])
+
+        return _remembered(self._watts, _placed(board, clock_mhz, tenant, ()), look_up)
 
     def _full_load_w(self, board: Board, tenants: Sequence[Tenant], clock_mhz: float) -> float:
         return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
 
     def _busy_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> float:
-        if not tenant.is_task:
-            return float(self._batch_w(board, clock_mhz, tenant)[tenant.batch])
-        placed = _placed(board, clock_mhz, tenant, ())
-        if placed not in self._task_watts:
-            self._task_watts[placed] = self.world.busy_w(placed, tenant.batch)
-        return self._task_watts[placed]
+        def look_up(placed: Placed) -> float:
+            return self.world.busy_w(placed, tenant.batch)
+
+        return _remembered(self._busy_watts, _placed(board, clock_mhz, tenant, ()), look_up)
+
+
+def _remembered(memo: dict[Placed, Found], placed: Placed, look_up: Callable[[Placed], Found]) -> Found:
+    """What was found of it before, or is looked up; a full memo begins anew."""
+    if placed not in memo:
+        if len(memo) >= _MOST_FOUND:
+            memo.clear()
+        memo[placed] = look_up(placed)
+    return memo[placed]
 
 
 def neighbours(tenants: Mapping[Part, Tenant], part: Part) -> tuple[Neighbour, ...]:
