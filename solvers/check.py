@@ -56,7 +56,8 @@ def task_violations(
 
     A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing.
     """
-    known = {(entry.network, entry.gpu_type): entry for entry in (*problem.points, *points)}
+    # What the problem knows of a network that services run, too, is what the replicas were planned with.
+    known = {(entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)}
     found: list[Violation] = []
     for gpu in gpus:
         resident = [task for task in gpu.tasks if task.is_resident]

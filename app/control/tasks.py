@@ -4,7 +4,7 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -42,7 +42,7 @@ def with_tasks(
         problem=problem,
         bound=_at_demand(bound, problem),
         tasks=state.tasks,
-        points=tuple(entry for entry in points if entry.network in networks),
+        points=_points_of(networks, points, problem),
         gpus=[gpu for gpu in state.gpus if gpu.healthy],
         cordoned=cordoned_gpus(state),
         running=target,
@@ -59,6 +59,14 @@ def with_tasks(
         return decision
     following = replace(target, generation=target.generation + 1, parent=target.generation, gpus=gpus)
     return replace(decision, state="proposed", bound=following, reason="tasks take or leave what services leave over")
+
+
+def _points_of(
+    networks: Collection[str], points: Sequence[OperatingPoints], problem: Problem
+) -> tuple[OperatingPoints, ...]:
+    """The networks' points; where services run one, too, those that the problem has of it, with what was learned."""
+    known = {(entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)}
+    return tuple(entry for entry in known.values() if entry.network in networks)
 
 
 def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:

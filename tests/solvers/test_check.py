@@ -448,6 +448,13 @@ def test_a_task_must_not_take_a_promised_capacity() -> None:
     assert (violation.rule, violation.severity) == ("capacity", "promise")  # 1000 / 15 = 66.7 rps
 
 
+def test_a_network_that_services_run_too_is_judged_as_they_were_planned() -> None:
+    # Of `web` the problem knows 10 ms; what else is said of it, 100 ms, is older.
+    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0)
+    older = replace(filling.web_points("cheap"), rows=(filling.web_points("cheap").rows[0]._replace(run_ms=100.0),))
+    assert task_violations(filling.PROBLEM, [gpu], (*filling.POINTS, older)) == ()
+
+
 def test_tasks_need_memory_and_watts() -> None:
     tasks = [filling.bound_task(name, sm_percent=10.0) for name in "abc"]
     gpu = filling.bound_gpu(filling.a_gpu(0), *tasks, rate_rps=1.0)
