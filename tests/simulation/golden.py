@@ -26,6 +26,8 @@ _LOOP = {"period_s": 10, "window_s": 5, "stale_after_s": 30, "solve_work": 0.1, 
 """Enough seconds that only work ends a solve."""
 _VGG = {**SERVICE, "name": "vgg16", "network": "vgg16", "slo": {"latency_ms": 500, "percentile": 0.98}}
 _T4 = {**POOL, "name": "t4", "gpu_type": "T4"}
+_TRAINING = {"kind": "training", "network": "resnet18-training", "batch": 128}
+_OFFLINE = {"kind": "offline", "network": "resnet50", "batch": 8}
 _POLICIES = ["k8s_hpa", "hetsev", "joint"]
 
 _SPECS: Mapping[str, Mapping[str, Any]] = {
@@ -53,6 +55,16 @@ _SPECS: Mapping[str, Mapping[str, Any]] = {
         "loop": {**_LOOP, "energy_price_usd_per_kwh": 5.0},
         "services": [{**SERVICE, "network": "vgg19-trt", "load": {"rate_rps": 300}}],
         "fleet": [{**POOL, "nodes": 1}],
+    },
+    # One task that goes on to the end, a short one, and one that needs more than it gets; a GPU is lost under them.
+    "tasks": {
+        "services": [{**SERVICE, "load": {"rate_rps": 80, "spikes": [{"start_s": 60, "length_s": 30, "factor": 5}]}}],
+        "tasks": [
+            {**_TRAINING, "name": "long", "iterations": 100_000},
+            {**_OFFLINE, "name": "short", "iterations": 300, "submit_s": 35, "deadline_s": 140},
+            {**_OFFLINE, "name": "urgent", "iterations": 8000, "submit_s": 45, "deadline_s": 110, "priority": 5},
+        ],
+        "faults": [{"kind": "gpu_lost", "node": "v100-1", "start_s": 97, "end_s": 120}],
     },
     "clients": {
         "truth": "planned",

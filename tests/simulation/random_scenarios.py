@@ -1,4 +1,4 @@
-"""Small random scenarios, one per seed, that between them have every policy, load, fault, governor and truth."""
+"""Small random scenarios, one per seed, that between them have every policy, load, fault, governor, truth and task."""
 
 from random import Random
 from typing import Any, get_args
@@ -14,7 +14,10 @@ TYPES = ("V100-32GB", "T4")
 
 
 def a_random_scenario(seed: int) -> Scenario:
-    """One to eight GPUs and one to three services for 90 s. Seven seeds in a row have every policy, six every fault."""
+    """One to eight GPUs, one to three services and up to four tasks for 90 s.
+
+    Seven seeds in a row have every policy, six every fault.
+    """
     random = Random(seed)
     fleet = [_a_pool(random, name) for name in ("a", "b")[: random.randint(1, 2)]]
     nodes = [f"{pool['name']}-{number}" for pool in fleet for number in range(1, pool["nodes"] + 1)]
@@ -42,6 +45,7 @@ def a_random_scenario(seed: int) -> Scenario:
         fleet=fleet,
         services=[_a_service(random, network) for network in random.sample(NETWORKS, random.randint(1, 3))],
         faults=faults,
+        tasks=[_a_task(random, number) for number in range(random.randint(0, 4))],
     )
 
 
@@ -74,6 +78,22 @@ def _a_service(random: Random, network: str) -> dict[str, Any]:
         "slo": {"latency_ms": random.choice([150, 300, 600]), "percentile": random.choice([0.9, 0.98])},
         "scaling": {"min_replicas": random.randint(0, 2), "downscale_delay_s": 10},
         "load": random.choice(loads),
+    }
+
+
+def _a_task(random: Random, number: int) -> dict[str, Any]:
+    works = [("training", "resnet18-training", 128), ("training", "lm-training", 20), ("offline", "resnet50", 8)]
+    kind, network, batch = random.choice(works)
+    submit_s = random.uniform(0.0, 60.0)
+    return {
+        "name": f"task-{number}",
+        "kind": kind,
+        "network": network,
+        "batch": batch,
+        "iterations": random.choice([20, 200, 100_000]),
+        "submit_s": submit_s,
+        "deadline_s": random.choice([None, submit_s + random.uniform(10.0, 60.0)]),
+        "priority": random.choice([1.0, 3.0]),
     }
 
 

@@ -11,6 +11,7 @@ from app.control.worker import InlineSolver
 from app.simulate.build import make_cluster, make_world, shipped_catalogue
 from app.simulate.closed_loop import ClosedLoop
 from app.simulate.run import jobs_of, simulate
+from app.simulate.tasks import Submissions, make_submissions
 from tests.simulation.random_scenarios import a_random_scenario
 
 
@@ -27,6 +28,11 @@ def test_every_request_of_a_random_run_is_in_its_report_once(seed: int) -> None:
         assert service.present_s == pytest.approx(service.sojourn_s, rel=1e-9)
         steps = result.series.services[service.service].arrival_rate_rps
         assert sum(steps) * result.series.step_s == pytest.approx(service.arrived)
+    assert sorted(task.task for task in result.tasks) == [task.name for task in job.scenario.spec.tasks]
+    for task in result.tasks:
+        assert 0.0 <= task.done_before <= task.done_iterations <= task.iterations
+        assert (task.done_iterations == task.iterations) == (task.finished_s is not None)
+        assert 0.0 <= task.ran_s <= task.until_s - task.submitted_s + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(14, 21))
@@ -40,7 +46,10 @@ async def _play(seed: int) -> None:
     plan = make_cluster(scenario, spec.policies[0], seed, catalogue=catalogue, folder=Path())
     world = make_world(scenario, catalogue)
     closed = ClosedLoop(plan, world=world, clock=ManualClock(), solver=InlineSolver(), promises_may_break=True)
-    for _ in range(round(spec.duration_s / spec.agent_period_s)):
+    clock = closed.clock
+    submissions = Submissions(make_submissions(spec, catalogue.points, Path()), closed.store, clock.now())
+    for period in range(round(spec.duration_s / spec.agent_period_s)):
+        submissions.enter(period * spec.agent_period_s)
         for _ in range(4):
             await closed.pass_time(spec.agent_period_s / 4)
             assert_balanced(closed.cluster)
@@ -49,6 +58,7 @@ async def _play(seed: int) -> None:
         await closed.tick()
         assert_balanced(closed.cluster)
     assert sum(total.served for total in closed.cluster.totals()) > 500
+    assert len(closed.store.tasks.records) == len(spec.tasks)
 
 
 def assert_balanced(cluster: SimulatedCluster) -> None:

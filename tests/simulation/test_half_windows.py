@@ -21,7 +21,8 @@ from agents.sim.load import Load, LoadShape, Spike
 from agents.sim.modulation import Modulation
 from agents.sim.rates import Shape
 from agents.sim.spec import Fault
-from tests.agents.factories import a_command, a_gpu, a_replica, run
+from solvers.state import Task
+from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 from tests.simulation.scenes import PERIOD_S, Scene, a_scene
 
@@ -42,23 +43,28 @@ class Course:
     """Without the sums of times, which are below."""
     fine: tuple[tuple[int, ...], ...]
     """Finished requests by fine latency bucket, by service."""
+    tasks: tuple[tuple[str, str], ...]
+    """Names and states."""
     sums: tuple[float, ...]
-    """Time present and time spent of each service, energy and busy time: rounding may differ."""
+    """Time present and time spent of each service, what tasks have done, energy and busy time: rounding may differ."""
 
 
 def course_of(cluster: SimulatedCluster) -> Course:
     totals = cluster.totals()
     times_s = (moment for total in totals for moment in (total.present_s, total.sojourn_s))
+    tasks = [task for node in cluster.nodes.values() for _, task in node.tasks()]
     return Course(
         totals=totals,
         fine=tuple(tuple(cluster.tally(total.service).fine.tolist()) for total in totals),
-        sums=(*times_s, cluster.used_energy_j, cluster.busy_s),
+        tasks=tuple((task.command.name, task.state) for task in tasks),
+        sums=(*times_s, *(task.done_iterations for task in tasks), cluster.used_energy_j, cluster.busy_s),
     )
 
 
 def assert_same(one: Course, other: Course) -> None:
     assert one.totals == other.totals
     assert one.fine == other.fine
+    assert one.tasks == other.tasks
     assert one.sums == pytest.approx(other.sums, rel=1e-9)
 
 
@@ -80,15 +86,21 @@ def a_busy_cluster(seed: int) -> tuple[SimulatedCluster, ManualClock]:
 
 
 def wanted(node: str, generation: int) -> NodeCommand:
-    """Replicas that move, change their batches and come back, from command to command."""
+    """Replicas that move, change their batches and come back, from command to command, and tasks beside them: one
+    that goes on for ever, and one that is in the host's memory now and then until it is done."""
     batch = (4, 8, 2)[generation % 3]
     chat = a_replica(f"{node}-chat", service="chat", batch=batch, sm_percent=30.0, rate_rps=10.0 + generation)
     jump = a_replica(f"{node}-jump-{generation // 2}", service="jump", batch=8, sm_percent=30.0)
     crowd = a_replica(f"{node}-crowd", service="crowd", batch=3, sm_percent=30.0)
     here, there = ((chat, crowd), (jump,)) if generation % 4 < 2 else ((chat,), (jump, crowd))
-    clock_mhz = 1500.0 if generation % 2 else 900.0
+    long = a_task(f"{node}-long", sm_percent=5.0, iterations=10**6)
+    short = a_task(f"{node}-short", sm_percent=5.0, iterations=300, is_resident=generation % 3 > 0)
     return a_command(
-        a_gpu(*here, clock_mhz=clock_mhz), a_gpu(*there, index=1), generation=generation, node=node, services=("chat",)
+        a_gpu(*here, clock_mhz=1500.0 if generation % 2 else 900.0, tasks=(long,)),
+        a_gpu(*there, index=1, tasks=(short,)),
+        generation=generation,
+        node=node,
+        services=("chat",),
     )
 
 
@@ -120,6 +132,7 @@ async def reconcile(device: SimulatedDevice, command: NodeCommand) -> None:
 def test_a_cluster_that_is_looked_at_twice_as_often_does_the_same(seed: int) -> None:
     once = play(seed, 1)
     assert all(total.served > 500 and total.rejected > 0 for total in once.totals)
+    assert {state for _, state in once.tasks} >= {"running", "finished"}
     assert_same(once, play(seed, 2))
     assert_same(once, play(seed, 4))
     assert play(seed + 100, 1).totals != once.totals
@@ -143,12 +156,20 @@ LOSSES = (
 )
 
 
+LONG = Task(name="long", kind="offline", network="resnet50", batch=8, iterations=100_000)
+SHORT = Task(name="short", kind="offline", network="resnet50", batch=8, iterations=200, due_in_s=80.0)
+
+
 @pytest.mark.parametrize("policy", ["hetsev", "k8s_hpa", "joint"])
 def test_a_loop_whose_time_passes_in_half_steps_decides_and_serves_the_same(policy: str) -> None:
     whole, halves = (a_scene(policy=policy, spikes=SPIKE, faults=LOSSES) for _ in range(2))
+    for scene in (whole, halves):
+        scene.closed.store.put_tasks((LONG, SHORT), at=scene.clock.now())
     asyncio.run(_play(whole, 20, looks=1))
     asyncio.run(_play(halves, 20, looks=2))
     assert len(whole.closed.store.pushed) > 2
+    assert whole.closed.store.tasks.records["short"].finished_at is not None
+    assert whole.closed.store.tasks.records == halves.closed.store.tasks.records
     assert_same(course_of(whole.closed.cluster), course_of(halves.closed.cluster))
     assert whole.closed.store.pushed == halves.closed.store.pushed
     assert whole.closed.store.events == halves.closed.store.events

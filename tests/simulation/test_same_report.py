@@ -11,7 +11,7 @@ from tests.app.simulate.runs import POOL, SERVICE, a_document
 
 
 def everything() -> dict[str, Any]:
-    """Policies whose solvers are bounded by work; a governor, clients, bursts, two GPU types and faults."""
+    """Policies whose solvers are bounded by work; a governor, clients, bursts, two GPU types, tasks and faults."""
     governed = {"policy": "joint", "settings": {"governor": "batch_dvfs", "energy_price_usd_per_kwh": 5.0}}
     return a_document(
         duration_s=90,
@@ -25,6 +25,18 @@ def everything() -> dict[str, Any]:
             {**SERVICE, "load": {"rate_rps": 150, "bursts": {"service": "code"}}},
             {**SERVICE, "name": "vgg16", "network": "vgg16", "load": {"clients": 6}},
             {**SERVICE, "name": "jump", "load": {"levels": {"rates_rps": [20, 200], "mean_stays_s": [10, 10]}}},
+        ],
+        tasks=[
+            {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 100_000},
+            {
+                "name": "due",
+                "kind": "offline",
+                "network": "resnet50",
+                "batch": 8,
+                "iterations": 500,
+                "submit_s": 33.3,
+                "deadline_s": 80,
+            },
         ],
         faults=[
             {"kind": "gpu_lost", "node": "v100-1", "start_s": 41.5, "end_s": 60},
