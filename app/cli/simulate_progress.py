@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from app.cli.output import console
 from app.simulate.amounts import counted
@@ -22,9 +22,14 @@ def watching(jobs: Sequence[Job]) -> Iterator[Watch]:
     if not sys.stderr.isatty():
         yield Lines(jobs)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=_BAR), TextColumn("{task.fields[words]}"))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
+    with Progress(*columns(), console=console(sys.stderr), transient=True) as progress:
         yield Bars(jobs, progress)
+
+
+def columns() -> tuple[ProgressColumn, ...]:
+    """A name, its bar, and words. All plain text: brackets in a policy's name are no markup."""
+    name, words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]"))
+    return name, BarColumn(bar_width=_BAR), words
 
 
 class Lines:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from app.errors import no_such
@@ -18,7 +18,15 @@ from app.simulate.scenario_checks import Complaint, complaints
 from solvers.state import TaskKind
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
-PolicyName = Annotated[str, Field(min_length=1, max_length=63)]
+
+
+def _one_line(name: str) -> str:
+    if not name.isprintable() or name != name.strip():
+        raise ValueError(f"must be printable, on one line, without blanks at its ends, not {name!r}")
+    return name
+
+
+PolicyName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_one_line)]
 Priority = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Higher goes first")]
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 

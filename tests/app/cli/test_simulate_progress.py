@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from app.cli.simulate_progress import Bars
+from app.cli.simulate_progress import Bars, columns
 from app.simulate.build import Catalogue
 from app.simulate.results import FailedRun
 from app.simulate.run import jobs_of
@@ -31,3 +31,13 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
         ("all runs", 240.0, "2 of 2 runs")
     ]
     assert "hetsev_greedy, seed 1: failed" in shown.getvalue()
+
+
+def test_a_policys_name_is_shown_as_it_was_written() -> None:
+    shown = StringIO()
+    progress = Progress(*columns(), console=Console(file=shown, markup=False, width=100), auto_refresh=False)
+    policies = [{"policy": "joint", "name": "[/x] [red]"}]
+    jobs = jobs_of(a_scenario(policies=policies), Catalogue(gpu_types=(), points=()), Path())
+    Bars(jobs, progress).passed(0, 30.0)
+    progress.console.print(progress.get_renderable())
+    assert "[/x] [red], seed 0" in shown.getvalue()

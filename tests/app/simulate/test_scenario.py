@@ -85,6 +85,26 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             {"policies": [{"policy": "joint", "settings": {"policy": "hetsev"}}]},
             "spec.policies[0].settings.policy: settings cannot make another policy of it",
         ),
+        (
+            {"policies": [{"policy": "joint", "name": "two\nlines"}]},
+            "spec.policies[0].name: Value error, must be printable, on one line, without blanks at its ends, not",
+        ),
+        ({"policies": [{"policy": "joint", "name": " "}]}, "spec.policies[0].name: Value error, must be printable"),
+        ({"loop": {"mode": "advise"}}, "spec.loop.mode: must be auto, not advise: nobody here approves plans"),
+        ({"loop": {"paused": True}}, "spec.loop.paused: must be false: nobody here resumes"),
+        (
+            {"policies": [{"policy": "joint", "settings": {"mode": "off", "paused": True}}]},
+            "spec.policies[0].settings.mode: must be auto, not off",
+        ),
+        ({"services": [{**SERVICE, "mode": "approve"}]}, "spec.services[0].mode: must be auto, not approve"),
+        (
+            {"services": [{**SERVICE, "gpu_types": {"allowed": ["A100-40GB", "T4"]}}]},
+            "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has V100-32GB",
+        ),
+        (
+            {"services": [{**SERVICE, "gpu_types": {"excluded": ["T4", "V100-32GB"]}}]},
+            "spec.services[0].gpu_types.excluded: leaves resnet50 no GPU; the fleet has V100-32GB",
+        ),
         ({"loop": {"policy": "igniter"}}, "spec.loop.policy: is not for here"),
         (
             {"policies": [{"policy": "joint", "clairvoyant": True}], **with_load(clients=3)},
