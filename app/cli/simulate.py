@@ -88,9 +88,10 @@ def _run(scenario: Scenario, folder: Path, somewhere: AbstractContextManager[Run
     """The report of all runs. Raises CliError for what no run could do."""
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
-        check(jobs[0])
+        notes = check(jobs[0])
+        sys.stderr.writelines(f"Warning: {note}\n" for note in notes)
         with somewhere as runner, watching(jobs) as watch:
-            return make_report(scenario, simulate_all(jobs, runner, watch))
+            return make_report(scenario, simulate_all(jobs, runner, watch), notes=notes)
     except (CatalogueError, InvalidRequest) as error:
         raise CliError(str(error)) from error
 

@@ -4,7 +4,7 @@ from typing import TextIO
 
 from app.cli.output import Cells, Heading, show_table
 from app.simulate.amounts import estimate_texts
-from app.simulate.report import Estimate, PolicySummary, Report
+from app.simulate.report import Estimate, PolicySummary, Report, seeds_note
 
 
 def show_report(report: Report, stream: TextIO) -> None:
@@ -13,7 +13,7 @@ def show_report(report: Report, stream: TextIO) -> None:
     `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
     """
     figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
-    rows = [_policy(summary) for summary in report.policies]
+    rows = [_policy(summary, seeds_note(report, summary.policy)) for summary in report.policies]
     show_table([Heading("policy"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
     stream.write("\n")
     show_table(
@@ -57,9 +57,9 @@ def _show_tasks(report: Report, stream: TextIO) -> None:
     )
 
 
-def _policy(summary: PolicySummary) -> Cells:
+def _policy(summary: PolicySummary, note: str) -> Cells:
     return (
-        summary.policy,
+        f"{summary.policy} ({note})" if note else summary.policy,
         _estimate(summary.cost_usd),
         _estimate(summary.gpu_hours),
         _estimate(summary.energy_kwh),

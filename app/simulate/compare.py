@@ -23,7 +23,7 @@ class Comparison:
     policy: str
     rival: str
     saving: Estimate | None
-    """1 - cost / rival's cost; negative where it costs more. None where the rival cost nothing in some seed."""
+    """1 - cost / rival's cost; negative where it costs more. None where one did not do its work in some seed."""
     attainment_gain: Estimate
     """Share of requests in SLO less the rival's."""
 
@@ -34,13 +34,19 @@ def compare(report: Report, policy: str, rival: str) -> Comparison | None:
     pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
     if not pairs:
         return None
-    free = any(other.cost_usd <= 0.0 for _, other in pairs)
+    idle = not all(works(run) for pair in pairs for run in pair)
     return Comparison(
         policy=policy,
         rival=rival,
-        saving=None if free else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
+        saving=None if idle else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
         attainment_gain=estimate([violations(other) - violations(one) for one, other in pairs]),
     )
+
+
+def works(run: RunResult) -> bool:
+    """Whether it used a GPU and served at least half of what was asked: to do less is always cheaper."""
+    judged = sum(service.judged for service in run.services)
+    return run.cost_usd > 0.0 and 2 * sum(service.served for service in run.services) >= judged
 
 
 def is_shown(difference: Estimate) -> bool:
@@ -51,9 +57,12 @@ def is_shown(difference: Estimate) -> bool:
 def favourite(report: Report, candidates: Sequence[str]) -> str:
     """The cheapest of these policies that keeps every SLO on average.
 
-    Where none does: the cheapest of those that the seeds cannot tell from the one that misses least.
+    Where none does: the cheapest of those that the seeds cannot tell from the one that misses least. Whoever left most
+    requests unserved in some seed is only chosen where all did.
     """
-    known = [summary for summary in report.policies if summary.policy in candidates]
+    lazy = {run.policy for run in report.runs if not works(run)}
+    eligible = [name for name in candidates if name not in lazy] or candidates
+    known = [summary for summary in report.policies if summary.policy in eligible]
     good = [summary for summary in known if not missed(report, summary)]
     if not good:
         least = min(known, key=lambda summary: summary.violations.mean).policy

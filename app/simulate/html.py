@@ -20,7 +20,7 @@ from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure,
 from app.simulate.html_services import services_section
 from app.simulate.html_tasks import tasks_section
 from app.simulate.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
-from app.simulate.report import PolicySummary, Report
+from app.simulate.report import PolicySummary, Report, seeds_note
 from app.simulate.results import Series
 from app.simulate.scenario import Scenario, ScenarioSpec
 
@@ -48,6 +48,9 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
     yield paragraph(TRUTHS[spec.truth], "faint")
+    if report.notes:
+        yield paragraph("Impossible here, whatever the policy:", "bad")
+        yield bullets(report.notes)
     if report.failed:
         yield paragraph("Runs that failed, of which no figure has anything:", "bad")
         yield bullets(map(str, report.failed))
@@ -97,8 +100,9 @@ def _policy_table(report: Report) -> str:
 
 def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...]:
     p99 = [service.p99_ms for service in summary.services if service.p99_ms]
+    note = seeds_note(report, summary.policy)
     return (
-        summary.policy,
+        f"{summary.policy} ({note})" if note else summary.policy,
         estimate_cell(summary.cost_usd),
         estimate_cell(summary.handover_usd),
         estimate_cell(summary.memory_usd),

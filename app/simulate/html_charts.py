@@ -1,6 +1,5 @@
 """Charts of the HTML report: one line per policy, means over its seeds, faults marked."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from app.simulate.charts import Line, LineChart, Span, Times, line_chart, look_of
@@ -21,10 +20,7 @@ Values = Callable[[Series], Sequence[float | None]]
 
 def runs_by_policy(report: Report) -> Runs:
     """A report's runs."""
-    found: dict[str, list[RunResult]] = defaultdict(list)
-    for run in report.runs:
-        found[run.policy].append(run)
-    return found
+    return {each.policy: [run for run in report.runs if run.policy == each.policy] for each in report.policies}
 
 
 def policy_lines(runs: Runs, values: Values) -> list[Line]:

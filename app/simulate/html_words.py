@@ -34,6 +34,8 @@ _SIMULATED = (
     "agents ran on a virtual clock; requests, queues, executions, watts, launches and faults are computed, request by "
     "request. Not simulated: the network between clients and GPUs, and the time that decisions take."
 )
+_USELESS = 0.5
+"""Share of requests out of SLO beyond which not even the best policy is worth choosing."""
 _PAIRED = "Compared seed by seed, under the same requests. Intervals: 95 % confidence over the seeds"
 _FAULTS = {
     "gpu_lost": "lost",
@@ -141,17 +143,28 @@ def _promise(report: Report, summary: PolicySummary) -> str:
     """Whether a policy kept the SLOs."""
     if not any(service.judged for run in report.runs for service in run.services):
         return "Nobody asked for anything, so no policy is better than another."
+    if not any(service.served for run in report.runs for service in run.services):
+        return "No policy served a single request, so none is better than another."
     broken = missed(report, summary)
     in_slo = f"{number(100.0 * (1.0 - summary.violations.mean), 2)} % of all requests were in SLO"
     if broken:
         names = ", ".join(islice(broken, 3)) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
-        return (
-            f"No policy kept the SLO of every service. {summary.policy} is the cheapest of those that missed least: "
-            f"{in_slo}; it failed {names}."
-        )
+        return f"{_failure(report, summary)}: {in_slo}; it failed {names}."
     keep = sum(not missed(report, each) for each in report.policies)
     place = "kept the SLO of every service" if keep == 1 else "is the cheapest that kept the SLO of every service"
     return f"{summary.policy} {place}: {in_slo}."
+
+
+def _failure(report: Report, summary: PolicySummary) -> str:
+    """That nobody kept the SLOs, and whether the least bad policy is worth a word of praise."""
+    if len(report.policies) == 1:
+        return f"{summary.policy}, the only policy, did not keep the SLO of every service"
+    if summary.violations.mean > _USELESS:
+        return (
+            f"No policy kept the SLO of every service, and none is of use: with {summary.policy}, which missed no more "
+            "than the others"
+        )
+    return f"No policy kept the SLO of every service. {summary.policy} is the cheapest of those that missed least"
 
 
 def _sentence(found: Comparison, is_bound: bool) -> str:
@@ -161,7 +174,7 @@ def _sentence(found: Comparison, is_bound: bool) -> str:
 
 def _cost_words(saving: Estimate | None) -> str:
     if saving is None:
-        return "no comparison of cost, since that one used no GPU"
+        return "no comparison of cost, since one of them used no GPU or left most requests unserved"
     if _is_nothing(saving):
         return "the same cost"
     if saving.half_width is not None and not is_shown(saving):

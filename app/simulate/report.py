@@ -84,20 +84,32 @@ class Report:
     policies: tuple[PolicySummary, ...]
     failed: tuple[FailedRun, ...] = ()
     """Runs that came to nothing; no figure has anything of them."""
+    notes: tuple[str, ...] = ()
+    """What was known before the runs: SLOs that no GPU of the fleet can keep."""
     version: int = VERSION
 
 
-def make_report(scenario: Scenario, outcomes: Iterable[RunResult | FailedRun]) -> Report:
-    """The report of these runs, which may be less than the scenario asks for."""
+def make_report(scenario: Scenario, outcomes: Iterable[RunResult | FailedRun], *, notes: Sequence[str] = ()) -> Report:
+    """The report of these runs, which may be less than the scenario asks for; its policies in the scenario's order."""
     known = tuple(outcomes)
     done = tuple(run for run in known if isinstance(run, RunResult))
-    names = dict.fromkeys(run.policy for run in done)
+    found = {run.policy for run in done}
+    listed = (run.label for run in scenario.spec.policies)
+    names = dict.fromkeys((*(label for label in listed if label in found), *(run.policy for run in done)))
     return Report(
         scenario=scenario.model_dump(mode="json"),
         runs=done,
         policies=tuple(_summary(name, [run for run in done if run.policy == name]) for name in names),
         failed=tuple(run for run in known if isinstance(run, FailedRun)),
+        notes=tuple(notes),
     )
+
+
+def seeds_note(report: Report, policy: str) -> str:
+    """`2 of 3 seeds` where runs of a policy failed, so that its figures are of fewer than the others'; else nothing."""
+    failed = sum(run.policy == policy for run in report.failed)
+    done = sum(run.policy == policy for run in report.runs)
+    return f"{done} of {done + failed} seeds" if failed else ""
 
 
 def report_to_json(report: Report) -> bytes:

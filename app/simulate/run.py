@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from app.clock import ManualClock
+from app.control.feasible import infeasibility
 from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
 from app.logs import errors_only
 from app.simulate.build import Catalogue, make_cluster, make_world
@@ -51,10 +52,15 @@ def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job
     )
 
 
-def check(job: Job) -> None:
-    """Before long work: read what the run would read. Raises InvalidRequest for what it could not do."""
-    make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+def check(job: Job) -> tuple[str, ...]:
+    """Before long work: read what the run would read, and say which services' SLOs no GPU of the fleet can keep.
+
+    Raises InvalidRequest for what the run could not do.
+    """
+    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
     make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
+    found = ((service.name, infeasibility(service, plan.gpu_types, plan.points)) for service in plan.services)
+    return tuple(f"service {name}: {reason}" for name, reason in found if reason is not None)
 
 
 def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:

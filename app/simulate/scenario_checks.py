@@ -25,6 +25,8 @@ def complaints(spec: "ScenarioSpec") -> Iterator[Complaint]:
     yield from _times(spec)
     yield from _names(spec)
     yield from _policies(spec)
+    yield from _idle_modes(spec)
+    yield from _gpu_choices(spec)
     yield from _tasks(spec)
     yield from _faults(spec)
     yield from _moments(spec)
@@ -69,6 +71,34 @@ def _policies(spec: "ScenarioSpec") -> Iterator[Complaint]:
             )
         if run.foresight_s is not None and not run.clairvoyant:
             yield ("policies", place, "foresight_s"), "is for clairvoyant policies; the others forecast"
+
+
+def _idle_modes(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    """Who would decide nothing: there is nobody here who could approve, or resume."""
+    for place, run in enumerate(spec.policies):
+        yield from _idle(run.settings.get("mode", "auto"), run.settings.get("paused"), "policies", place, "settings")
+    yield from _idle(spec.loop.mode, spec.loop.paused, "loop")
+    for place, service in enumerate(spec.services):
+        yield from _idle(service.mode, None, "services", place)
+
+
+def _idle(mode: object, paused: object, *path: str | int) -> Iterator[Complaint]:
+    if mode in ("off", "advise", "approve"):
+        yield (*path, "mode"), f"must be auto, not {mode}: nobody here approves plans, so nothing would be decided"
+    if paused is True:
+        yield (*path, "paused"), "must be false: nobody here resumes, so nothing would be decided"
+
+
+def _gpu_choices(spec: "ScenarioSpec") -> Iterator[Complaint]:
+    """Services to which their teams leave no GPU of the fleet."""
+    types = {pool.gpu_type for pool in spec.fleet}
+    for place, service in enumerate(spec.services):
+        choice = service.gpu_types
+        allowed = types if choice.allowed is None else types.intersection(choice.allowed)
+        if not allowed - set(choice.excluded):
+            field = "excluded" if allowed else "allowed"
+            there = ", ".join(sorted(types))
+            yield ("services", place, "gpu_types", field), f"leaves {service.name} no GPU; the fleet has {there}"
 
 
 def _tasks(spec: "ScenarioSpec") -> Iterator[Complaint]:

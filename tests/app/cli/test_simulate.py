@@ -104,6 +104,16 @@ def test_a_trace_begins_where_it_has_a_step(tmp_path: Path, start_s: float, word
     assert words in refused(tmp_path, services=[{**SERVICE, "load": load}])
 
 
+def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(tmp_path: Path) -> None:
+    service = {**SERVICE, "slo": {"latency_ms": 0.5, "percentile": 0.98}, "load": {"rate_rps": 1}}
+    page = tmp_path / "page.html"
+    result = cli("simulate", written(tmp_path, services=[service]), "--html", page, "-j", "1")
+    warning, run, *_ = result.err.splitlines()
+    words = "service resnet50: 0.5 ms at percentile 0.98 is impossible on V100-32GB; the least SLO possible is "
+    assert warning.startswith(f"Warning: {words}") and run.startswith("1 of 1 run")
+    assert words in page.read_text()
+
+
 def test_more_load_than_fits_the_memory_is_refused(tmp_path: Path) -> None:
     load = {"rate_rps": 1e5, "spikes": [{"start_s": 30, "length_s": 10, "factor": 20}]}
     assert "service resnet50 gets up to 2,000,000 requests per second" in refused(

@@ -50,6 +50,18 @@ def test_a_rival_that_cost_nothing_has_no_ratio() -> None:
     assert found is not None and found.saving is None
 
 
+@pytest.mark.parametrize("in_slo", [0, 49])
+def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(in_slo: int) -> None:
+    # 49 of 100 are served: cheap, since most of the work is not done.
+    services = (a_service_result("a", served=49, in_slo=in_slo, rejected=51),)
+    report = a_report(a_run("lazy", cost_usd=0.5, services=services), *costing("busy", 1.0, in_slo=in_slo))
+    for pair in (("lazy", "busy"), ("busy", "lazy")):
+        found = compare(report, *pair)
+        assert found is not None and found.saving is None
+    assert favourite(report, ["lazy", "busy"]) == "busy"
+    assert favourite(report, ["lazy"]) == "lazy"
+
+
 def test_equal_seeds_show_no_difference() -> None:
     assert not is_shown(Estimate(mean=1e-17, half_width=0.0))
 

@@ -10,7 +10,7 @@ from app.simulate.courses import MOST_POINTS
 from app.simulate.html import report_to_html
 from app.simulate.html_services import MOST_CHARTED
 from app.simulate.report import make_report, report_from_json, report_to_json
-from app.simulate.results import RunResult, Series, ServiceSeries
+from app.simulate.results import FailedRun, RunResult, Series, ServiceSeries
 from tests.app.simulate.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result
 
 VOID = ("meta", "br", "hr", "img", "link")
@@ -134,6 +134,32 @@ def test_broken_slos_are_admitted() -> None:
     assert "No policy kept the SLO of every service. one is the cheapest of those that missed least" in words(page)
     assert "90.00 % of all requests were in SLO; it failed a." in words(page)
     assert '<span class="bad">90.00</span>' in page
+
+
+def test_where_nothing_was_served_nobody_is_praised() -> None:
+    unserved = (a_service_result("a", served=0, rejected=100),)
+    shown = words(a_page(a_run("one", cost_usd=0.0, services=unserved), a_run("two", services=unserved)))
+    assert "No policy served a single request, so none is better than another." in shown
+    assert "less" not in shown.partition("Policies")[0] and "no comparison of cost" in shown
+
+
+def test_a_policy_alone_is_compared_with_none() -> None:
+    shown = words(a_page(*kept("one", 1.0, in_slo=90)))
+    assert "one, the only policy, did not keep the SLO of every service: 90.00 % of all requests" in shown
+
+
+def test_where_most_requests_miss_nobody_is_of_use() -> None:
+    shown = words(a_page(*kept("one", 1.0, in_slo=10), *kept("two", 2.0, in_slo=10)))
+    assert "No policy kept the SLO of every service, and none is of use: with one" in shown
+    assert "10.00 % of all requests were in SLO; it failed a." in shown
+
+
+def test_what_was_impossible_and_which_runs_failed_is_marked() -> None:
+    scenario = a_scenario(policies=["hetsev", "joint"])
+    runs = [a_run("hetsev", seed=1), FailedRun(policy="hetsev", seed=2, reason="lost"), a_run("joint", seed=1)]
+    page = report_to_html(make_report(scenario, runs, notes=["service a: 3 ms is impossible"]))
+    assert "service a: 3 ms is impossible" in words(page)
+    assert "<td>hetsev (1 of 2 seeds)</td>" in page and "<td>joint</td>" in page
 
 
 def test_who_knows_the_future_is_a_bound_and_never_the_favourite() -> None:

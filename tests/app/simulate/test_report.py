@@ -5,7 +5,8 @@ import math
 import msgspec
 import pytest
 
-from app.simulate.report import estimate, make_report, report_from_json, report_to_json, violations
+from app.simulate.report import estimate, make_report, report_from_json, report_to_json, seeds_note, violations
+from app.simulate.results import FailedRun
 from tests.app.simulate.runs import a_run, a_scenario, a_service_result, a_task_result
 
 
@@ -55,6 +56,15 @@ def test_policies_are_summed_up_over_their_own_seeds() -> None:
     assert one.worst_attainment is not None and one.worst_attainment.mean == pytest.approx(0.95)
     assert one.services[0].attainment == one.worst_attainment
     assert two.cost_usd == estimate([9.0])
+
+
+def test_policies_come_in_the_scenarios_order_whichever_runs_failed() -> None:
+    scenario = a_scenario(policies=["hetsev", "joint"], seeds=[1, 2, 3])
+    failed = FailedRun(policy="hetsev", seed=1, reason="lost")
+    runs = [a_run("joint", seed=1), *(a_run(name, seed=seed) for seed in (2, 3) for name in ("hetsev", "joint"))]
+    report = make_report(scenario, [failed, *runs])
+    assert [summary.policy for summary in report.policies] == ["hetsev", "joint"]
+    assert (seeds_note(report, "hetsev"), seeds_note(report, "joint")) == ("2 of 3 seeds", "")
 
 
 def test_a_service_that_is_idle_in_one_run_has_no_mean_attainment() -> None:
