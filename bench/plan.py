@@ -16,7 +16,7 @@ import time
 from collections import Counter
 
 from bench.plan_changes import changes
-from bench.plan_costs import against_greedy, bounds, costs, first_plans, generated, melange, proofs, v100
+from bench.plan_costs import against_greedy, bounds, costs, first_plans, generated, melange, proofs, rivals, v100
 from bench.plan_large import large
 from bench.plan_runs import FOLDER, Rows
 from bench.plan_validity import validity
@@ -62,6 +62,7 @@ PARTS = {
     "generated": generated,
     "greedy": against_greedy,
     "v100": v100,
+    "rivals": rivals,
     "melange": melange,
     "changes": changes,
     "large": large,

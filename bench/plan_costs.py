@@ -9,6 +9,7 @@ from bench.plan_runs import Known, Rows, Run, judged, known_problems, load, rela
 from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
 from bench.v100_problems import SERVICES, with_services
+from solvers.check import violations
 from solvers.outcome import Budget
 from solvers.policies import policy
 from solvers.problem import Problem
@@ -153,7 +154,9 @@ _V100_GPUS = {
     ("p98", 100): (27, 27),
     ("p98", 400): (104, 100),
 }
-"""GPUs that must do and that are aimed at. iGniter needs 3, 10, 22 and 83 under `half`."""
+"""GPUs that must do and that are aimed at."""
+_IGNITER_GPUS = {12: 3, 50: 10, 100: 22, 400: 83}
+"""What iGniter's own program needs under `half`, by services."""
 _V100_LIMIT_S = 15.0
 
 
@@ -174,6 +177,27 @@ def v100(threads: int, *, is_quick: bool) -> Rows:
         }
         if known is not None:
             yield _bound_row(case, known, made)
+
+
+def rivals(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  they take seconds, on one thread
+    """Measured V100s under the rule of iGniter and gpulets, half the SLO: whole GPUs that those policies take."""
+    for name in ("igniter", "gpulets"):
+        for count, own_gpus in _IGNITER_GPUS.items():
+            problem = _v100_problem("half", count)
+            if problem is None:
+                continue
+            began_s = time.perf_counter()
+            plan, report, _ = policy(name).make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
+            found = [entry.severity for entry in violations(problem, plan)]
+            fault = "broken" if plan.unserved or "physical" in found else None
+            gpus = sum(gpu.count for gpu in plan.gpus)
+            yield {
+                **judged(f"v100_n{count}_half", f"GPUs, {name}", gpus, (None, None), fault=fault),
+                "igniter_program": own_gpus,
+                "promises_broken": found.count("promise"),
+                "cost": report.cost_usd_per_hour,
+                "seconds": time.perf_counter() - began_s,
+            }
 
 
 def _v100_problem(rule: str, count: int) -> Problem | None:
