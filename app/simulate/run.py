@@ -9,7 +9,7 @@ from pathlib import Path
 from app.clock import ManualClock
 from app.control.feasible import infeasibility
 from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
-from app.logs import errors_only
+from app.logs import nothing_logged
 from app.simulate.build import Catalogue, make_cluster, make_world
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.foresight import foreseen, with_true_times
@@ -68,7 +68,7 @@ def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s:
 
     What would be an alarm on a real cluster is in the results, not in the log.
     """
-    with errors_only():
+    with nothing_logged():
         return asyncio.run(_simulate(job, passed))
 
 
