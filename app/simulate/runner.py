@@ -8,11 +8,12 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Protocol, TypeAlias
 
 from app.errors import PlimsollError
@@ -122,7 +123,8 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, attempt), daemon=True)
-        self.process.start()
+        with _deaf():
+            self.process.start()
         theirs.close()
 
     def give(self, place: int, job: Job) -> None:
@@ -146,6 +148,19 @@ class _Worker:
         self.process.terminate()
         self.process.join()
         self.pipe.close()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What starts meanwhile ignores Ctrl-C from its first moment on, long before it comes to its own code."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: Connection, attempt: Attempt) -> None:

@@ -8,6 +8,9 @@ from app.simulate.run import Job
 from app.simulate.runner import Outcome
 from tests.app.simulate.runs import a_run
 
+IGNORES_INTERRUPTS = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""When this was imported: in another process that is before it comes to its work."""
+
 
 def done(job: Job, passed: Callable[[float], None]) -> Outcome:
     """At once, but for seed 2, whose process is killed, and seed 3, whose process leaves."""
@@ -25,6 +28,12 @@ def identified(job: Job, passed: Callable[[float], None]) -> Outcome:
     if job.seed == 2:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         return a_run("x" * 10_000_000, seed=2)
+    return a_run(job.run.label, seed=job.seed)
+
+
+def deaf(job: Job, passed: Callable[[float], None]) -> Outcome:
+    """At once; its time says whether its process has ignored interrupts since it began."""
+    passed(float(IGNORES_INTERRUPTS))
     return a_run(job.run.label, seed=job.seed)
 
 

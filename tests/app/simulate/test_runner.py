@@ -14,7 +14,7 @@ from app.simulate.report import make_report, report_from_json, report_to_json
 from app.simulate.results import FailedRun, RunResult
 from app.simulate.run import Job
 from app.simulate.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
-from tests.app.simulate.attempts import done, endless, identified
+from tests.app.simulate.attempts import deaf, done, endless, identified
 from tests.app.simulate.runs import SERVICE, a_run, a_scenario
 
 
@@ -100,6 +100,13 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
     for process in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_processes_ignore_interrupts_from_their_first_moment_on() -> None:
+    seen, before = Seen(), signal.getsignal(signal.SIGINT)
+    simulate_all(jobs(1), partial(run_in_processes, processes=1, attempt=deaf), seen)
+    assert seen.times == [(0, 1.0)]
+    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
 
 
 def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
