@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed (or, for `diff`, different), 2 wrong usage, 130 int
 errors and questions to stderr.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +15,24 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """The console script `plimsoll`."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
+        code = _unwritten(error)
+    sys.exit(code)
+
+
+def _unwritten(error: OSError) -> int:
+    """Say that there is no room for what was printed; a reader that went away needs no word."""
+    from app.cli.files import give_up_stdout
+
+    give_up_stdout()
+    if error.errno == errno.ENOSPC:
+        sys.stderr.write(f"Error: cannot write to standard output: {error.strerror}\n")
+    return 1
 
 
 def run(arguments: Sequence[str], surroundings: "Surroundings | None" = None) -> int:

@@ -1,9 +1,10 @@
 """Files of commands that need no server: results go to a path, or to stdout for `-`."""
 
 import csv
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from gzip import GzipFile
 from io import TextIOWrapper
 from pathlib import Path
@@ -32,7 +33,8 @@ def check_place(path: Path | None) -> None:
 def write_text(path: Path, text: str, *, stream: TextIO) -> None:
     """Write a whole file, and say so on a stream unless the file is stdout. Raises CliError."""
     if path == STDIO:
-        sys.stdout.write(text)
+        with standard_output() as stdout:
+            stdout.write(text)
         return
     try:
         path.write_text(text, encoding="utf-8")
@@ -44,7 +46,8 @@ def write_text(path: Path, text: str, *, stream: TextIO) -> None:
 def write_csv(path: Path, rows: Iterable[Sequence[str]], *, notes: Sequence[str] = ()) -> None:
     """Write rows as CSV below their notes, and say so unless it is stdout; a name in .gz is packed. Raises CliError."""
     if path == STDIO:
-        _write_rows(sys.stdout, rows, notes)
+        with standard_output() as stdout:
+            _write_rows(stdout, rows, notes)
         return
     try:
         with _open_text(path) as stream:
@@ -52,6 +55,30 @@ def write_csv(path: Path, rows: Iterable[Sequence[str]], *, notes: Sequence[str]
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
     sys.stdout.write(f"Wrote {path}\n")
+
+
+@contextmanager
+def standard_output() -> Iterator[TextIO]:
+    """Stdout for a whole result, which is then out. Raises CliError where there is no room for it.
+
+    A reader that went away is nobody's error: BrokenPipeError goes on as it is.
+    """
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up_stdout()
+        raise CliError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def give_up_stdout() -> None:
+    """What it still holds goes nowhere: the interpreter would try, and complain, once more at its end."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _write_rows(stream: TextIO, rows: Iterable[Sequence[str]], notes: Sequence[str]) -> None:
