@@ -22,7 +22,7 @@ from app.simulate.html import report_to_html
 from app.simulate.report import Report, make_report, report_to_json
 from app.simulate.run import check, jobs_of
 from app.simulate.runner import Runner, make_runner, simulate_all
-from app.simulate.scenario import Scenario
+from app.simulate.scenario import Scenario, files_of
 
 
 def simulate(
@@ -56,10 +56,7 @@ def simulate(
     scenario runs with every seed, under the same requests. docs/simulate.md describes scenarios and reports.
     """
     wanted = read_scenario(scenario)
-    if output == html == STDIO:
-        raise CliError("only one of -o and --html can be stdout")
-    for path in (output, html):
-        check_place(path)
+    _check_places(output, html, wanted, scenario)
     stream = summary_stream(output, html)
     runs = len(wanted.spec.policies) * len(wanted.spec.seeds)
     report = _run(wanted, folder_of(scenario), _runner(ray, min(jobs or os.cpu_count() or 1, runs)))
@@ -73,6 +70,19 @@ def simulate(
     if report.failed:
         _show_failures(report)
         raise typer.Exit(1)
+
+
+def _check_places(output: Path | None, html: Path | None, wanted: Scenario, file: Path) -> None:
+    """Before long work: that each result has a place of its own, and takes none of what is read. Raises CliError."""
+    if output == html == STDIO:
+        raise CliError("only one of -o and --html can be stdout")
+    if output is not None and html is not None and output.resolve() == html.resolve():
+        raise CliError(f"-o and --html cannot both be {output}")
+    read = {(folder_of(file) / each).resolve() for each in files_of(wanted.spec)} | {file.resolve()}
+    for path in (output, html):
+        check_place(path)
+        if path is not None and path != STDIO and path.resolve() in read:
+            raise CliError(f"cannot write {path}: the simulation is to read it")
 
 
 def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:

@@ -319,6 +319,12 @@ def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
 
 
+def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
+    """Traces and job lists, relative to the scenario's own file."""
+    yield from (service.load.trace.file for service in spec.services if service.load.trace is not None)
+    yield from (entry.file for entry in spec.task_lists)
+
+
 def _words(kind: str, path: tuple[str | int, ...], message: str) -> str:
     """What is wrong with a setting."""
     if kind == "extra_forbidden":

@@ -82,6 +82,26 @@ def test_only_one_result_can_go_to_stdout(tmp_path: Path) -> None:
     assert "only one of -o and --html can be stdout" in result.err
 
 
+@pytest.mark.parametrize("option", ["-o", "--html"])
+def test_results_take_nobodys_place(tmp_path: Path, option: str) -> None:
+    (tmp_path / "two.csv").write_text("second,a\n0,5\n60,6\n")
+    (tmp_path / "jobs.csv").write_text("")
+    work = {"network": "resnet18-training", "batch": 128}
+    file = written(
+        tmp_path,
+        services=[{**SERVICE, "load": {"trace": {"file": "two.csv", "column": "a"}}}],
+        task_lists=[{"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [work]}],
+    )
+    before = file.read_text()
+    for name in ("scenario.yaml", "two.csv", "jobs.csv"):
+        result = cli("simulate", file, option, tmp_path / "." / name)
+        assert (result.code, result.out) == (1, "")
+        assert f"cannot write {tmp_path / name}: the simulation is to read it" in result.err
+    both = cli("simulate", file, "-o", tmp_path / "x", "--html", tmp_path / "x")
+    assert (both.code, f"-o and --html cannot both be {tmp_path / 'x'}" in both.err) == (1, True)
+    assert file.read_text() == before
+
+
 def test_all_that_is_wrong_comes_at_once_with_file_and_line(tmp_path: Path) -> None:
     error = refused(tmp_path, truth="guessed", duration=3)
     assert "the scenario cannot be used:" in error
