@@ -14,7 +14,16 @@ from bench.report import RESULTS, machine, print_table, write_results
 from bench.targets import compare
 
 PROMISED = ("tick", "reaction", "sync", "demo")
-TECHNIQUES = ("capacity_law", "sharing", "placement", "sim_engine", "catalogue_error", "shared_problems", "forecast")
+TECHNIQUES = (
+    "capacity_law",
+    "sharing",
+    "placement",
+    "governors",
+    "sim_engine",
+    "catalogue_error",
+    "shared_problems",
+    "forecast",
+)
 PREDICTIONS = ("predict", "predict_power", "predict_interference", "predict_fm", "predict_techniques")
 LONG = ("autoscale", "ingest", "plan", "compare")
 

@@ -10,9 +10,9 @@ import pytest
 from agents.sim.node import SimGpu
 from agents.sim.spec import Fault
 from app.simulate.closed_loop import ClusterPlan
+from bench.governors import CAP_W, half_known
 from tests.simulation.scenes import PERIOD_S, TYPE, Scene, a_scene
 
-CAP_W = 110.0
 NET_W = pytest.approx(1.1 * CAP_W)
 STEADY_S = 30
 """A plan, a launch of 5 s, the queue of all that waited, and the way down from the highest clock: over by then."""
@@ -20,22 +20,7 @@ STEADY_S = 30
 
 def under_a_cap(governor: str | None) -> Callable[[ClusterPlan], ClusterPlan]:
     """One watt in two is not predicted, so that plans take the cap for further away than it is."""
-
-    def change(plan: ClusterPlan) -> ClusterPlan:
-        (gpu_type,) = plan.gpu_types
-        clocks = tuple(float(clock) for clock in range(600, 1531, 30))
-        points = tuple(
-            replace(each, rows=tuple(row._replace(power_w=row.power_w / 2.0) for row in each.rows))
-            for each in plan.points
-        )
-        return replace(
-            plan,
-            gpu_types=(replace(gpu_type, power_cap_w=CAP_W, clocks_mhz=clocks),),
-            points=points,
-            settings=replace(plan.settings, governor=governor),
-        )
-
-    return change
+    return lambda plan: replace(half_known(plan), settings=replace(plan.settings, governor=governor))
 
 
 def a_busy_gpu(governor: str | None, *faults: Fault, rate_rps: float = 600.0) -> Scene:
