@@ -10,7 +10,8 @@ def number(value: float, digits: int | None = None) -> str:
     if digits is None:
         size = abs(value)
         digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else max(3, _second_place(size))
-    return f"{value:,.{digits}f}"
+    text = f"{value:,.{digits}f}"
+    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
 def estimate_texts(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> tuple[str, str]:

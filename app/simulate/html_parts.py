@@ -20,6 +20,7 @@ h1{font-size:1.7rem;line-height:1.2;margin:0 0 .5rem}h2{font-size:1.25rem;margin
 h3{font-size:1.05rem;margin:1.6rem 0 .4rem;overflow-wrap:anywhere}p,ul{max-width:48rem;margin:.5rem 0}
 .faint,footer,figcaption{color:var(--faint)}
 .headline{border-left:4px solid #4477cc;background:var(--card);padding:.6rem 1rem;margin:1rem 0;font-size:1.08rem}
+h1,li,.headline{overflow-wrap:anywhere}
 .wide{overflow-x:auto;margin:.6rem 0}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
 th,td{padding:.3rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;vertical-align:top}

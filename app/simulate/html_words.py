@@ -61,7 +61,8 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
         f"{fleet} serve {counted(len(spec.services), 'service')} "
         f"({', '.join(f'{count} under {kind}' for kind, count in sorted(loads.items()))}){tasks} "
         f"for {duration(spec.duration_s)} of simulated time{warm_up}{faults}; "
-        f"{counted(len(spec.policies), 'policy')}, {counted(len(spec.seeds), 'seed')} each."
+        f"{counted(len(spec.policies), 'policy')}, {counted(len(spec.seeds), 'seed')}"
+        f"{' each' if len(spec.policies) > 1 else ''}."
     )
 
 
@@ -150,9 +151,19 @@ def _promise(report: Report, summary: PolicySummary) -> str:
     if broken:
         names = ", ".join(islice(broken, 3)) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         return f"{_failure(report, summary)}: {in_slo}; it failed {names}."
-    keep = sum(not missed(report, each) for each in report.policies)
-    place = "kept the SLO of every service" if keep == 1 else "is the cheapest that kept the SLO of every service"
-    return f"{summary.policy} {place}: {in_slo}."
+    return f"{_success(report, summary)}: {in_slo}."
+
+
+def _success(report: Report, summary: PolicySummary) -> str:
+    """Who kept the SLOs: one alone, several at one price, or one cheaper than others."""
+    others = [each for each in report.policies if each != summary and not missed(report, each)]
+    if not others:
+        return f"{summary.policy} kept the SLO of every service"
+    least_usd = summary.cost_usd.mean
+    tied = [each.policy for each in others if abs(each.cost_usd.mean - least_usd) <= ROUNDING * least_usd]
+    if tied:
+        return f"{summary.policy} kept the SLO of every service, at the same cost as {' and '.join(tied)}"
+    return f"{summary.policy} is the cheapest that kept the SLO of every service"
 
 
 def _failure(report: Report, summary: PolicySummary) -> str:
@@ -207,4 +218,4 @@ def _spread(value: Estimate, digits: int) -> str:
 
 
 def _signed(share: float, digits: int) -> str:
-    return f"{100.0 * share:+.{digits}f}"
+    return f"{100.0 * share:+.{digits}f}".replace("-", "−")

@@ -202,10 +202,14 @@ class FaultSpec(Strict):
     def _does_something(self) -> Self:
         if self.end_s is not None and self.end_s <= self.start_s:
             raise ValueError(f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only")
-        if (self.factor != 1.0) != (self.kind == "straggler"):
-            raise ValueError(f"a straggler, and nothing else, needs a factor that is not 1; this is {self.kind}")
-        if (self.delay_s is not None) != (self.kind == "stale"):
-            raise ValueError(f"stale telemetry, and nothing else, needs delay_s; this is {self.kind}")
+        if self.kind == "straggler" and self.factor == 1.0:
+            raise ValueError("a straggler needs a factor other than 1: everything takes so many times as long")
+        if self.kind != "straggler" and self.factor != 1.0:
+            raise ValueError(f"factor is for stragglers; leave it out of {self.kind}")
+        if self.kind == "stale" and self.delay_s is None:
+            raise ValueError("stale telemetry needs delay_s: it comes so much later")
+        if self.kind != "stale" and self.delay_s is not None:
+            raise ValueError(f"delay_s is for stale telemetry; leave it out of {self.kind}")
         if self.gpu is not None and self.kind in ("node_lost", "silent", "stale"):
             raise ValueError(f"{self.kind} is of a whole node; leave gpu out")
         return self

@@ -34,7 +34,11 @@ def complaints(spec: "ScenarioSpec") -> Iterator[Complaint]:
 
 def _times(spec: "ScenarioSpec") -> Iterator[Complaint]:
     counted_s = spec.duration_s - spec.warm_up_s
-    if counted_s < spec.step_s or not _is_multiple(counted_s, spec.step_s):
+    if counted_s <= 0.0:
+        size = "longer than the" if counted_s < 0.0 else "the whole"
+        words = f"{spec.warm_up_s:g} s are {size} run of {spec.duration_s:g} s, so that nothing would count"
+        yield ("warm_up_s",), words
+    elif counted_s < spec.step_s or not _is_multiple(counted_s, spec.step_s):
         yield (
             ("duration_s",),
             f"less warm_up_s it is {counted_s:g} s, which must be a multiple of step_s, {spec.step_s:g} s",

@@ -106,6 +106,14 @@ def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
     assert [text.text for text in chart.iter("text")] == ["<a>", "5 ±5"]
 
 
+def test_a_bars_long_name_leaves_room_for_its_figure() -> None:
+    (name, _) = ET.fromstring(bar_chart("t", [Bar(label="x" * 63, value=1, half_width=None, colour="#000", text="1")]))[
+        :2
+    ]
+    assert name.text == "x" * 31 + "…"
+    assert [title.text for title in name] == ["x" * 63]
+
+
 def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:
     bars = [Bar(label="a", value=value, half_width=None, colour="#000", text="") for value in (0.0, 4.0)]
     chart = ET.fromstring(bar_chart("t", bars))

@@ -98,7 +98,7 @@ def test_the_scenario_is_told_in_a_sentence() -> None:
     shown = words(a_page(*kept("one", 1.0), services=[service], seeds=[1, 2], truth="planned", warm_up_s=60))
     assert (
         "2 × V100-32GB serve 1 service (1 under Poisson requests with a day's curve and bursts) for 2 min of simulated "
-        "time, the first 1 min of which does not count; 1 policy, 2 seeds each."
+        "time, the first 1 min of which does not count; 1 policy, 2 seeds."
     ) in shown
     assert "Truth: planned." in shown and "CC BY 4.0" in shown
     assert "plimsoll simulate mine.yaml --html report.html" in shown and "Made by Plimsoll 9.9." in shown
@@ -209,6 +209,11 @@ def test_a_service_for_which_nobody_asked_is_shown_as_unknown() -> None:
 def test_what_is_the_same_in_every_seed_is_called_so() -> None:
     shown = words(a_page(*kept("one", 1.0, 2.0), *kept("two", 1.0, 2.0)))
     assert "Against two: the same cost; as many requests in SLO." in shown
+
+
+def test_who_kept_the_slos_for_the_same_price_is_named_beside_the_first() -> None:
+    shown = words(a_page(*kept("one", 1.0), *kept("two", 1.0), *kept("three", 2.0)))
+    assert "one kept the SLO of every service, at the same cost as two: 100.00 %" in shown
 
 
 def test_policies_that_used_no_gpu_are_not_compared_in_cost() -> None:
