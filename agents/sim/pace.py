@@ -2,7 +2,7 @@
 limit."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -77,6 +77,7 @@ class Board:
     """Factor on every execution time; above 1 for a straggler."""
 
 
+Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 _MOST_FOUND = 20_000
@@ -95,9 +96,11 @@ class PaceMaker:
     _times_ms: dict[Placed, Floats] = field(default_factory=dict)
     _busy_watts: dict[Placed, float] = field(default_factory=dict)
     """At the own batch."""
+    _full_watts: dict[tuple[str, float, tuple[Tenant, ...]], float] = field(default_factory=dict)
+    """Of a GPU of a type, at a clock, where all its tenants work at once."""
     _task_times_ms: dict[Placed, float] = field(default_factory=dict)
 
-    def clock_mhz(self, board: Board, tenants: Sequence[Tenant]) -> float:
+    def clock_mhz(self, board: Board, tenants: tuple[Tenant, ...]) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
         if self._full_load_w(board, tenants, board.clock_mhz) <= board.power_limit_w:
             return board.clock_mhz
@@ -153,8 +156,11 @@ class PaceMaker:
 
         return _remembered(self._watts, _placed(board, clock_mhz, tenant, ()), look_up)
 
-    def _full_load_w(self, board: Board, tenants: Sequence[Tenant], clock_mhz: float) -> float:
-        return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
+    def _full_load_w(self, board: Board, tenants: tuple[Tenant, ...], clock_mhz: float) -> float:
+        def look_up(_: object) -> float:
+            return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
+
+        return _remembered(self._full_watts, (board.gpu_type, clock_mhz, tenants), look_up)
 
     def _busy_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> float:
         def look_up(placed: Placed) -> float:
@@ -163,13 +169,13 @@ class PaceMaker:
         return _remembered(self._busy_watts, _placed(board, clock_mhz, tenant, ()), look_up)
 
 
-def _remembered(memo: dict[Placed, Found], placed: Placed, look_up: Callable[[Placed], Found]) -> Found:
+def _remembered(memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found]) -> Found:
     """What was found of it before, or is looked up; a full memo begins anew."""
-    if placed not in memo:
+    if key not in memo:
         if len(memo) >= _MOST_FOUND:
             memo.clear()
-        memo[placed] = look_up(placed)
-    return memo[placed]
+        memo[key] = look_up(key)
+    return memo[key]
 
 
 def neighbours(tenants: Mapping[Part, Tenant], part: Part) -> tuple[Neighbour, ...]:
