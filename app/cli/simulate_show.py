@@ -38,7 +38,7 @@ def show_report(report: Report, stream: TextIO) -> None:
 
 def _show_tasks(report: Report, stream: TextIO) -> None:
     stream.write("\n")
-    figures = ("finished %", "mean min", "in time %", "iterations/h", "own USD")
+    figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
     show_table(
         [Heading("tasks under"), *(Heading(title, right=True) for title in figures)],
         [
@@ -47,7 +47,7 @@ def _show_tasks(report: Report, stream: TextIO) -> None:
                 _estimate(tasks.finished, digits=1, scale=100.0),
                 _estimate(tasks.completion_s, digits=1, scale=1.0 / 60.0),
                 _estimate(tasks.in_time, digits=0, scale=100.0),
-                _estimate(tasks.iterations_per_hour, digits=0),
+                _estimate(tasks.work_gpu_hours),
                 _estimate(tasks.cost_usd),
             )
             for summary in report.policies

@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from app.simulate.amounts import duration
-from app.simulate.charts import Range, round_step, time_unit
+from app.simulate.charts import Range, Span, round_step, time_unit
 from app.simulate.results import TaskPhase, TaskResult
 
 WIDTH, ROW = 760.0, 20.0
@@ -19,12 +19,15 @@ PHASES: dict[TaskPhase, str] = {"waiting": "waits", "running": "runs", "swapped"
 _MOST_LETTERS = 20
 
 
-def gantt_chart(title: str, tasks: Sequence[TaskResult], span_s: Range, *, colour: str) -> str:
-    """The chart as an `svg` element."""
+def gantt_chart(
+    title: str, tasks: Sequence[TaskResult], span_s: Range, *, colour: str, marked: Sequence[Span] = ()
+) -> str:
+    """The chart as an `svg` element; what is marked is shaded behind the bars."""
     height = TOP + len(tasks) * ROW + BOTTOM
     rows = (_row(task, TOP + place * ROW, span_s, colour) for place, task in enumerate(tasks))
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}">'
+        + "".join(_shade(span, span_s, height - BOTTOM) for span in marked)
         + "".join(_axis(span_s, height - BOTTOM))
         + "".join(part for row in rows for part in row)
         + "</svg>"
@@ -45,7 +48,7 @@ def _row(task: TaskResult, top: float, span_s: Range, colour: str) -> Iterator[s
     yield f'<text class="name" x="{LEFT - 8:g}" y="{top + 14:g}" text-anchor="end">{escape(name)}</text>'
     for (begin_s, phase), (end_s, _) in pairwise([*task.course, (task.until_s, "finished")]):
         if phase in PHASES and end_s > begin_s:
-            words = f"{task.task} {PHASES[phase]} from {duration(begin_s)} to {duration(end_s)}"
+            words = f"{task.task} {PHASES[phase]} from {duration(round(begin_s))} to {duration(round(end_s))}"
             yield _bar(phase, (_x(begin_s, span_s), _x(end_s, span_s)), top + 3.0, colour, words)
     if task.deadline_s is not None and task.deadline_s <= span_s[1]:
         yield f'<path class="due" d="M{_x(task.deadline_s, span_s):.1f} {top:g}v{ROW:g}"/>'
@@ -57,6 +60,14 @@ def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, words: str) -> 
     place = f'x="{ends[0]:.1f}" y="{top + (14.0 - height) / 2:g}" width="{max(ends[1] - ends[0], 1.0):.1f}"'
     title = f"<title>{escape(words)}</title>" if words else ""
     return f'<rect {look} {place} height="{height:g}">{title}</rect>'
+
+
+def _shade(span: Span, span_s: Range, bottom: float) -> str:
+    left, right = _x(span.start_s, span_s), _x(span.end_s, span_s)
+    return (
+        f'<rect class="fault" x="{left:.1f}" y="{TOP:g}" width="{max(right - left, 1.5):.1f}" '
+        f'height="{bottom - TOP:g}"><title>{escape(span.title)}</title></rect>'
+    )
 
 
 def _axis(span_s: Range, bottom: float) -> Iterator[str]:

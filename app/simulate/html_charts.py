@@ -42,17 +42,21 @@ def times_of(runs: Runs, spec: ScenarioSpec) -> Times:
     series = next(iter(runs.values()))[0].series
     steps, begin_s = len(series.cost_usd_per_hour), spec.warm_up_s
     end_s = begin_s + steps * series.step_s
-    spans = (
-        Span(
-            label=str(number),
-            start_s=fault.start_s,
-            end_s=end_s if fault.end_s is None else fault.end_s,
-            title=fault_title(fault),
-        )
-        for number, fault in enumerate(spec.faults[:MOST_FAULTS], start=1)
-    )
     return Times(
         at_s=point_times_s(steps, series.step_s, first_s=begin_s),
         span_s=(begin_s, end_s),
-        marked=[span for span in spans if span.start_s < end_s and span.end_s > begin_s],
+        marked=[span for span in fault_spans(spec) if span.start_s < end_s and span.end_s > begin_s],
     )
+
+
+def fault_spans(spec: ScenarioSpec) -> list[Span]:
+    """When the faults are, numbered as in their list."""
+    return [
+        Span(
+            label=str(number),
+            start_s=fault.start_s,
+            end_s=spec.duration_s if fault.end_s is None else fault.end_s,
+            title=fault_title(fault),
+        )
+        for number, fault in enumerate(spec.faults[:MOST_FAULTS], start=1)
+    ]

@@ -6,7 +6,7 @@ from functools import partial
 from app.simulate.amounts import counted, duration, number
 from app.simulate.charts import Times, colour_of
 from app.simulate.gantt import gantt_chart, phase_legend
-from app.simulate.html_charts import Runs, policy_chart, policy_lines
+from app.simulate.html_charts import Runs, fault_spans, policy_chart, policy_lines
 from app.simulate.html_parts import Cell, estimate_cell, figure, legend, paragraph, table
 from app.simulate.report import Report
 from app.simulate.results import Series, TaskPhase, TaskResult
@@ -24,7 +24,8 @@ _TITLES: dict[TaskPhase, str] = {
 _WORDS = (
     "Tasks run on what the services leave over, beside replicas for nothing; idle GPUs that they get are in the cost. "
     "Completion: mean from submission to end, of those that ended. In time: of those with a deadline that they met or "
-    "missed. Iterations: of all together, in the time that counts."
+    "missed; left open: neither, when the run ended. Work: iterations in the time that counts, times what one takes by "
+    "the catalogue alone on a whole GPU of the fleet's first type."
 )
 
 
@@ -40,11 +41,12 @@ def tasks_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) 
     for phase, title in _TITLES.items():
         yield policy_chart(title, times, policy_lines(runs, partial(_count, phase)), is_count=True)
     yield "</div>"
+    marked = fault_spans(spec)
     for place, (policy, mine) in enumerate(list(runs.items())[:MOST_POLICIES]):
         title = f"Tasks under {policy}, seed {mine[0].seed}"
         shown = mine[0].tasks[:MOST_TASKS]
         yield phase_legend(colour_of(place))
-        yield figure(title, gantt_chart(title, shown, (0.0, spec.duration_s), colour=colour_of(place)))
+        yield figure(title, gantt_chart(title, shown, (0.0, spec.duration_s), colour=colour_of(place), marked=marked))
         yield _task_table(shown)
         if len(mine[0].tasks) > MOST_TASKS:
             yield paragraph(f"{counted(len(mine[0].tasks) - MOST_TASKS, 'task')} more: see the JSON report.", "faint")
@@ -62,7 +64,8 @@ def _policy_table(report: Report) -> str:
         "finished, %",
         "completion, min",
         "in time, %",
-        "iterations per hour",
+        "deadlines left open",
+        "work done, GPU hours",
         "GPUs of their own, USD",
     )
     return table(
@@ -73,7 +76,8 @@ def _policy_table(report: Report) -> str:
                 estimate_cell(tasks.finished, digits=1, scale=100.0),
                 estimate_cell(tasks.completion_s, digits=1, scale=1.0 / 60.0),
                 estimate_cell(tasks.in_time, digits=0, scale=100.0),
-                estimate_cell(tasks.iterations_per_hour, digits=0),
+                estimate_cell(tasks.undecided, digits=0),
+                estimate_cell(tasks.work_gpu_hours),
                 estimate_cell(tasks.cost_usd),
             )
             for summary in report.policies
@@ -94,8 +98,7 @@ def _task_table(tasks: Sequence[TaskResult]) -> str:
         "did not run",
         "done, %",
         "iteration, ms",
-        "starts",
-        "swaps",
+        "starts, swaps",
     )
     return table(headings, map(_row, tasks), lefts=3)
 
@@ -106,17 +109,16 @@ def _row(task: TaskResult) -> tuple[str | Cell, ...]:
         task.task,
         f"{task.network}, {task.batch}",
         Cell(text="too late" if late and task.phase == "finished" else task.phase, is_bad=late),
-        duration(task.submitted_s),
+        _time(task.submitted_s),
         _time(task.first_ran_s),
         _time(task.finished_s),
         _time(task.completion_s),
         _time(task.waited_s),
         number(100.0 * task.progress, 1),
         "–" if task.iteration_ms is None else number(task.iteration_ms),
-        f"{task.starts}",
-        f"{task.swaps}",
+        f"{task.starts}, {task.swaps}",
     )
 
 
 def _time(seconds: float | None) -> str:
-    return "–" if seconds is None else duration(round(seconds, 1))
+    return "–" if seconds is None else duration(round(seconds))

@@ -60,6 +60,8 @@ class Recorder:
     begun_at: datetime
     """When the time that counts begins."""
     step_s: float
+    reference_ms: Mapping[tuple[str, int], float]
+    """Of an iteration, by network and batch of the tasks."""
     outcomes: list[TickOutcome] = field(default_factory=list)
     _handovers: Handovers = field(init=False)
     _tasks: TaskNotes = field(init=False)
@@ -71,7 +73,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._handovers = Handovers(cluster=self.cluster)
-        self._tasks = TaskNotes(book=self.store.tasks, start=self.start)
+        self._tasks = TaskNotes(book=self.store.tasks, start=self.start, reference_ms=self.reference_ms)
 
     def look(self) -> None:
         """Something may have changed in who serves, or how tasks stand."""

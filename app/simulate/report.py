@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from scipy.stats import t as student
 
-from app.simulate.results import FailedRun, RunResult
+from app.simulate.results import FailedRun, RunResult, TaskResult
 from app.simulate.scenario import Scenario
 
 VERSION = 1
@@ -46,8 +46,10 @@ class TaskSummary:
     """Mean from submission to end, of those that finished; None where none did in some run."""
     in_time: Estimate | None
     """Share of those that met their deadline, or missed it; None where there are none in some run."""
-    iterations_per_hour: Estimate
-    """Of all tasks together, in the time that counts."""
+    undecided: Estimate
+    """Tasks with a deadline that was neither met nor missed when the run ended."""
+    work_gpu_hours: Estimate
+    """What all tasks did in the time that counts, in hours of GPUs that do nothing else."""
     cost_usd: Estimate
     """Of GPUs on which only tasks ran."""
 
@@ -179,13 +181,14 @@ def _tasks(runs: Sequence[RunResult]) -> TaskSummary:
         finished=estimate([fmean(task.finished_s is not None for task in run.tasks) for run in runs]),
         completion_s=_where_known([_mean(task.completion_s for task in run.tasks) for run in runs]),
         in_time=_where_known([_mean(task.is_in_time for task in run.tasks) for run in runs]),
-        iterations_per_hour=estimate([_iterations_per_hour(run) for run in runs]),
+        undecided=estimate([sum(map(_is_undecided, run.tasks)) for run in runs]),
+        work_gpu_hours=estimate([sum(task.counted_gpu_hours for task in run.tasks) for run in runs]),
         cost_usd=estimate([run.tasks_usd for run in runs]),
     )
 
 
-def _iterations_per_hour(run: RunResult) -> float:
-    return sum(task.done_iterations - task.done_before for task in run.tasks) * 3600.0 / run.counted_s
+def _is_undecided(task: TaskResult) -> bool:
+    return task.deadline_s is not None and task.is_in_time is None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

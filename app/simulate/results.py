@@ -67,6 +67,8 @@ class TaskResult:
     done_iterations: float
     done_before: float
     """Of these before the time that counts."""
+    reference_ms: float
+    """What an iteration takes by the catalogue alone on a whole GPU of the fleet's first type that has it."""
     submitted_s: float
     first_ran_s: float | None
     finished_s: float | None
@@ -105,6 +107,11 @@ class TaskResult:
     def iteration_ms(self) -> float | None:
         """Mean time of an iteration while it ran; None: it did none."""
         return 1000.0 * self.ran_s / self.done_iterations if self.done_iterations else None
+
+    @property
+    def counted_gpu_hours(self) -> float:
+        """Its work in the time that counts, in hours of a GPU that does nothing else."""
+        return (self.done_iterations - self.done_before) * self.reference_ms / 3.6e6
 
     @property
     def is_in_time(self) -> bool | None:

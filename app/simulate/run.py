@@ -16,7 +16,7 @@ from app.simulate.foresight import foreseen, with_true_times
 from app.simulate.record import Recorder
 from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
-from app.simulate.tasks import Submissions, make_submissions
+from app.simulate.tasks import Submissions, make_submissions, reference_times_ms
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: multiples of a period are rounded differently from those of another."""
@@ -99,6 +99,7 @@ async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
         start=clock.now(),
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
+        reference_ms=reference_times_ms(spec, job.catalogue.points),
     )
 
     def reach(now_s: float) -> None:

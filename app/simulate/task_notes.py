@@ -18,6 +18,8 @@ class TaskNotes:
     book: TaskBook
     start: datetime
     """Second 0 of the simulated clock."""
+    reference_ms: Mapping[tuple[str, int], float]
+    """Of an iteration, by network and batch."""
     _courses: dict[str, list[tuple[float, TaskPhase]]] = field(default_factory=dict)
     _records: dict[str, TaskRecord] = field(default_factory=dict)
     """As they were last seen."""
@@ -27,13 +29,18 @@ class TaskNotes:
     def look(self, at: datetime) -> None:
         """Note what has changed."""
         for name, record in self.book.records.items():
-            if record is self._records.get(name):
+            before = self._records.get(name)
+            if record is before:
                 continue
             self._records[name] = record
             course = self._courses.setdefault(name, [(self._s(record.submitted_at), "waiting")])
-            phase = phase_of(record)
+            phase, at_s = phase_of(record), self._s(record.finished_at or at)
+            unseen_s = record.ran_s - (before.ran_s if before else 0.0)
+            if unseen_s > 0.0 and "running" not in (phase, course[-1][1]):
+                # It began, and ended, between two reports.
+                course.append((max(course[-1][0], at_s - unseen_s), "running"))
             if phase != course[-1][1]:
-                course.append((self._s(record.finished_at or at), phase))
+                course.append((at_s, phase))
 
     def begin(self) -> None:
         """From now on it counts."""
@@ -51,7 +58,7 @@ class TaskNotes:
         return tuple(self._result(record, until) for record in records)
 
     def _result(self, record: TaskRecord, until: datetime) -> TaskResult:
-        task = record.task
+        task, course = record.task, self._courses[record.task.name]
         return TaskResult(
             task=task.name,
             kind=task.kind,
@@ -60,15 +67,16 @@ class TaskNotes:
             iterations=task.iterations,
             done_iterations=record.done_iterations,
             done_before=self._done.get(task.name, 0.0),
+            reference_ms=self.reference_ms[task.network, task.batch],
             submitted_s=self._s(record.submitted_at),
-            first_ran_s=None if record.first_ran_at is None else self._s(record.first_ran_at),
+            first_ran_s=next((begin_s for begin_s, phase in course if phase == "running"), None),
             finished_s=None if record.finished_at is None else self._s(record.finished_at),
             deadline_s=None if record.deadline_at is None else self._s(record.deadline_at),
             until_s=self._s(record.finished_at or until),
             ran_s=record.ran_s,
             starts=record.starts,
             swaps=record.swaps,
-            course=self._courses[task.name],
+            course=course,
         )
 
     def _s(self, at: datetime) -> float:

@@ -12,7 +12,7 @@ from app.errors import InvalidRequest
 from app.simulate.scenario import ScenarioSpec, SimulatedTask, TaskList, TaskWork
 from app.simulate.scenario_checks import Path as FieldPath
 from app.simulate.traces.jobs import JobList, read_jobs
-from solvers.problem import OperatingPoints
+from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import Task, TaskKind
 
 
@@ -98,18 +98,33 @@ def _of_list(
         )
 
 
+def reference_times_ms(spec: ScenarioSpec, points: Sequence[OperatingPoints]) -> dict[tuple[str, int], float]:
+    """By network and batch of the tasks: `iteration_ms` on the fleet's first GPU type for which it is known.
+
+    Raises InvalidRequest where it is known for none.
+    """
+    types = tuple(dict.fromkeys(pool.gpu_type for pool in spec.fleet))
+    works = {(work.network, work.batch): work for _, work, _ in works_of(spec)}
+    first = {key: next((each for each in types if _rows(work, each, points)), types[0]) for key, work in works.items()}
+    return {key: iteration_ms(work, first[key], points) for key, work in works.items()}
+
+
 def iteration_ms(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> float:
     """The planned time of an iteration alone on a whole GPU at its highest clock. Raises InvalidRequest."""
-    rows = [
+    rows = _rows(work, gpu_type, points)
+    if not rows:
+        raise InvalidRequest(f"{work.network} was not profiled with batch {work.batch} on {gpu_type}")
+    return max(rows, key=lambda row: (row.sm_percent, row.clock_mhz)).solo_ms
+
+
+def _rows(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> list[OperatingPoint]:
+    return [
         row
         for entry in points
         if (entry.network, entry.gpu_type) == (work.network, gpu_type)
         for row in entry.rows
         if row.batch == work.batch
     ]
-    if not rows:
-        raise InvalidRequest(f"{work.network} was not profiled with batch {work.batch} on {gpu_type}")
-    return max(rows, key=lambda row: (row.sm_percent, row.clock_mhz)).solo_ms
 
 
 @lru_cache(maxsize=16)

@@ -233,7 +233,10 @@ def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
         "IN",
         "TIME",
         "%",
-        "ITERATIONS/H",
+        "GPU",
+        "H",
+        "OF",
+        "WORK",
         "OWN",
         "USD",
     ]

@@ -81,6 +81,7 @@ def a_task_result(
         iterations=200,
         done_iterations=100.0 if finished_s is None else 200.0,
         done_before=20.0,
+        reference_ms=36_000.0,
         submitted_s=10.0,
         first_ran_s=20.0,
         finished_s=finished_s,

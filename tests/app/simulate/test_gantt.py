@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from app.simulate.charts import Span
 from app.simulate.gantt import LEFT, RIGHT, WIDTH, gantt_chart, phase_legend
 from app.simulate.results import TaskPhase, TaskResult
 from tests.app.simulate.runs import a_task_result
@@ -49,6 +50,16 @@ def test_a_deadline_within_the_run_is_a_line_across(deadline_s: float | None, ma
     lines = drawn(a_task_result("a", deadline_s=deadline_s)).findall("path[@class='due']")
     places = [at(line.attrib["d"].removeprefix("M").partition(" ")[0]) for line in lines]
     assert places == [pytest.approx(each, abs=0.05) for each in marks]
+
+
+def test_what_is_marked_is_shaded_behind_the_bars() -> None:
+    span = Span(label="1", start_s=20.0, end_s=200.0, title="a GPU lost")
+    first, *bars = ET.fromstring(gantt_chart("t", [a_task_result()], SPAN_S, colour="#4477cc", marked=[span])).iter(
+        "rect"
+    )
+    assert first.attrib["class"] == "fault" and len(bars) == 2
+    assert at(first.attrib["x"]) == pytest.approx(20.0, abs=0.05)
+    assert float(first.attrib["x"]) + float(first.attrib["width"]) == pytest.approx(WIDTH - RIGHT, abs=0.1)
 
 
 def test_long_names_are_cut_and_strange_ones_escaped() -> None:

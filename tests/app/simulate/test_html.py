@@ -271,8 +271,8 @@ def test_tasks_have_a_row_and_a_bar_under_each_policy() -> None:
     shown = words(page)
     assert "serve 1 service (1 under Poisson requests) and 1 task for 2 min" in shown
     assert page.count("<h2>Tasks</h2>") == 1 and page.count('aria-label="Tasks under') == 2
-    # One of two finished, after 60 s; it was late, and no other has a deadline. 80 + 180 iterations in a minute.
-    assert "<td>one</td><td>50.0</td><td>1.0</td><td>0</td><td>15,600</td>" in page
+    # One of two finished, after 60 s; it was late, and no other has a deadline. 80 + 180 iterations of 0.01 h.
+    assert "<td>one</td><td>50.0</td><td>1.0</td><td>0</td><td>0</td><td>2.60</td>" in page
     assert '<span class="bad">too late</span>' in page and EVIL in shown and "<script" not in page
     assert "(Gavel)" in shown
 

@@ -82,8 +82,9 @@ def test_tasks_are_summed_up_where_every_run_has_them() -> None:
     assert one.tasks.completion_s == estimate([60.0, 60.0])
     # Seed 1: one met, one missed, one has time left; seed 2: one met.
     assert one.tasks.in_time is not None and one.tasks.in_time.mean == pytest.approx(0.75)
-    # In a minute that counts: 180 + 80 + 80 iterations, and 180.
-    assert one.tasks.iterations_per_hour.mean == pytest.approx((340 + 180) / 2 * 60)
+    # In the time that counts 180 + 80 + 80 iterations, and 180, of a hundredth of an hour each.
+    assert one.tasks.work_gpu_hours.mean == pytest.approx((3.4 + 1.8) / 2)
+    assert one.tasks.undecided.mean == 0.5
 
 
 def test_where_no_task_ends_its_time_is_unknown() -> None:

@@ -14,8 +14,8 @@ from app.simulate.report import make_report, report_from_json, report_to_json
 from app.simulate.results import RunResult
 from app.simulate.run import jobs_of, simulate
 from app.simulate.scenario import ScenarioSpec, TaskWork
-from app.simulate.tasks import Submissions, iteration_ms, make_submissions
-from tests.app.simulate.runs import a_scenario
+from app.simulate.tasks import Submissions, iteration_ms, make_submissions, reference_times_ms
+from tests.app.simulate.runs import POOL, a_scenario
 
 NETWORK = "resnet18-training"
 TASK = {"name": "t", "kind": "training", "network": NETWORK, "batch": 128, "iterations": 200}
@@ -81,6 +81,14 @@ def test_a_list_without_that_many_jobs_is_refused(tmp_path: Path) -> None:
         listed(tmp_path, "0,10,1,a", first=2)
 
 
+def test_an_iterations_reference_is_the_fleets_first_type_that_has_it() -> None:
+    fleet = [{**POOL, "name": "t4", "gpu_type": "T4"}, POOL]
+    found = reference_times_ms(spec_of(fleet=fleet, tasks=[TASK]), POINTS)
+    # Nothing is known of T4s here, so it is the V100s' time.
+    (work,) = spec_of(tasks=[TASK]).tasks
+    assert found == {(work.network, work.batch): iteration_ms(work, "V100-32GB", POINTS)}
+
+
 def test_tasks_are_entered_when_their_time_has_come_with_that_time() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     tasks = [{**TASK, "name": name, "submit_s": at_s} for name, at_s in (("late", 8), ("early", 0), ("between", 3))]
@@ -141,8 +149,8 @@ def test_what_tasks_do_in_the_warm_up_does_not_count(done: RunResult) -> None:
     (policy,) = make_report(a_scenario(), [done]).policies
     assert policy.tasks is not None
     assert policy.tasks.finished.mean == pytest.approx(1 / 3)
-    iterations = sum(each.done_iterations for each in done.tasks)
-    assert 0.0 < policy.tasks.iterations_per_hour.mean * 120 / 3600 < iterations
+    all_of_it = sum(each.done_iterations * each.reference_ms / 3.6e6 for each in done.tasks)
+    assert 0.0 < policy.tasks.work_gpu_hours.mean < all_of_it
     assert policy.tasks.in_time is not None and policy.tasks.in_time.mean == 0.0
 
 
