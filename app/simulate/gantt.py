@@ -14,7 +14,7 @@ from app.simulate.results import TaskPhase, TaskResult
 WIDTH, ROW = 760.0, 20.0
 LEFT, RIGHT, TOP, BOTTOM = 150.0, 12.0, 6.0, 34.0
 _HEIGHTS: dict[TaskPhase, float] = {"waiting": 4.0, "running": 14.0, "swapped": 14.0}
-_LOOKS = {"waiting": 'class="wait"', "swapped": 'class="swap"'}
+_LOOKS = {"waiting": 'class="wait"', "swapped": 'class="swap" fill="{colour}"'}
 PHASES: dict[TaskPhase, str] = {"waiting": "waits", "running": "runs", "swapped": "swapped out"}
 _MOST_LETTERS = 20
 
@@ -56,7 +56,7 @@ def _row(task: TaskResult, top: float, span_s: Range, colour: str) -> Iterator[s
 
 def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, words: str) -> str:
     height = _HEIGHTS[phase]
-    look = _LOOKS.get(phase, f'fill="{colour}"')
+    look = _LOOKS.get(phase, 'fill="{colour}"').format(colour=colour)
     place = f'x="{ends[0]:.1f}" y="{top + (14.0 - height) / 2:g}" width="{max(ends[1] - ends[0], 1.0):.1f}"'
     title = f"<title>{escape(words)}</title>" if words else ""
     return f'<rect {look} {place} height="{height:g}">{title}</rect>'

@@ -49,7 +49,7 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
     yield paragraph(scenario_sentence(spec))
     yield paragraph(TRUTHS[spec.truth], "faint")
     if report.notes:
-        yield paragraph("Impossible here, whatever the policy:", "bad")
+        yield paragraph("Known before the runs:", "bad")
         yield bullets(report.notes)
     if report.failed:
         yield paragraph("Runs that failed, of which no figure has anything:", "bad")

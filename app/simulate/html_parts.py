@@ -35,7 +35,7 @@ svg{display:block;width:100%;height:auto}svg text{font:11px system-ui,sans-serif
 svg .name{font-size:13px;fill:var(--ink)}svg .level{fill:var(--bad)}
 .grid{stroke:var(--line);fill:none}.axis{stroke:var(--faint);fill:none}.whisker{stroke:var(--ink);stroke-width:1.5;
 fill:none}.limit{stroke:var(--bad);stroke-dasharray:4 3;fill:none}.fault{fill:var(--bad);fill-opacity:.16}
-.wait{fill:var(--faint);fill-opacity:.5}.swap{fill:var(--bad);fill-opacity:.3}
+.wait{fill:var(--faint);fill-opacity:.5}.swap{fill-opacity:.3}
 .due{stroke:var(--ink);stroke-width:2.5;fill:none}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:.5rem 0;list-style:none;font-size:.92rem}

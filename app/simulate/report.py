@@ -87,7 +87,7 @@ class Report:
     failed: tuple[FailedRun, ...] = ()
     """Runs that came to nothing; no figure has anything of them."""
     notes: tuple[str, ...] = ()
-    """What was known before the runs: SLOs that no GPU of the fleet can keep."""
+    """What was known before the runs: SLOs that no GPU of the fleet can keep, traces that end half-way, ..."""
     version: int = VERSION
 
 

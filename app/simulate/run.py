@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from app.clock import ManualClock
-from app.control.feasible import infeasibility
 from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
 from app.logs import nothing_logged
 from app.simulate.build import Catalogue, make_cluster, make_world
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.foresight import foreseen, with_true_times
+from app.simulate.notes import notes_on
 from app.simulate.record import Recorder
 from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, Scenario, ScenarioSpec
@@ -53,14 +53,13 @@ def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job
 
 
 def check(job: Job) -> tuple[str, ...]:
-    """Before long work: read what the run would read, and say which services' SLOs no GPU of the fleet can keep.
+    """Before long work: read what the run would read, and say what will be otherwise than one may expect.
 
     Raises InvalidRequest for what the run could not do.
     """
     plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
-    make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
-    found = ((service.name, infeasibility(service, plan.gpu_types, plan.points)) for service in plan.services)
-    return tuple(f"service {name}: {reason}" for name, reason in found if reason is not None)
+    submissions = make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
+    return tuple(notes_on(job.scenario.spec, plan, submissions, job.folder))
 
 
 def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:

@@ -109,6 +109,11 @@ def reference_times_ms(spec: ScenarioSpec, points: Sequence[OperatingPoints]) ->
     return {key: iteration_ms(work, first[key], points) for key, work in works.items()}
 
 
+def jobs_in(entry: TaskList, folder: Path) -> int:
+    """How many jobs a list has. Raises InvalidRequest where it cannot be read."""
+    return len(_read(folder / entry.file))
+
+
 def iteration_ms(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> float:
     """The planned time of an iteration alone on a whole GPU at its highest clock. Raises InvalidRequest."""
     rows = _rows(work, gpu_type, points)

@@ -128,7 +128,7 @@ def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(tmp_pa
     service = {**SERVICE, "slo": {"latency_ms": 0.5, "percentile": 0.98}, "load": {"rate_rps": 1}}
     page = tmp_path / "page.html"
     result = cli("simulate", written(tmp_path, services=[service]), "--html", page, "-j", "1")
-    warning, run, *_ = result.err.splitlines()
+    warning, _, run, *_ = result.err.splitlines()
     words = "service resnet50: 0.5 ms at percentile 0.98 is impossible on V100-32GB; the least SLO possible is "
     assert warning.startswith(f"Warning: {words}") and run.startswith("1 of 1 run")
     assert words in page.read_text()
@@ -251,7 +251,7 @@ def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
 
 def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(tmp_path: Path) -> None:
     fault = {"kind": "gpu_lost", "node": "v100-1", "start_s": 30}
-    result = cli("simulate", written(tmp_path, step_s=30, faults=[fault]), "-o", "-", "-j", "1")
+    result = cli("simulate", written(tmp_path, step_s=30, warm_up_s=30, faults=[fault]), "-o", "-", "-j", "1")
     assert report_from_json(result.out.encode()).runs[0].policy == "hetsev_greedy"
     assert result.err.startswith("1 of 1 run: hetsev_greedy, seed 0: done\nPOLICY") and "failed" not in result.err
 
