@@ -56,11 +56,19 @@ class Unavailable(PlimsollError):
     """A part that is needed is away for now."""
 
 
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The name that was probably meant, in whatever case: one that begins so, else one that looks so; None: no idea."""
+    by_lower = {each.lower(): each for each in known}
+    wanted = name.lower()
+    longer = [each for each in by_lower if len(wanted) > 1 and each.startswith(wanted)]
+    close = sorted(longer, key=len) or get_close_matches(wanted, by_lower, n=1)
+    return by_lower[close[0]] if close else None
+
+
 def no_such(what: str, name: str, known: Collection[str]) -> str:
     """`no GPU type is called 'a10'; did you mean A10G? There are A10G, T4`."""
-    by_lower = {each.lower(): each for each in known}
-    close = get_close_matches(name.lower(), by_lower, n=1)
-    guess = f"did you mean {by_lower[close[0]]}? T" if close else "t"
+    meant = nearest(name, known)
+    guess = f"did you mean {meant}? T" if meant else "t"
     names = list(known)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     there = f"here are {', '.join(names[:_MOST_NAMES])}{more}" if names else "here is none yet"

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from app.cli.yaml_lines import FieldPath
+from app.errors import nearest
 from app.manifests import PATTERN_RULES
 
 # What other systems call our fields.
@@ -34,8 +35,8 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
 def unknown_field(name: str, known: Sequence[str]) -> str:
     """A field that is not there, and the one that was probably meant."""
     names = f"he fields here are {', '.join(known)}"
-    close = get_close_matches(FOREIGN_WORDS.get(name, name), known, n=1, cutoff=0.6)
-    return f"unknown field; did you mean {close[0]}? T{names}" if close else f"unknown field; t{names}"
+    meant = nearest(FOREIGN_WORDS.get(name, name), known)
+    return f"unknown field; did you mean {meant}? T{names}" if meant else f"unknown field; t{names}"
 
 
 def unknown_kind(kind: object, known: Sequence[str]) -> str:
