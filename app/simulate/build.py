@@ -123,7 +123,7 @@ def _checked(service: str, source: load.Load) -> load.Load:
 def _shape(entry: Load, folder: Path) -> Shape:
     """How the rate goes. Raises InvalidRequest for a trace that cannot be read or begun there."""
     if entry.trace is not None:
-        return _trace_shape(entry.trace, folder)
+        return trace_shape(entry.trace, folder)
     if entry.levels is not None:
         return modulation.Modulation(
             levels_rps=tuple(entry.levels.rates_rps), mean_stays_s=tuple(entry.levels.mean_stays_s)
@@ -138,7 +138,8 @@ def _shape(entry: Load, folder: Path) -> Shape:
     )
 
 
-def _trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
+def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
+    """The rates of a trace from where it begins. Raises InvalidRequest for one that cannot be read or begun there."""
     shape = _read(folder / ref.file).shape(ref.column)
     begin = round(ref.start_s / shape.step_s)
     if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from app.errors import no_such
 from app.manifests import NAME_PATTERN, Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
@@ -114,9 +114,11 @@ class Load(Strict):
     @field_validator("clients", mode="before")
     @classmethod
     def _a_number_is_one_step(cls, value: Any) -> Any:
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f"must be at least 1, or a list of steps, not {value}")
-        return [{"start_s": 0, "clients": value}] if isinstance(value, int) else value
+        if isinstance(value, list | None):
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"must be a whole number of at least 1, or a list of steps, not {value!r}")
+        return [{"start_s": 0, "clients": value}]
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -293,10 +295,7 @@ class ScenarioSpec(Strict):
                 loop = loop_of(self, run)
             except ValidationError as error:
                 for entry in error.errors():
-                    yield (
-                        ("policies", place, "settings", *entry["loc"]),
-                        _words(entry["type"], entry["loc"], entry["msg"]),
-                    )
+                    yield ("policies", place, "settings", *entry["loc"]), _words(entry)
                 continue
             if "policy" in run.settings:
                 yield ("policies", place, "settings", "policy"), "settings cannot make another policy of it"
@@ -329,8 +328,11 @@ def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
     yield from (entry.file for entry in spec.task_lists)
 
 
-def _words(kind: str, path: tuple[str | int, ...], message: str) -> str:
+def _words(error: ErrorDetails) -> str:
     """What is wrong with a setting."""
-    if kind == "extra_forbidden":
-        return no_such("setting", str(path[-1]), list(PolicySpec.model_fields))
-    return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    if error["type"] == "extra_forbidden":
+        return no_such("setting", str(error["loc"][-1]), list(PolicySpec.model_fields))
+    if error["type"] == "value_error":  # Our own words, which state the values.
+        return error["msg"].removeprefix("Value error, ")
+    wanted = error["msg"].partition(", unable")[0].replace("Input should be", "must be", 1).replace("a valid ", "a ", 1)
+    return f"{wanted}, not {error['input']!r}"

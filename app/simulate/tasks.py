@@ -70,9 +70,8 @@ def _task(task: SimulatedTask) -> Task:
 def _of_list(
     entry: TaskList, spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path
 ) -> Iterator[Submission]:
+    jobs_in(entry, folder)
     jobs = _read(folder / entry.file)
-    if entry.first > len(jobs):
-        raise InvalidRequest(f"{entry.file} has {len(jobs):,} jobs; there is no number {entry.first:,}")
     whole = entry.gpu_type or spec.fleet[0].gpu_type
     begin_s = float(jobs.submit_s[entry.first - 1])
     for number in range(entry.first - 1, min(entry.first - 1 + entry.most, len(jobs))):
@@ -110,8 +109,11 @@ def reference_times_ms(spec: ScenarioSpec, points: Sequence[OperatingPoints]) ->
 
 
 def jobs_in(entry: TaskList, folder: Path) -> int:
-    """How many jobs a list has. Raises InvalidRequest where it cannot be read."""
-    return len(_read(folder / entry.file))
+    """How many jobs a list has. Raises InvalidRequest where it cannot be read, or has none that is to be the first."""
+    jobs = len(_read(folder / entry.file))
+    if entry.first > jobs:
+        raise InvalidRequest(f"{entry.file} has {jobs:,} jobs; there is no number {entry.first:,}")
+    return jobs
 
 
 def iteration_ms(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> float:

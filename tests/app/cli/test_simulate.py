@@ -85,7 +85,7 @@ def test_only_one_result_can_go_to_stdout(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["-o", "--html"])
 def test_results_take_nobodys_place(tmp_path: Path, option: str) -> None:
     (tmp_path / "two.csv").write_text("second,a\n0,5\n60,6\n")
-    (tmp_path / "jobs.csv").write_text("")
+    (tmp_path / "jobs.csv").write_text("submit_s,duration_s,gpus,name\n0,10,1,a\n")
     work = {"network": "resnet18-training", "batch": 128}
     file = written(
         tmp_path,
@@ -134,6 +134,20 @@ def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(tmp_pa
     assert words in page.read_text()
 
 
+def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("second,a\n0,5\n60,x\n")
+    services = [
+        {**SERVICE, "name": column, "load": {"trace": {"file": file, "column": column}}}
+        for column, file in (("a", "bad.csv"), ("b", "gone.csv"))
+    ]
+    work = {"network": "resnet18-training", "batch": 128}
+    jobs = {"name": "jobs", "file": "away.csv", "kind": "training", "networks": [work]}
+    error = refused(tmp_path, services=services, task_lists=[jobs])
+    assert f"spec.services[0].load.trace: {tmp_path / 'bad.csv'}:3: column a" in error
+    assert f"spec.services[1].load.trace: cannot read {tmp_path / 'gone.csv'}" in error
+    assert f"spec.task_lists[0].file: cannot read {tmp_path / 'away.csv'}" in error
+
+
 def test_more_load_than_fits_the_memory_is_refused(tmp_path: Path) -> None:
     load = {"rate_rps": 1e5, "spikes": [{"start_s": 30, "length_s": 10, "factor": 20}]}
     assert "service resnet50 gets up to 2,000,000 requests per second" in refused(
@@ -153,7 +167,20 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
     ("spec", "words"),
     [
         ({"policies": "hetsev"}, "spec.policies: must be a list, not hetsev"),
-        ({"fleet": []}, "spec.fleet: must be a list of at least one entry, not []"),
+        ({"fleet": []}, "spec.fleet: must be a list of at least 1 entry, not of 0"),
+        ({"seeds": list(range(1001))}, "spec.seeds: must be a list of at most 1,000 entries, not of 1,001"),
+        ({"duration_s": [3]}, "spec.duration_s: must be a number, not [3]"),
+        ({"loop": {"paused": "perhaps"}}, "spec.loop.paused: must be true or false, not perhaps"),
+        ({"fleet": [{**POOL, "nodes": None}]}, "spec.fleet[0].nodes: must be a whole number, not null"),
+        ({"fleet": [{**POOL, "name": 3}]}, "spec.fleet[0].name: must be text, not 3"),
+        (
+            {"services": [{**SERVICE, "load": {"clients": "many"}}]},
+            "spec.services[0].load.clients: must be a whole number of at least 1, or a list of steps, not 'many'",
+        ),
+        (
+            {"policies": [{"policy": "joint", "settings": {"headroom": "big"}}]},
+            "spec.policies[0].settings.headroom: must be a number, not 'big'",
+        ),
         ({"faults": ["silent"]}, "spec.faults[0]: must be an object with fields of its own, not silent"),
         ({"duration_s": "ten"}, "spec.duration_s: must be a number, not ten"),
         ({"seeds": [1.5]}, "spec.seeds[0]: must be a whole number, not 1.5"),

@@ -159,7 +159,10 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_load(levels={"rates_rps": [1, 2], "mean_stays_s": [1, 2, 3]}), "2 rates_rps need as many"),
         (with_load(rate_rps=-1), "greater than or equal to 0"),
         (with_load(clients=[]), "at least 1 item"),
-        (with_load(clients=0), "spec.services[0].load.clients: Value error, must be at least 1, or a list of steps"),
+        (
+            with_load(clients=0),
+            "spec.services[0].load.clients: Value error, must be a whole number of at least 1, or a list of steps",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(spec: dict[str, Any], words: str) -> None:

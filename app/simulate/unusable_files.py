@@ -1,0 +1,29 @@
+"""Traces and job lists of a scenario that cannot be used, each with the path of the field below `spec`."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from app.errors import InvalidRequest
+from app.simulate.build import trace_shape
+from app.simulate.scenario import Scenario
+from app.simulate.scenario_checks import Complaint
+from app.simulate.scenario_checks import Path as FieldPath
+from app.simulate.tasks import jobs_in
+
+
+def unusable_files(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
+    """All of them, and why; what was read is kept for the runs."""
+    for path, read in _readings(scenario, folder):
+        try:
+            read()
+        except InvalidRequest as error:
+            yield path, str(error)
+
+
+def _readings(scenario: Scenario, folder: Path) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
+    for place, service in enumerate(scenario.spec.services):
+        if service.load.trace is not None:
+            yield ("services", place, "load", "trace"), partial(trace_shape, service.load.trace, folder)
+    for place, entry in enumerate(scenario.spec.task_lists):
+        yield ("task_lists", place, "file"), partial(jobs_in, entry, folder)
