@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from app.simulate.results import FailedRun, RunResult, TaskResult
 from app.simulate.scenario import Scenario
@@ -143,7 +143,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     """Mean and confidence interval of independent values, at least one."""
     if len(values) < 2:
         return Estimate(mean=values[0], half_width=None)
-    factor = float(student.ppf(0.5 + CONFIDENCE / 2.0, len(values) - 1))
+    factor = float(stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2.0))
     return Estimate(mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values)))
 
 

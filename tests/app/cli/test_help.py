@@ -13,11 +13,12 @@ from tests.app.cli.runner import cli
 HEAVY = ("ortools", "cvxpy", "pulp", "sqlalchemy", "fastapi", "pydantic", "httpx2", "yaml", "numpy", "rich", "psycopg")
 
 
-def test_help_loads_no_heavy_library() -> None:
+@pytest.mark.parametrize("command", [[], ["simulate"]])
+def test_help_loads_no_heavy_library(command: list[str]) -> None:
     script = (
         "import sys\n"
         "from app.cli import run\n"
-        "assert run(['--help']) == 0\n"
+        f"assert run([*{command!r}, '--help']) == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
