@@ -23,7 +23,7 @@ def show_report(report: Report, stream: TextIO) -> None:
                 service.service,
                 summary.policy,
                 _estimate(service.cost_usd),
-                _estimate(service.attainment, digits=2, scale=100.0),
+                _share(service.attainment, digits=2),
                 _estimate(service.p99_ms, digits=0),
             )
             for place in range(len(report.policies[0].services))
@@ -44,9 +44,9 @@ def _show_tasks(report: Report, stream: TextIO) -> None:
         [
             (
                 summary.policy,
-                _estimate(tasks.finished, digits=1, scale=100.0),
+                _share(tasks.finished, digits=1),
                 _estimate(tasks.completion_s, digits=1, scale=1.0 / 60.0),
-                _estimate(tasks.in_time, digits=0, scale=100.0),
+                _share(tasks.in_time, digits=0),
                 _estimate(tasks.work_gpu_hours),
                 _estimate(tasks.cost_usd),
             )
@@ -63,13 +63,18 @@ def _policy(summary: PolicySummary, note: str) -> Cells:
         _estimate(summary.cost_usd),
         _estimate(summary.gpu_hours),
         _estimate(summary.energy_kwh),
-        _estimate(summary.violations, digits=2, scale=100.0),
-        _estimate(summary.worst_attainment, digits=2, scale=100.0),
+        _share(summary.violations, digits=2),
+        _share(summary.worst_attainment, digits=2),
         _estimate(summary.replicas_started, digits=0),
     )
 
 
 def _estimate(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> str:
     """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
-    mean, spread = estimate_texts(value, digits=digits, scale=scale)
-    return mean + (f"±{spread}" if spread else "")
+    return "".join(estimate_texts(value, digits=digits, scale=scale))
+
+
+def _share(value: Estimate | None, *, digits: int) -> str:
+    """In percent; an interval that is not even to both sides stands in brackets."""
+    mean, spread = estimate_texts(value, digits=digits, is_share=True)
+    return f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread

@@ -14,13 +14,25 @@ def number(value: float, digits: int | None = None) -> str:
     return text.replace("-", "−") if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
-def estimate_texts(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> tuple[str, str]:
-    """A mean, and half its interval in as many digits, or nothing where there is none; `–` where nothing is known."""
+def estimate_texts(
+    value: Estimate | None, *, digits: int | None = None, scale: float = 1.0, is_share: bool = False
+) -> tuple[str, str]:
+    """A mean, and its interval in as many digits, or nothing where there is none; `–` where nothing is known.
+
+    The interval is half its width, e.g. `±0.30`. A share is shown in percent; where its interval would go below 0 or
+    beyond 100 it is what is left of it, e.g. `88.9–100`.
+    """
     if value is None:
         return "–", ""
+    scale = 100.0 if is_share else scale
     mean = number(scale * value.mean, digits)
+    if value.half_width is None:
+        return mean, ""
     places = len(mean.partition(".")[2])
-    return mean, "" if value.half_width is None else number(scale * value.half_width, places)
+    low, high = scale * (value.mean - value.half_width), scale * (value.mean + value.half_width)
+    if is_share and value.half_width and (low < 0.0 or high > 100.0):
+        return mean, f"{'0' if low <= 0.0 else number(low, places)}–{'100' if high >= 100.0 else number(high, places)}"
+    return mean, f"±{number(scale * value.half_width, places)}"
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from app.simulate.amounts import number
 from app.simulate.charts import Bar, Times, bar_chart, colour_of
 from app.simulate.compare import missed
 from app.simulate.html_charts import MOST_FAULTS, Runs, Values, policy_chart, policy_lines, runs_by_policy, times_of
-from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, table
+from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, share_cell, table
 from app.simulate.html_services import services_section
 from app.simulate.html_tasks import tasks_section
 from app.simulate.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
@@ -108,8 +108,8 @@ def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...
         estimate_cell(summary.memory_usd),
         estimate_cell(summary.gpu_hours),
         estimate_cell(summary.energy_kwh),
-        estimate_cell(summary.violations, digits=2, scale=100.0),
-        estimate_cell(summary.worst_attainment, digits=2, scale=100.0, bad=bool(missed(report, summary))),
+        share_cell(summary.violations, digits=2),
+        share_cell(summary.worst_attainment, digits=2, bad=bool(missed(report, summary))),
         estimate_cell(max(p99, key=lambda value: value.mean, default=None), digits=0),
         estimate_cell(summary.replicas_started, digits=0),
     )
@@ -125,7 +125,7 @@ def _cost_bars(report: Report) -> str:
                 value=summary.cost_usd.mean,
                 half_width=summary.cost_usd.half_width,
                 colour=colour_of(place),
-                text=cell.text + (f" ±{cell.spread}" if cell.spread else ""),
+                text=cell.text + (f" {cell.spread}" if cell.spread else ""),
             )
         )
     return bar_chart("Cost of the used GPUs by policy", bars)

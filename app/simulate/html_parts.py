@@ -63,7 +63,7 @@ class Cell:
     def html(self) -> str:
         """Its inside."""
         figure = f'<span class="bad">{escape(self.text)}</span>' if self.is_bad else escape(self.text)
-        return figure + (f' <span class="pm">±{escape(self.spread)}</span>' if self.spread else "")
+        return figure + (f' <span class="pm">{escape(self.spread)}</span>' if self.spread else "")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, lefts: int = 1) -> str:
@@ -101,9 +101,15 @@ def legend(names: Sequence[str], *, asked: str = "") -> str:
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
-def estimate_cell(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0, bad: bool = False) -> Cell:
+def estimate_cell(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> Cell:
     """A mean with its interval."""
     text, spread = estimate_texts(value, digits=digits, scale=scale)
+    return Cell(text=text, spread=spread)
+
+
+def share_cell(value: Estimate | None, *, digits: int, bad: bool = False) -> Cell:
+    """A share in percent, with its interval."""
+    text, spread = estimate_texts(value, digits=digits, is_share=True)
     return Cell(text=text, spread=spread, is_bad=bad)
 
 

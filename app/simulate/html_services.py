@@ -8,7 +8,7 @@ from app.simulate.amounts import counted, number
 from app.simulate.charts import Line, LineChart, Times, line_chart
 from app.simulate.courses import mean_course
 from app.simulate.html_charts import Runs, policy_chart, policy_lines
-from app.simulate.html_parts import INK, Cell, estimate_cell, figure, legend, paragraph, table
+from app.simulate.html_parts import INK, Cell, estimate_cell, figure, legend, paragraph, share_cell, table
 from app.simulate.report import Estimate, Report, estimate
 from app.simulate.results import RunResult, Series, ServiceResult, ServiceSeries
 from app.simulate.scenario import ScenarioSpec
@@ -85,7 +85,7 @@ def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
     return (
         policy,
         estimate_cell(_over(mine, lambda each: each.cost_usd)),
-        estimate_cell(attainment, digits=2, scale=100.0, bad=is_bad),
+        share_cell(attainment, digits=2, bad=is_bad),
         number(100.0 * min(worst), 1) if worst else "–",
         *(estimate_cell(_over(mine, partial(_latency_ms, name)), digits=0) for name in ("p50", "p95", "p98", "p99")),
         f"{sum(each.arrived for each in mine):,}",
@@ -163,7 +163,7 @@ def _in_rows(runs: Runs, places: Sequence[int]) -> str:
             results = [run.services[place] for run in each]
             attainment = _over(results, lambda result: result.attainment)
             is_bad = attainment is not None and attainment.mean < first.percentile
-            yield estimate_cell(attainment, digits=2, scale=100.0, bad=is_bad)
+            yield share_cell(attainment, digits=2, bad=is_bad)
             yield estimate_cell(_over(results, partial(_latency_ms, "p99")), digits=0)
 
     return table(headings, (tuple(row(place)) for place in places), lefts=2)

@@ -7,7 +7,7 @@ from app.simulate.amounts import counted, duration, number
 from app.simulate.charts import Times, colour_of
 from app.simulate.gantt import gantt_chart, phase_legend
 from app.simulate.html_charts import Runs, fault_spans, policy_chart, policy_lines
-from app.simulate.html_parts import Cell, estimate_cell, figure, legend, paragraph, table
+from app.simulate.html_parts import Cell, estimate_cell, figure, legend, paragraph, share_cell, table
 from app.simulate.report import Report
 from app.simulate.results import Series, TaskPhase, TaskResult
 from app.simulate.scenario import ScenarioSpec
@@ -73,9 +73,9 @@ def _policy_table(report: Report) -> str:
         (
             (
                 summary.policy,
-                estimate_cell(tasks.finished, digits=1, scale=100.0),
+                share_cell(tasks.finished, digits=1),
                 estimate_cell(tasks.completion_s, digits=1, scale=1.0 / 60.0),
-                estimate_cell(tasks.in_time, digits=0, scale=100.0),
+                share_cell(tasks.in_time, digits=0),
                 estimate_cell(tasks.undecided, digits=0),
                 estimate_cell(tasks.work_gpu_hours),
                 estimate_cell(tasks.cost_usd),
