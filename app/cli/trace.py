@@ -10,7 +10,7 @@ import typer
 from app.cli.durations import duration_text
 from app.cli.files import STDIO
 from app.cli.forecasts import rate_texts
-from app.cli.output import FAINT, Cell, Cells, Format, Heading, amount, show_json, show_line, show_table
+from app.cli.output import FAINT, Cell, Cells, Format, Heading, amount, show_document, show_line, show_table
 from app.cli.trace_changes import scale, slice_trace
 from app.cli.trace_files import TraceFile, Written, in_words, list_of, write
 from app.cli.trace_generate import app as generate
@@ -79,7 +79,7 @@ def import_trace(
 @app.command()
 def describe(
     trace: TraceFile,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table or json")] = Format.TABLE,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml")] = Format.TABLE,
 ) -> None:
     """Say how much load a trace holds, how bursty it is, and whether days are alike.
 
@@ -87,8 +87,10 @@ def describe(
     the window. C: correlation of steps a minute apart. docs/traces.md explains more.
     """
     found = read_any(trace)
-    if output is Format.JSON:
-        show_json(_document(found))
+    if output is Format.WIDE:
+        raise typer.BadParameter("a trace has nothing more to show; give table, json or yaml", param_hint="'-o'")
+    if output is not Format.TABLE:
+        show_document(_document(found), output)
         return
     show_line(in_words(found))
     for note in found.notes:

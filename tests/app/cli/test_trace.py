@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli.durations import duration_text, parse_duration
 from tests.app.cli.runner import Result, cli
@@ -78,6 +79,7 @@ def test_json_has_the_same_for_programs() -> None:
     assert (document["duration_s"], document["step_s"], document["windows_s"]) == (1800.0, 1.0, [1.0, 10.0, 60.0])
     assert [series["name"] for series in document["series"]] == ["a", "b"]
     assert document["series"][0]["autocorrelation"] == pytest.approx(1.0)
+    assert yaml.safe_load(done("describe", "-", "-o", "yaml", stdin=SQUARE)) == document
     jobs = json.loads(done("describe", "-", "-o", "json", stdin=JOBS))
     assert (jobs["jobs"], jobs["gpu_hours"], jobs["notes"]) == (3, pytest.approx(2.0 + 30 / 3600), ["source: mine"])
 
