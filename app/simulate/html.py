@@ -15,6 +15,7 @@ import msgspec
 from app.simulate.amounts import number
 from app.simulate.charts import Bar, Times, bar_chart, colour_of
 from app.simulate.compare import missed
+from app.simulate.html_budgets import budgets_section, policies_section
 from app.simulate.html_charts import MOST_FAULTS, Runs, Values, policy_chart, policy_lines, runs_by_policy, times_of
 from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, share_cell, table
 from app.simulate.html_services import services_section
@@ -70,9 +71,13 @@ def _findings(report: Report, spec: ScenarioSpec) -> Iterator[str]:
     first, *others = headline(report, clairvoyant=[run.label for run in spec.policies if run.clairvoyant])
     yield f'<div class="headline"><strong>{escape(first)}</strong>{bullets(others)}</div>'
     yield paragraph(interval_note(report), "faint")
+    runs = runs_by_policy(report)
     yield "<h2>Policies</h2>"
+    yield from policies_section(spec, runs)
     yield _policy_table(report)
     yield '<div class="bars">' + figure("Cost of the used GPUs, USD", _cost_bars(report)) + "</div>"
+    yield "<h2>Budget</h2>"
+    yield from budgets_section(runs)
     yield "<h2>Decisions</h2>"
     yield _decision_table(report)
 

@@ -85,6 +85,7 @@ def test_the_sections_come_in_their_order() -> None:
     assert titles == [
         "small: policies side by side, simulated",
         "Policies",
+        "Budget",
         "Decisions",
         "Fleet over time",
         "Services",
