@@ -17,6 +17,7 @@ from app.simulate.charts import Bar, Times, bar_chart, colour_of
 from app.simulate.compare import missed
 from app.simulate.html_budgets import budgets_section, policies_section
 from app.simulate.html_charts import MOST_FAULTS, Runs, Values, policy_chart, policy_lines, runs_by_policy, times_of
+from app.simulate.html_events import events_section
 from app.simulate.html_parts import STYLE, Cell, bullets, estimate_cell, figure, legend, paragraph, share_cell, table
 from app.simulate.html_services import services_section
 from app.simulate.html_tasks import tasks_section
@@ -60,6 +61,7 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
         runs = runs_by_policy(report)
         times = times_of(runs, spec)
         yield from _fleet(spec, runs, times)
+        yield from events_section(spec, runs)
         yield from services_section(report, spec, runs, times)
         yield from tasks_section(report, spec, runs, times)
     else:

@@ -193,6 +193,7 @@ class Recorder:
             p99_ms=[tally.latency_ms(0.99) for tally in tallies],
             replicas=[step.replicas[name] for step in self._steps],
             served_rps=[tally.served / self.step_s for tally in tallies],
+            missed=[tally.served + tally.rejected - tally.in_slo for tally in tallies],
         )
 
 

@@ -164,6 +164,8 @@ class ServiceSeries:
     """Ready at the end of the step."""
     served_rps: list[float] = field(default_factory=list)
     """Served requests, late ones included, over the step's length."""
+    missed: list[int] = field(default_factory=list)
+    """Requests that were served late, or rejected, in the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ def a_run(
                     attainment=[each.attainment],
                     p99_ms=[each.latency_ms["p99"]],
                     replicas=[1],
+                    missed=[each.judged - each.in_slo],
                 )
                 for each in known
             },
