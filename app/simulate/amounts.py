@@ -20,7 +20,7 @@ def estimate_texts(
     """A mean, and its interval in as many digits, or nothing where there is none; `–` where nothing is known.
 
     The interval is half its width, e.g. `±0.30`. A share is shown in percent; where its interval would go below 0 or
-    beyond 100 it is what is left of it, e.g. `88.9–100`.
+    beyond 100 it is what is left of it, e.g. `88–100`, in whole percents where it is wide.
     """
     if value is None:
         return "–", ""
@@ -29,10 +29,13 @@ def estimate_texts(
     if value.half_width is None:
         return mean, ""
     places = len(mean.partition(".")[2])
-    low, high = scale * (value.mean - value.half_width), scale * (value.mean + value.half_width)
-    if is_share and value.half_width and (low < 0.0 or high > 100.0):
+    half = scale * value.half_width
+    low, high = scale * value.mean - half, scale * value.mean + half
+    if is_share and half and (low < 0.0 or high > 100.0):
+        if half > 1.0:
+            low, high, places = math.floor(low), math.ceil(high), 0
         return mean, f"{'0' if low <= 0.0 else number(low, places)}–{'100' if high >= 100.0 else number(high, places)}"
-    return mean, f"±{number(scale * value.half_width, places)}"
+    return mean, f"±{number(half, places)}"
 
 
 def duration(seconds: float) -> str:
