@@ -52,7 +52,11 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
 def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
     """The demands without what they hold for bursts: for when that takes room from what is there."""
     return tuple(
-        replace(demand, arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps, reserve_rps=0.0)
+        replace(
+            demand, arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps, reserve_rps=0.0, method="forecast"
+        )
+        if demand.reserve_rps
+        else demand
         for demand in demands
     )
 

@@ -22,7 +22,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from solvers.forecast.forecast import PLANNING_LEVEL, Reals, Series, normal_quantile
 from solvers.forecast.seasons import coarsen
 
-FORGIVEN_S = 300.0
+Flags = npt.NDArray[np.bool_]
+
+FORGIVEN_S = 60.0
 LEAST_GRAIN_S = 5.0
 """In shorter windows rare requests look like bursts."""
 FEWEST_MISSES = 1.0
@@ -34,14 +36,16 @@ _HALVINGS = 20
 def reserve_rps(series: Series, *, percentile: float, hold_s: float, reaction_s: float) -> float:
     """The rate that plans of a service should carry at least; 0 where they do without.
 
-    series: of the past, an hour or so; windows that were not heard are left out. percentile: of the SLO, 0 to 1.
-    O(windows · hold_s / window).
+    series: of the past, an hour or so; windows that were not heard, or follow such, are left out. percentile: of the
+    SLO, 0 to 1. O(windows · hold_s / window).
     """
     coarse = coarsen(series, LEAST_GRAIN_S)
     rates = np.nan_to_num(coarse.rates_rps)
     held, lag = (max(1, round(delay_s / coarse.window_s)) for delay_s in (hold_s, reaction_s))
     followed = _followed(rates, held, lag, coarse.window_s)
-    kept = _without_worst(np.maximum(0.0, rates - followed), max(1, round(FORGIVEN_S / coarse.window_s)))
+    known = _known(~np.isnan(coarse.rates_rps), held, lag)
+    beyond = np.where(known, np.maximum(0.0, rates - followed), 0.0)
+    kept = _without_worst(beyond, max(1, round(FORGIVEN_S / coarse.window_s))) & known
     rates, followed = rates[kept], followed[kept]
     forgiven_rps = (1.0 - percentile) * float(rates.sum())
     if forgiven_rps * coarse.window_s < FEWEST_MISSES:
@@ -57,7 +61,14 @@ def _followed(rates: Reals, held: int, lag: int, window_s: float) -> Reals:
     return margin
 
 
-def _without_worst(beyond: Reals, width: int) -> npt.NDArray[np.bool_]:
+def _known(heard: Flags, held: int, lag: int) -> Flags:
+    """(T,) windows that were heard, and all that plans then looked back at."""
+    padded = np.concatenate([np.zeros(held + lag, dtype=np.bool_), heard])
+    looked_back: Flags = sliding_window_view(padded, held + 1).min(axis=1)
+    return looked_back[: len(heard)] & heard
+
+
+def _without_worst(beyond: Reals, width: int) -> Flags:
     """(T,) of bool: all windows but the `width` neighbours with the largest sum; none where there are no more."""
     if len(beyond) <= width:
         return np.zeros(len(beyond), dtype=np.bool_)
