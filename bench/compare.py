@@ -116,6 +116,11 @@ def _attainment_gain(ours: RunResult, rival: RunResult) -> tuple[float, float, f
     return mine - theirs, mine, theirs
 
 
+def _worst_attainment_gain(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+    mine, theirs = 100.0 - worst_late_percent(ours), 100.0 - worst_late_percent(rival)
+    return mine - theirs, mine, theirs
+
+
 def paper_cost_ratios(ours: RunResult, rival: RunResult) -> tuple[float, ...]:
     """By service: whole GPUs of the rival over used memory of ours, HetSev's accounting (its section 6.3)."""
     return tuple(theirs.cost_usd / mine.memory_usd for mine, theirs in zip(ours.services, rival.services, strict=True))
@@ -177,7 +182,22 @@ _COSTS = (
     _claim("requests in violation", 1.12, "%", _late_percent, at_least=False),
     _claim("saving of joint", 15.0, "%", _saving_percent, at_least=True, policy="joint", baseline="hetsev"),
     _claim(
-        "attainment gain of joint", 0.0, "points", _attainment_gain, at_least=True, policy="joint", baseline="hetsev"
+        "attainment gain of joint, worst service",
+        0.0,
+        "points",
+        _worst_attainment_gain,
+        at_least=True,
+        policy="joint",
+        baseline="hetsev",
+    ),
+    _claim(
+        "attainment gain of joint, all requests",
+        0.0,
+        "points",
+        _attainment_gain,
+        at_least=True,
+        policy="joint",
+        baseline="hetsev",
     ),
 )
 _FORESIGHT = (
@@ -185,7 +205,24 @@ _FORESIGHT = (
     _claim(
         "late, worst service", 2.0, "%", _worst_late_percent, at_least=False, policy="joint", baseline="clairvoyant"
     ),
-    _claim("cost / clairvoyant", 1.10, "x", _own_cost_ratio, at_least=False, policy="joint", baseline="clairvoyant"),
+    _claim(
+        "cost / clairvoyant, next hour",
+        1.10,
+        "x",
+        _own_cost_ratio,
+        at_least=False,
+        policy="joint",
+        baseline="clairvoyant-hour",
+    ),
+    _claim(
+        "cost / clairvoyant, next decision",
+        1.10,
+        "x",
+        _own_cost_ratio,
+        at_least=False,
+        policy="joint",
+        baseline="clairvoyant",
+    ),
 )
 
 _ONE_PER_GPU = (
@@ -234,7 +271,10 @@ EXPERIMENTS = (
         title="Forecast against foresight, bursts",
         scenarios=("foresight_azure",),
         claims=_FORESIGHT,
-        note="Late are `code` bursts: they climb tenfold within seconds, sooner than telemetry, decision and launch.",
+        note=(
+            "Late are `code` bursts: they climb tenfold within seconds, sooner than telemetry, decision and launch.\n"
+            "What is kept for them costs more than foresight of the next decision, and less than that of an hour."
+        ),
     ),
     Experiment(title="Forecast against foresight, spikes", scenarios=("foresight_spike",), claims=_FORESIGHT),
 )
