@@ -28,7 +28,7 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
         message = f"must be {PATTERN_RULES[error['ctx']['pattern']]}"
     else:
-        message = error["msg"].replace("Input should be", "must be", 1)
+        message = error["msg"].replace("Input should be", "must be", 1).replace("String should have", "must have", 1)
     return f"{message[:1].lower()}{message[1:]}, not {_shown(error['input'])}"
 
 

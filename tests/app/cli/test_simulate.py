@@ -170,6 +170,7 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
         ({"fleet": []}, "spec.fleet: must be a list of at least 1 entry, not of 0"),
         ({"seeds": list(range(1001))}, "spec.seeds: must be a list of at most 1,000 entries, not of 1,001"),
         ({"duration_s": [3]}, "spec.duration_s: must be a number, not [3]"),
+        ({"policies": [{"policy": ""}]}, "spec.policies[0].policy: must have at least 1 character, not ''"),
         ({"loop": {"paused": "perhaps"}}, "spec.loop.paused: must be true or false, not perhaps"),
         ({"fleet": [{**POOL, "nodes": None}]}, "spec.fleet[0].nodes: must be a whole number, not null"),
         ({"fleet": [{**POOL, "name": 3}]}, "spec.fleet[0].name: must be text, not 3"),
