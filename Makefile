@@ -13,7 +13,7 @@ help:
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
-	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 5 minutes)"
+	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
