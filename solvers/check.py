@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.outcome import PlanReport, Violation
-from solvers.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan
+from solvers.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan, anonymous_gpu
 from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType
 
@@ -99,20 +99,12 @@ def _as_service(task: BoundTask) -> ServiceDemand:
 
 
 def _with_tasks(gpu: BoundGpu, tasks: Sequence[BoundTask]) -> GpuPlan:
-    replicas = [
-        ReplicaPlan(
-            service=each.service,
-            sm_percent=each.sm_percent,
-            batch=each.batch,
-            arrival_rate_rps=each.arrival_rate_rps,
-        )
-        for each in gpu.replicas
-    ]
-    replicas += [
-        ReplicaPlan(service=_TASK + each.name, sm_percent=each.sm_percent, batch=each.batch, arrival_rate_rps=0.0)
-        for each in tasks
-    ]
-    return GpuPlan(gpu_type=gpu.gpu_type, clock_mhz=gpu.clock_mhz, replicas=tuple(replicas))
+    services = anonymous_gpu(gpu)
+    return replace(services, replicas=(*services.replicas, *map(_as_replica, tasks)))
+
+
+def _as_replica(task: BoundTask) -> ReplicaPlan:
+    return ReplicaPlan(service=_TASK + task.name, sm_percent=task.sm_percent, batch=task.batch, arrival_rate_rps=0.0)
 
 
 def _broken(rule: str, where: str, detail: str) -> Violation:

@@ -150,24 +150,25 @@ def diff(before: Plan, after: Plan) -> tuple[Change, ...]:
 
 def anonymous(bound: BoundPlan) -> Plan:
     """The plan without identities: one GpuPlan per physical GPU, in the order of GPU ids."""
-    gpus = tuple(
-        GpuPlan(
-            gpu_type=gpu.gpu_type,
-            clock_mhz=gpu.clock_mhz,
-            replicas=tuple(
-                ReplicaPlan(
-                    service=replica.service,
-                    sm_percent=replica.sm_percent,
-                    batch=replica.batch,
-                    arrival_rate_rps=replica.arrival_rate_rps,
-                )
-                for replica in gpu.replicas
-            ),
-        )
-        for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id)
-        if gpu.replicas
+    gpus = (anonymous_gpu(gpu) for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id) if gpu.replicas)
+    return Plan(policy=bound.policy, gpus=tuple(gpus), unserved=bound.unserved)
+
+
+def anonymous_gpu(gpu: BoundGpu) -> GpuPlan:
+    """One GPU's replicas without identities; a plan knows no tasks."""
+    return GpuPlan(
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu.clock_mhz,
+        replicas=tuple(
+            ReplicaPlan(
+                service=replica.service,
+                sm_percent=replica.sm_percent,
+                batch=replica.batch,
+                arrival_rate_rps=replica.arrival_rate_rps,
+            )
+            for replica in gpu.replicas
+        ),
     )
-    return Plan(policy=bound.policy, gpus=gpus, unserved=bound.unserved)
 
 
 def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:

@@ -32,6 +32,12 @@ class OperatingPoint(NamedTuple):
         """Execution time of one batch with no neighbours."""
         return self.transfer_ms + self.launch_ms + self.run_ms
 
+    def slower(self, factor: float) -> "OperatingPoint":
+        """The same where every part of the time takes so many times as long."""
+        return self._replace(
+            transfer_ms=factor * self.transfer_ms, launch_ms=factor * self.launch_ms, run_ms=factor * self.run_ms
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoints:

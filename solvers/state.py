@@ -12,6 +12,12 @@ from typing import Literal, NewType, TypeAlias, Union
 GpuId = NewType("GpuId", str)
 """Identity of one physical GPU, e.g. `node-1/gpu-0`."""
 
+
+def gpu_id(node: str, index: int) -> GpuId:
+    """The identity of the GPU that a node's driver counts so."""
+    return GpuId(f"{node}/gpu-{index}")
+
+
 NodeId = NewType("NodeId", str)
 ReplicaId = NewType("ReplicaId", str)
 

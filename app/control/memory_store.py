@@ -32,7 +32,7 @@ from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service, Task
+from solvers.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service, Task, gpu_id
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -311,7 +311,7 @@ class MemoryStore:
             self.acknowledgements[(observation.node, ack.generation)] = ack
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
         for each in observation.replicas:
-            self._readings.append((start_s, f"{observation.node}/gpu-{each.gpu_index}", each))
+            self._readings.append((start_s, gpu_id(observation.node, each.gpu_index), each))
         while self._readings and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S:
             self._readings.popleft()
 

@@ -74,10 +74,7 @@ def planned_points(made_from: MadeFrom) -> OperatingPoints:
         return points
     stated: Reals = np.array(sigma or (0.0,) * len(points.rows))
     factors = np.exp(log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z))
-    rows = tuple(
-        row._replace(transfer_ms=factor * row.transfer_ms, launch_ms=factor * row.launch_ms, run_ms=factor * row.run_ms)
-        for row, factor in zip(points.rows, factors.tolist(), strict=True)
-    )
+    rows = tuple(row.slower(factor) for row, factor in zip(points.rows, factors.tolist(), strict=True))
     return replace(points, rows=rows)
 
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from agents.protocol import Observation, TaskReading, TaskState
 from app.errors import Conflict
 from solvers.plan import BoundPlan
-from solvers.state import Task
+from solvers.state import GpuId, Task, gpu_id
 
-Place: TypeAlias = tuple[str, float]
+Place: TypeAlias = tuple[GpuId, float]
 """A GPU and a share of its SMs, as a target gives them to a task."""
 
 
@@ -28,7 +28,6 @@ class TaskRecord:
     """As last reported from there; None = not yet, or no more."""
     done_iterations: float = 0.0
     """As last reported from anywhere it was meant to be."""
-    first_ran_at: datetime | None = None
     last_ran_at: datetime | None = None
     finished_at: datetime | None = None
     ran_s: float = 0.0
@@ -63,7 +62,7 @@ class TaskBook:
 
     def take(self, observation: Observation, end: datetime) -> None:
         """Note what a node reports of a window that ended then; where a task is not wanted only that it is done."""
-        gpus = {f"{observation.node}/gpu-{gpu.index}" for gpu in observation.gpus}
+        gpus = {gpu_id(observation.node, gpu.index) for gpu in observation.gpus}
         readings = {each.name: each for each in observation.tasks}
         for name, record in self.records.items():
             reading = readings.get(name)
@@ -80,7 +79,7 @@ class TaskBook:
 
 
 def _place(observation: Observation, reading: TaskReading) -> Place:
-    return f"{observation.node}/gpu-{reading.gpu_index}", reading.sm_percent
+    return gpu_id(observation.node, reading.gpu_index), reading.sm_percent
 
 
 def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecord:
@@ -90,7 +89,6 @@ def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecor
         record,
         state=reading.state,
         done_iterations=reading.done_iterations,
-        first_ran_at=record.first_ran_at or (end if has_run else None),
         last_ran_at=end if has_run else record.last_ran_at,
         finished_at=end if reading.state == "finished" else None,
         ran_s=record.ran_s + progress * reading.iteration_ms / 1000.0,

@@ -17,6 +17,7 @@ from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
 from app.db.agent_events import note_refusals, note_shared_names
 from app.db.observation_rows import Placed, copy_all
+from solvers.state import gpu_id
 
 WAKE_CHANNEL = "plimsoll_wake"
 """Notified with the reason when the loop should look."""
@@ -187,7 +188,7 @@ async def _save_health(connection: AsyncConnection, newest: Sequence[Placed]) ->
                 "WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy"
             ),
             {
-                "gpus": [f"{node}/gpu-{gpu.index}" for node, gpu in readings],
+                "gpus": [gpu_id(node, gpu.index) for node, gpu in readings],
                 "healthy": [gpu.healthy for _, gpu in readings],
             },
         )

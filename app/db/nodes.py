@@ -11,7 +11,7 @@ from app.control.store import NodeStatus
 from app.db.tables import AnyRow, cluster, gpu, gpu_type, node
 from app.db.upsert import upsert
 from app.errors import InvalidRequest, NotFound
-from solvers.state import Gpu, GpuId, Node, NodeId
+from solvers.state import Gpu, GpuId, Node, NodeId, gpu_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ async def save(
         await upsert(
             connection,
             gpu,
-            {"id": f"{name}/gpu-{index}"},
+            {"id": gpu_id(name, index)},
             {"gpu_type": wanted},
             only_new={"node": name, "index": index, "created_at": at},
         )

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from agents.protocol import Observation
 from app.control.windows import placed_start_s
 from app.db.engine import driver_connection
+from solvers.state import gpu_id
 
 Values = tuple[object, ...]
 
@@ -84,12 +85,12 @@ def _services(entry: Placed) -> Iterator[Values]:
 
 def _gpus(entry: Placed) -> Iterator[Values]:
     seen = entry.observation
-    return ((f"{seen.node}/gpu-{row.index}", entry.start, seen.window_s, *_gpu(row)) for row in seen.gpus)
+    return ((gpu_id(seen.node, row.index), entry.start, seen.window_s, *_gpu(row)) for row in seen.gpus)
 
 
 def _replicas(entry: Placed) -> Iterator[Values]:
     seen = entry.observation
-    return ((f"{seen.node}/gpu-{row.gpu_index}", entry.start, seen.window_s, *_replica(row)) for row in seen.replicas)
+    return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_replica(row)) for row in seen.replicas)
 
 
 # Table, types of its columns in their order (binary COPY converts nothing), its rows of one observation.

@@ -11,7 +11,7 @@ from app.control.report import describe_change
 from app.demo.view import Frame, GpuLine, ServiceLine
 from app.simulate.accounting import hourly_cost_usd, make_bill
 from solvers.plan import BoundPlan
-from solvers.state import GpuType, Service
+from solvers.state import GpuType, Service, gpu_id
 
 READING_S = 60.0
 """Rates and latencies in the live view are over the last minute of trace time."""
@@ -110,7 +110,7 @@ class Feed:
                 yield GpuLine(
                     name=f"{name}/{gpu.index}",
                     gpu_type=gpu.spec.gpu_type,
-                    shares=tuple(sorted(shares[f"{name}/gpu-{gpu.index}"])),
+                    shares=tuple(sorted(shares[gpu_id(name, gpu.index)])),
                     power_w=self.power_w.get((name, gpu.index), 0.0),
                     power_cap_w=caps[gpu.spec.gpu_type],
                 )

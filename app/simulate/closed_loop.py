@@ -21,11 +21,11 @@ from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome, tick
 from app.control.memory_store import MemoryStore
-from app.control.remembered_forecast import RememberedForecast
 from app.control.store import PolicySettings
 from app.control.worker import Solver
+from app.simulate.remembered_forecast import RememberedForecast
 from solvers.problem import OperatingPoints
-from solvers.state import Gpu, GpuId, GpuType, Node, NodeId, Service
+from solvers.state import Gpu, GpuType, Node, NodeId, Service, gpu_id
 
 _TICK_S = 1e-3
 """Time passes by so much at least, so that it does pass whatever is due."""
@@ -156,6 +156,6 @@ def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
 def gpus_of(spec: NodeSpec) -> Sequence[Gpu]:
     """The GPUs of a simulated node as the control plane knows them."""
     return [
-        Gpu(id=GpuId(f"{spec.name}/gpu-{index}"), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)
+        Gpu(id=gpu_id(spec.name, index), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)
         for index, gpu in enumerate(spec.gpus)
     ]

@@ -27,10 +27,7 @@ def with_true_times(points: OperatingPoints, world: World) -> OperatingPoints:
             batch=row.batch,
             clock_mhz=row.clock_mhz,
         )
-        factor = float(world.batch_ms(alone)[row.batch]) / (row.transfer_ms + row.launch_ms + row.run_ms)
-        return row._replace(
-            transfer_ms=factor * row.transfer_ms, launch_ms=factor * row.launch_ms, run_ms=factor * row.run_ms
-        )
+        return row.slower(float(world.batch_ms(alone)[row.batch]) / row.solo_ms)
 
     return replace(points, rows=tuple(map(true_row, points.rows)))
 

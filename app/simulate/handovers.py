@@ -9,7 +9,7 @@ from datetime import datetime
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.node import SimGpu
 from solvers.plan import BoundGpu, BoundPlan
-from solvers.state import GpuId
+from solvers.state import GpuId, gpu_id
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Handovers:
             self.changes.append((at, BoundPlan(generation=0, parent=0, policy="", gpus=gpus)))
 
     def _simulated(self, key: GpuId, gpu: BoundGpu) -> SimGpu:
-        return self.cluster.node(gpu.node).gpus[int(key.rpartition("-")[2])]
+        return next(each for each in self.cluster.node(gpu.node).gpus if gpu_id(gpu.node, each.index) == key)
 
 
 def _carries(gpu: SimGpu) -> bool:

@@ -1,9 +1,6 @@
 """What those who pay ask of the HTML report: what the policies are, what they cost in the long run, how many GPUs."""
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 
 from app.simulate.amounts import number
 from app.simulate.html_charts import Runs
@@ -11,6 +8,7 @@ from app.simulate.html_parts import Cell, bullets, estimate_cell, paragraph, tab
 from app.simulate.report import Estimate, estimate
 from app.simulate.results import RunResult
 from app.simulate.scenario import PolicyRun, ScenarioSpec
+from solvers.policies import policy
 
 HOURS_PER_MONTH = 730.0
 """8760 / 12."""
@@ -36,7 +34,7 @@ def budgets_section(runs: Runs) -> Iterator[str]:
         "most GPUs at once",
         *(f"of these {t}" for t in by_type),
     )
-    yield table(headings, (_row(policy, mine, by_type) for policy, mine in runs.items()))
+    yield table(headings, (_row(label, mine, by_type) for label, mine in runs.items()))
     yield paragraph(_WORDS, "faint")
 
 
@@ -52,20 +50,16 @@ def described(run: PolicyRun) -> str:
     return f"{name}: {summary_of(run.policy)}" + (f" Here: {', '.join(settings)}." if settings else "")
 
 
-def summary_of(policy: str) -> str:
-    """The first line of what its module says, which is read, not imported: that would load solvers."""
-    found = find_spec(f"solvers.policies.{policy}")
-    if found is None or found.origin is None:
-        return ""
-    words = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8"))) or ""
-    return words.partition("\n")[0].partition(": ")[2]
+def summary_of(name: str) -> str:
+    """The first line of what a policy's module says of it."""
+    return (policy(name).__doc__ or "").partition("\n")[0].partition(": ")[2]
 
 
-def _row(policy: str, mine: Sequence[RunResult], by_type: Sequence[str]) -> tuple[str | Cell, ...]:
+def _row(label: str, mine: Sequence[RunResult], by_type: Sequence[str]) -> tuple[str | Cell, ...]:
     monthly = estimate([run.cost_usd * 3600.0 * HOURS_PER_MONTH / run.counted_s for run in mine])
     together = max(_most(run.series.gpus.values()) for run in mine)
     each = (max(_most([run.series.gpus.get(name, [])]) for run in mine) for name in by_type)
-    return (policy, estimate_cell(monthly), estimate_cell(_per_million(mine)), *map(_count, (together, *each)))
+    return (label, estimate_cell(monthly), estimate_cell(_per_million(mine)), *map(_count, (together, *each)))
 
 
 def _per_million(mine: Sequence[RunResult]) -> Estimate | None:

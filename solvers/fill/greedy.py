@@ -53,6 +53,8 @@ class _Filling:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         """GPUs that are no host."""
         self._hosts: dict[GpuId, Host] = {}
+        self._seats_found: dict[tuple[str, str, int, float], list[Seat]] = {}
+        """By network, GPU type, batch and clock: many tasks and hosts have the same."""
 
     def add_host(self, gpu: BoundGpu) -> None:
         """One more GPU with its replicas."""
@@ -164,13 +166,16 @@ class _Filling:
 
     def _seats(self, task: Task, host: Host) -> list[Seat]:
         """A task's rows at its batch and the host's clock, by SM percent."""
-        points = self._points.get((task.network, host.gpu.gpu_type))
-        rows = [
-            row
-            for row in (points.rows if points else ())
-            if row.batch == task.batch and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
-        ]
-        return [Seat(row=row, sensitivity=points.sensitivity) for row in sorted(rows)] if points else []
+        key = (task.network, host.gpu.gpu_type, task.batch, host.gpu.clock_mhz)
+        if key not in self._seats_found:
+            points = self._points.get(key[:2])
+            rows = sorted(
+                row
+                for row in (points.rows if points else ())
+                if row.batch == task.batch and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            )
+            self._seats_found[key] = [Seat(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
+        return self._seats_found[key]
 
     def _empty(self, gpu: Gpu) -> Host:
         """An idle GPU at its highest clock."""

@@ -8,8 +8,8 @@ import pytest
 
 from app.control.forecast import RESERVE, make_demands, without_reserves
 from app.control.forecasts import Case, judge
-from app.control.remembered_forecast import RememberedForecast
 from app.control.store import ServiceWindow, Snapshot
+from app.simulate.remembered_forecast import RememberedForecast
 from solvers.forecast.choose import Choice
 from solvers.forecast.forecast import Series
 from solvers.plan import Plan, Unserved

@@ -84,7 +84,7 @@ def test_a_running_task_waits_no_more_and_progresses() -> None:
     (task,) = book.unfinished(after(12.0))
     assert (task.waiting_s, task.done_iterations) == (0.0, 40.0)
     record = book.records["nightly"]
-    assert (record.starts, record.first_ran_at, record.ran_s) == (1, after(10.0), 2.0)
+    assert (record.starts, record.last_ran_at, record.ran_s) == (1, after(10.0), 2.0)
 
 
 def test_a_task_that_is_swapped_out_waits_since_it_last_ran() -> None:
