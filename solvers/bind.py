@@ -17,7 +17,7 @@ replica runs there already. An unhealthy GPU takes nothing. What the plan does n
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -284,6 +284,23 @@ def _bound_gpus(problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generat
             )
         )
     return tuple(bound)
+
+
+def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
+    """The GPUs of a plan of that generation, where every replica that has no id yet gets one."""
+    gpus = tuple(gpus)
+    # What the plan numbered before it numbered from 1 on, each replica once.
+    numbers = itertools.count(1 + sum(len(gpu.replicas) for gpu in gpus))
+    return tuple(
+        replace(
+            gpu,
+            replicas=tuple(
+                each if each.id else replace(each, id=_new_id(each.service, generation, next(numbers)))
+                for each in gpu.replicas
+            ),
+        )
+        for gpu in gpus
+    )
 
 
 def _reserved(

@@ -111,6 +111,9 @@ class Problem:
     """At most one entry per (network, GPU type); no entry: the network cannot run there."""
     current: Plan | None = None
     """The plan that is running now."""
+    power_budget_w: float | None = None
+    """That all used GPUs together may draw, idle watts included; None = no such limit. Ours: the contract's JSON has no
+    such field, and is written without it."""
     migration_cost_usd_per_hour: float = 0.0
     """Charged per replica beyond min(old, new) of the same (service, gpu_type, sm_percent)."""
 

@@ -101,6 +101,15 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One network that can do the work of a service or a task, and how well."""
+
+    network: str
+    accuracy: float
+    """0 to 1, as its owner states it; compared with floors only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """An inference service as its team submitted it."""
 
@@ -115,6 +124,10 @@ class Service:
     """None = all."""
     excluded_gpu_types: tuple[str, ...] = ()
     mode: Mode = Mode.AUTO
+    variants: tuple[Variant, ...] = ()
+    """Networks that may serve it, `network` among them; empty: `network` alone."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
 
 
 TaskKind = Literal["training", "offline"]
@@ -144,6 +157,16 @@ class Task:
     """Until its deadline, negative after it; None = no deadline."""
     priority: float = 1.0
     """Higher goes first."""
+    weight: float = 0.5
+    """What counts: above 0.5 its latency (until it is done), else its throughput; 0 to 1 (OLTunes' lambda)."""
+    variants: tuple[Variant, ...] = ()
+    """Networks that may do it, `network` among them; empty: `network` alone."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
+    layers: tuple[tuple[str, int], ...] = ()
+    """(kind, number) of the layers of a network that was never profiled; empty: it was."""
+    memory_mib: float | None = None
+    """That it needs, where its network was never profiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
 from app.control.worker import Solver
 from solvers.plan import BoundPlan
+from solvers.policies.filling import fill_of
 from solvers.problem import Problem
 from solvers.state import ClusterState, Demand, Mode
 
@@ -95,8 +96,9 @@ async def tick(loop: Loop) -> TickOutcome:
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision, demands = await _decide(loop, snapshot, state, demands)
+    fill = fill_of(snapshot.settings.policy)
     decision = await asyncio.to_thread(
-        with_tasks, decision, problem, state, points=snapshot.points, target=snapshot.target
+        with_tasks, decision, problem, state, fill=fill, points=snapshot.points, target=snapshot.target
     )
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")

@@ -4,18 +4,20 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
 from app.control.plan import Decision
 from app.control.predict import cordoned_gpus
-from solvers.check import task_violations
+from solvers.bind import named
+from solvers.check import task_violations, violations
 from solvers.errors import InvalidInput
-from solvers.fill.greedy import fill
 from solvers.fill.problem import FillProblem
-from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
+from solvers.outcome import Violation
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, anonymous, planned_rates_rps
+from solvers.policies.filling import Fill
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import ClusterState, GpuId
 
@@ -27,12 +29,14 @@ def with_tasks(
     problem: Problem,
     state: ClusterState,
     *,
+    fill: Fill,
     points: tuple[OperatingPoints, ...],
     target: BoundPlan | None,
 ) -> Decision:
     """The decision with tasks on what it leaves over; a new proposal where nothing but tasks changes.
 
-    `points`: all that the store has. A refused plan stays refused.
+    `fill` is the policy's technique, which may retune replicas for their tasks' sake; `points`: all that the store has.
+    A refused plan stays refused.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
     if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
@@ -52,12 +56,13 @@ def with_tasks(
     except InvalidInput as error:  # only of a plan that is kept though its service or rows have gone
         log.warning("no task is started or swapped: what runs is unknown to the problem", reason=str(error))
         return decision
-    gpus = _merged(bound, filled)
+    generation = bound.generation if decision.bound is not None else bound.generation + 1
+    gpus = named(_merged(bound, _sound(filled, bound, problem)), generation)
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
-    if target is None or _tasks(gpus) == tasks_of(target):
+    if target is None or (_tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)):
         return decision
-    following = replace(target, generation=target.generation + 1, parent=target.generation, gpus=gpus)
+    following = replace(target, generation=generation, parent=target.generation, gpus=gpus)
     return replace(decision, state="proposed", bound=following, reason="tasks take or leave what services leave over")
 
 
@@ -97,11 +102,51 @@ def _checker(wanted: FillProblem) -> Callable[[BoundGpu], BoundGpu]:
     return checked
 
 
+def _sound(filled: Mapping[GpuId, BoundGpu], bound: BoundPlan, problem: Problem) -> Mapping[GpuId, BoundGpu]:
+    """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
+    retuned = _retuned(filled.values(), bound)
+    if not retuned:
+        return filled
+    before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
+    after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
+    broken = [entry for entry in violations(problem, anonymous(after)) if _rule_at(entry) not in before]
+    if not broken:
+        return filled
+    log.error("replicas stay as planned: the checker refused them", where=broken[0].where, detail=broken[0].detail)
+    return {key: gpu for key, gpu in filled.items() if key not in retuned}
+
+
+def _rule_at(entry: Violation) -> tuple[str, str]:
+    """What is broken, and where."""
+    return entry.rule, entry.where
+
+
+def _retuned(gpus: Iterable[BoundGpu], bound: BoundPlan) -> frozenset[GpuId]:
+    """GPUs whose replicas are set otherwise than in the bound plan."""
+    planned = {gpu.id: _settings(gpu) for gpu in bound.gpus}
+    return frozenset(gpu.id for gpu in gpus if gpu.replicas and _settings(gpu) != planned.get(gpu.id))
+
+
+def _settings(gpu: BoundGpu) -> tuple[object, ...]:
+    return gpu.clock_mhz, tuple((each.service, each.sm_percent, each.batch) for each in gpu.replicas)
+
+
 def _merged(bound: BoundPlan, filled: Mapping[GpuId, BoundGpu]) -> tuple[BoundGpu, ...]:
-    """The plan's own GPUs with their tasks, and those on which tasks run alone, by id."""
-    own = {gpu.id: replace(gpu, tasks=filled[gpu.id].tasks) for gpu in bound.gpus if gpu.replicas}
+    """The plan's own GPUs with their tasks, and those on which tasks run alone, by id.
+
+    Rates are the plan's; so are replicas, where `filled` has not retuned them.
+    """
+    own = {gpu.id: _with_own_rates(filled.get(gpu.id, gpu), gpu) for gpu in bound.gpus if gpu.replicas}
     alone = {gpu.id: gpu for gpu in filled.values() if gpu.id not in own and gpu.tasks}
     return tuple(gpu for _, gpu in sorted((own | alone).items()))
+
+
+def _with_own_rates(filled: BoundGpu, planned: BoundGpu) -> BoundGpu:
+    replicas = (
+        replace(each, arrival_rate_rps=own.arrival_rate_rps)
+        for each, own in zip(filled.replicas, planned.replicas, strict=True)
+    )
+    return replace(planned, clock_mhz=filled.clock_mhz, replicas=tuple(replicas), tasks=filled.tasks)
 
 
 def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:
