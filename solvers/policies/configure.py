@@ -39,16 +39,20 @@ class Configuration:
     """The price of the part of a GPU that the replica occupies: its largest share of SMs, memory, watts or places."""
 
 
-def configure(problem: Problem, *, keep_running: bool) -> tuple[Configuration, ...]:
+def configure(problem: Problem, *, keep_running: bool, sharers: int = 1) -> tuple[Configuration, ...]:
     """The cheapest configuration per service and GPU type for the present rate; none where the SLO cannot be met.
 
-    With `keep_running`, a row that runs now is preferred within KEEP_TOLERANCE.
+    With `keep_running`, a row that runs now is preferred within KEEP_TOLERANCE. Where it can, each leaves room on its
+    GPU for as many `sharers`, itself among them, that are as large: what is cheapest for a service alone may take whole
+    GPUs, and where GPUs are short the others then get nothing.
     """
     chosen = []
     for gpu_type in problem.gpu_types:
         companies = Companies(problem, gpu_type)
         for service in problem.services:
             candidates = companies.candidates(service)
+            narrow_usd = gpu_type.price_usd_per_hour / sharers * (1.0 + 1e-9)
+            candidates = [each for each in candidates if each.cost_usd_per_hour <= narrow_usd] or candidates
             if candidates:
                 chosen.append(_choose(problem, service, candidates, keep_running=keep_running))
     return tuple(chosen)

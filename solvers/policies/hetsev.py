@@ -44,6 +44,11 @@ CONSOLIDATION_HOLD_S = 60.0
 FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
 
+MOST_SHARERS = 4
+"""Configurations of at most so many on a GPU are tried where GPUs are short."""
+
+_SHORT = ("stock", "sm", "memory", "power")
+
 SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
 
@@ -96,8 +101,20 @@ def _choose(
 
 
 def _fresh(problem: Problem, budget: Budget) -> _Draft:
-    """A plan from nothing, with smallest SM percents."""
-    configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=False)}
+    """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
+    best = _fresh_of(problem, budget, sharers=1)
+    for sharers in range(2, min(MOST_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1):
+        is_short = any(entry.reason in _SHORT for entry in best.plan.unserved)
+        if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
+            break
+        narrower = _fresh_of(problem, budget, sharers=sharers)
+        best = max(best, narrower, key=lambda draft: _merit(problem, draft.plan))
+    return best
+
+
+def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
+    configured = configure(problem, keep_running=False, sharers=sharers)
+    configurations = {(one.service, one.gpu_type): one for one in configured}
     lost: Counter[Key] = Counter()
     drafts: list[_Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):

@@ -423,6 +423,17 @@ def test_under_shortage_more_is_served_than_by_a_greedy_with_whole_gpus() -> Non
     assert sum(ours for ours, _ in pairs) > 1.05 * sum(greedy for _, greedy in pairs)
 
 
+def test_when_gpus_are_short_services_share_what_each_alone_would_take_whole() -> None:
+    # At half utilisation a whole GPU serves 100 rps of the one service, both its halves 70 of each: 140.
+    rows = (a_row(50.0, 1000.0 / 140.0), a_row(100.0, 5.0))
+    services = (a_service("a", rate_rps=200.0), a_service("b", rate_rps=200.0))
+    plan = plan_of(a_problem(*services, types=(a_type(count=2),), rows=rows))
+    served = Counter[str]()
+    for gpu in plan.gpus:
+        served.update({replica.service: gpu.count * replica.arrival_rate_rps for replica in gpu.replicas})
+    assert {name: round(rate_rps, 6) for name, rate_rps in served.items()} == {"a": 140.0, "b": 140.0}
+
+
 def test_the_contracts_example_is_served_near_its_optimum() -> None:
     problem, _, best = example()
     plan, report, _ = run(problem)
