@@ -55,6 +55,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("uncordon", "nodes:uncordon", "Use a node again."),
     ),
     "Decisions": (
+        Entry("policy", "policy:app", "List, describe, compare and switch policies."),
         Entry("explain", "explain:explain", "Say why a plan is as it is."),
         Entry("what-if", "what_if:what_if", "Plan what would be different, and rank it by cost."),
         Entry("approve", "decisions:approve", "Let a proposed plan become the target."),

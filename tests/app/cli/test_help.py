@@ -91,7 +91,7 @@ def test_a_command_whose_file_is_missing_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["aply"], "Did you mean 'apply'?"),
+        (["appl"], "Did you mean 'apply'?"),
         (["get"], "Missing argument 'KIND'"),
         (["get", "servces"], "did you mean services?"),
         (["apply", "-f"], "requires an argument"),
