@@ -47,7 +47,9 @@ def relative_speeds(shared: Path, types: Iterable[CatalogueType]) -> tuple[Relat
     speeds = {name: _v100(name) for name in ("V100-16GB", "V100-32GB")}
     speeds |= _from_sia(shared)
     speeds |= _from_mlperf(shared, speeds["A100-40GB"])
-    speeds["RTX-4090"] = _same_chip(by_name["RTX-4090"], by_name["L40S"], speeds["L40S"])
+    speeds["RTX-4090"] = _same_design(by_name["RTX-4090"], by_name["L40S"], speeds["L40S"], "same chip")
+    for name in ("RTX-2060-Super", "RTX-2060"):
+        speeds[name] = _same_design(by_name[name], by_name["RTX-2080-Ti"], speeds["RTX-2080-Ti"], "same architecture")
     return tuple(speeds[name] for name in by_name)
 
 
@@ -107,8 +109,11 @@ def _from_mlperf(shared: Path, anchor: RelativeSpeed) -> dict[str, RelativeSpeed
     return speeds
 
 
-def _same_chip(wanted: CatalogueType, known: CatalogueType, speed: RelativeSpeed) -> RelativeSpeed:
-    """The RTX 4090 carries the L40S's chip (AD102): scaled by the published FLOPS and memory bandwidth."""
+def _same_design(wanted: CatalogueType, known: CatalogueType, speed: RelativeSpeed, relation: str) -> RelativeSpeed:
+    """Boards of one design, scaled by the published FLOPS and memory bandwidth.
+
+    The RTX 4090 carries the L40S's chip (AD102); the RTX 2060 (Super) the RTX 2080 Ti's SMs (Turing), fewer of them.
+    """
     compute = wanted.fp32_tflops / known.fp32_tflops
     bandwidth = wanted.memory_gb_per_s / known.memory_gb_per_s
     return RelativeSpeed(
@@ -116,5 +121,5 @@ def _same_chip(wanted: CatalogueType, known: CatalogueType, speed: RelativeSpeed
         speed=speed.speed * (compute * bandwidth) ** 0.5,
         speed_low=speed.speed_low * min(compute, bandwidth),
         provenance="estimated",
-        source="L40S (same chip) times FP32 TFLOPS and memory bandwidth: geometric mean / lower of the two",
+        source=f"{known.name} ({relation}) times FP32 TFLOPS and memory bandwidth: geometric mean / lower of the two",
     )
