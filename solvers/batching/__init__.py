@@ -1,0 +1,1 @@
+"""Batching: the largest batch that a replica takes at once."""
