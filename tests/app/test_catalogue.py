@@ -42,7 +42,8 @@ DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
 def test_every_gpu_type_of_the_requirement_ships() -> None:
     names = " ".join(gpu_type.name for gpu_type in load_gpu_types())
     assert names == (
-        "T4 L4 A10G V100-16GB V100-32GB A30 A100-40GB A100-80GB L40S H100 H200 RTX-2080-Ti RTX-4090 RTX-2060-Super RTX-2060"
+        "T4 L4 A10G V100-16GB V100-32GB A30 A100-40GB A100-80GB L40S H100 H200 "
+        "RTX-2080-Ti RTX-4090 RTX-2060-Super RTX-2060"
     )
 
 
