@@ -1,13 +1,13 @@
 """Fill in three steps: what runs stays, what has no place gets the best left-over, what cannot wait an idle GPU."""
 
-import math
 from dataclasses import dataclass, replace
 
 from solvers.fill.hosts import Host, Seat, make_host
 from solvers.fill.problem import ENOUGH, FillLimits, FillProblem
+from solvers.fill.residents import Seats, again, bound_task, empty_host, is_same, urgency
 from solvers.plan import BoundGpu, BoundTask
-from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
-from solvers.state import Gpu, GpuId, Task
+from solvers.rows import SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.state import GpuId, Task
 
 MOST_HOSTS = 64
 """Hosts that are looked at for one task, those with most SMs left first: a tick has no time for thousands."""
@@ -33,10 +33,10 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
     ordered = sorted(wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name))
     placeless = [task for task in ordered if not filling.keep(task, before.get(task.name))]
-    for task in sorted(placeless, key=_urgency):
+    for task in sorted(placeless, key=urgency):
         if not filling.place(task):
             filling.hold(task, before.get(task.name))
-    for task in sorted(wanted.tasks, key=_urgency):
+    for task in sorted(wanted.tasks, key=urgency):
         filling.save(task)
     return filling.gpus()
 
@@ -47,14 +47,12 @@ class _Filling:
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
         self._problem = wanted.problem
         self._rows = OperatingRows(wanted.problem)
-        self._points = {(entry.network, entry.gpu_type): entry for entry in wanted.points}
+        self._seats = Seats(wanted.points)
         self._limits = limits
         self._cordoned = frozenset(wanted.cordoned)
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         """GPUs that are no host."""
         self._hosts: dict[GpuId, Host] = {}
-        self._seats_found: dict[tuple[str, str, int, float], list[Seat]] = {}
-        """By network, GPU type, batch and clock: many tasks and hosts have the same."""
 
     def add_host(self, gpu: BoundGpu) -> None:
         """One more GPU with its replicas."""
@@ -76,22 +74,22 @@ class _Filling:
         if ran is None or not self._may_stay(task, *ran):
             return False
         host, was = self._hosts[ran[0].id], ran[1]
-        seat = next((seat for seat in self._seats(task, host) if _has_share(seat, was.sm_percent)), None)
+        seat = self._seats.of_share(task, host, was.sm_percent)
         if seat is None or not host.fits(seat):
             return task.waiting_s < self._limits.move_s and self.hold(task, ran)
-        host.residents.append((_again(was, task, is_resident=True), seat))
+        host.residents.append((again(was, task, is_resident=True), seat))
         return True
 
     def hold(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Swap a task out where it ran, or leave it so; whether that is possible."""
         if ran is None or not self._may_stay(task, *ran):
             return False
-        self._hosts[ran[0].id].swapped.append(_again(ran[1], task, is_resident=False))
+        self._hosts[ran[0].id].swapped.append(again(ran[1], task, is_resident=False))
         return True
 
     def _may_stay(self, task: Task, gpu: BoundGpu, was: BoundTask) -> bool:
         host = self._hosts.get(gpu.id)
-        return host is not None and _is_same(task, was) and len(host.tasks) < self._limits.max_tasks_per_gpu
+        return host is not None and is_same(task, was) and len(host.tasks) < self._limits.max_tasks_per_gpu
 
     def place(self, task: Task) -> bool:
         """Give a task the best left-over, or an idle GPU where it may have one; whether it has a place."""
@@ -119,7 +117,7 @@ class _Filling:
     def _take(self, task: Task, place: "_Place") -> None:
         if self._unused.pop(place.host.gpu.id, None) is not None:
             self._hosts[place.host.gpu.id] = place.host
-        place.host.residents.append((_bound(task, place.seat), place.seat))
+        place.host.residents.append((bound_task(task, place.seat), place.seat))
 
     def _beside(self, task: Task) -> "_Place | None":
         """The left-over on which an iteration is shortest."""
@@ -132,7 +130,7 @@ class _Filling:
         """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
         idle = (gpu for key, gpu in sorted(self._unused.items(), reverse=True) if key not in self._cordoned)
         first = {gpu.gpu_type: gpu for gpu in idle}
-        places = filter(None, (self._on(task, self._empty(gpu)) for _, gpu in sorted(first.items())))
+        places = filter(None, (self._on(task, empty_host(self._problem, gpu)) for _, gpu in sorted(first.items())))
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:
             usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
@@ -156,39 +154,13 @@ class _Filling:
     def _on(self, task: Task, host: Host) -> "_Place | None":
         """The smallest share of a host with ENOUGH of the speed that the largest one has; None where none fits."""
         free_percent = host.free_sm_percent + SM_PERCENT_TOLERANCE
-        seats = [seat for seat in self._seats(task, host) if seat.row.sm_percent <= free_percent and host.fits(seat)]
+        seats = [seat for seat in self._seats.on(task, host) if seat.row.sm_percent <= free_percent and host.fits(seat)]
         if not seats:
             return None
         times_ms = [host.iteration_ms(seat) for seat in seats]
         allowed_ms = min(times_ms) / ENOUGH
         time_ms, seat = next(each for each in zip(times_ms, seats, strict=True) if each[0] <= allowed_ms)
         return _Place(host=host, seat=seat, iteration_ms=time_ms)
-
-    def _seats(self, task: Task, host: Host) -> list[Seat]:
-        """A task's rows at its batch and the host's clock, by SM percent."""
-        key = (task.network, host.gpu.gpu_type, task.batch, host.gpu.clock_mhz)
-        if key not in self._seats_found:
-            points = self._points.get(key[:2])
-            rows = sorted(
-                row
-                for row in (points.rows if points else ())
-                if row.batch == task.batch and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
-            )
-            self._seats_found[key] = [Seat(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
-        return self._seats_found[key]
-
-    def _empty(self, gpu: Gpu) -> Host:
-        """An idle GPU at its highest clock."""
-        gpu_type = self._problem.gpu_type(gpu.gpu_type)
-        bound = BoundGpu(
-            id=gpu.id,
-            node=gpu.node,
-            gpu_type=gpu.gpu_type,
-            clock_mhz=gpu_type.clocks_mhz[-1],
-            power_cap_w=gpu_type.power_cap_w,
-            replicas=(),
-        )
-        return Host(gpu=bound, gpu_type=gpu_type, replicas=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,43 +176,8 @@ class _Place:
         return self.iteration_ms, self.host.gpu.id
 
 
-def _urgency(task: Task) -> tuple[float, float, float, str]:
-    """Sorts the most urgent first: by priority, then by deadline, then by how long they wait."""
-    return -task.priority, math.inf if task.due_in_s is None else task.due_in_s, -task.waiting_s, task.name
-
-
 def _is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
     """Whether it ends after its deadline, or so little before it, if it began now and kept this pace."""
     if task.due_in_s is None:
         return False
     return (task.iterations - task.done_iterations) * iteration_ms / 1000.0 + spare_s > task.due_in_s
-
-
-def _is_same(task: Task, was: BoundTask) -> bool:
-    return (task.kind, task.network, task.batch, task.iterations) == (was.kind, was.network, was.batch, was.iterations)
-
-
-def _again(was: BoundTask, task: Task, *, is_resident: bool) -> BoundTask:
-    """The same task on the same GPU. One that does not run would be started from what it last reported.
-
-    While it runs that moves on all the time, and alone changes no plan.
-    """
-    done = task.done_iterations if task.waiting_s > 0.0 else was.done_iterations
-    return replace(was, is_resident=is_resident, done_iterations=done)
-
-
-def _has_share(seat: Seat, sm_percent: float) -> bool:
-    return abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
-
-
-def _bound(task: Task, seat: Seat) -> BoundTask:
-    return BoundTask(
-        name=task.name,
-        kind=task.kind,
-        network=task.network,
-        batch=task.batch,
-        sm_percent=seat.row.sm_percent,
-        memory_mib=seat.row.memory_mib,
-        iterations=task.iterations,
-        done_iterations=task.done_iterations,
-    )
