@@ -12,6 +12,7 @@ from app.api import errors
 from app.api.auth import AuthMiddleware
 from app.api.middleware import RequestMiddleware
 from app.api.routes import (
+    compare,
     demand,
     events,
     fits,
@@ -47,6 +48,7 @@ RESOURCES = (
     fits,
     services,
     demand,
+    compare,
     preview,
     plans,
     policies,
@@ -54,7 +56,8 @@ RESOURCES = (
     events,
     tokens,
 )
-"""In the order in which paths are tried: the busiest first; `preview` before `plans`, whose paths take any plan id."""
+"""In the order in which paths are tried: the busiest first; `compare` and `preview` before `plans`, whose paths take
+any plan id."""
 
 DESCRIPTION = (
     "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "

@@ -12,6 +12,7 @@ import typer
 
 from app.cli.get import Output
 from app.cli.output import BAD, GOOD, Cell, Cells, Format, Heading, console, show_document, show_items, show_table
+from app.cli.policy_compare import compare
 from solvers.policies import policies
 from solvers.policies.cards import Card, card, cards
 
@@ -90,3 +91,6 @@ def _width() -> int:
     """Of prose on this terminal."""
     found = console()
     return min(WIDEST, found.width) if found.is_terminal else _PLAIN_WIDTH
+
+
+app.command()(compare)

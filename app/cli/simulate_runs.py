@@ -43,9 +43,7 @@ def run_scenario(wanted: Wanted) -> bool:
     scenario = read_scenario(wanted.scenario)
     _check_places(wanted, scenario)
     stream = summary_stream(wanted.output, wanted.html)
-    runs = len(scenario.spec.policies) * len(scenario.spec.seeds)
-    runner = _runner(wanted.ray, min(wanted.jobs or os.cpu_count() or 1, runs))
-    report = _run(scenario, folder_of(wanted.scenario), runner)
+    report = simulated(scenario, folder_of(wanted.scenario), jobs=wanted.jobs, ray=wanted.ray)
     if report.runs:
         show_report(report, stream)
     if wanted.output is not None:
@@ -53,9 +51,25 @@ def run_scenario(wanted: Wanted) -> bool:
     if wanted.html is not None:
         page = report_to_html(report, version=program_version(), file=str(wanted.scenario))
         write_text(wanted.html, page, stream=stream)
-    if report.failed:
-        _show_failures(report)
+    show_failures(report)
     return not report.failed
+
+
+def simulated(scenario: Scenario, folder: Path, *, jobs: int | None = None, ray: str | None = None) -> Report:
+    """The report of all runs; traces are looked for in the folder. Raises CliError for what no run could do."""
+    runs = len(scenario.spec.policies) * len(scenario.spec.seeds)
+    return _run(scenario, folder, _runner(ray, min(jobs or os.cpu_count() or 1, runs)))
+
+
+def show_failures(report: Report) -> None:
+    """Say on stderr which runs failed, where any did."""
+    count = len(report.failed)
+    if not count:
+        return
+    others = "; the figures are of the others" if report.runs else ""
+    sys.stderr.write(f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n")
+    for run in report.failed:
+        sys.stderr.write(f"  {run}\n")
 
 
 def _check_places(wanted: Wanted, scenario: Scenario) -> None:
@@ -82,7 +96,6 @@ def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:
 
 
 def _run(scenario: Scenario, folder: Path, somewhere: AbstractContextManager[Runner]) -> Report:
-    """The report of all runs. Raises CliError for what no run could do."""
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
         notes = check(jobs[0])
@@ -91,11 +104,3 @@ def _run(scenario: Scenario, folder: Path, somewhere: AbstractContextManager[Run
             return make_report(scenario, simulate_all(jobs, runner, watch), notes=notes)
     except (CatalogueError, InvalidRequest) as error:
         raise CliError(str(error)) from error
-
-
-def _show_failures(report: Report) -> None:
-    count = len(report.failed)
-    others = "; the figures are of the others" if report.runs else ""
-    sys.stderr.write(f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n")
-    for run in report.failed:
-        sys.stderr.write(f"  {run}\n")

@@ -126,6 +126,17 @@ class InlineSolver:
         """Nothing to end."""
 
 
+class TimedSolver(InlineSolver):
+    """The same against the clock, for commands that need no server."""
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        try:
+            return run_policy(request)
+        except Exception as error:
+            raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+
+
 def load_policies() -> None:
     """Import every solver and compile every formulation, so that the first request is as fast as the next."""
     from solvers.policies.warm_up import warm_up

@@ -5,7 +5,7 @@ and for which seeds; every policy runs with every seed. Times are seconds of the
 docs/simulate.md explains it with examples.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -320,6 +320,13 @@ class Scenario(Strict):
 def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     """The settings under which a policy decides. Raises ValidationError."""
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
+
+
+def with_policies(scenario: Scenario, names: Sequence[str]) -> Scenario:
+    """The scenario with these policies in place of its own; those that it has keep their settings."""
+    own = scenario.spec.policies
+    runs = [run for name in names for run in [each for each in own if each.policy == name] or [PolicyRun(policy=name)]]
+    return scenario.model_copy(update={"spec": scenario.spec.model_copy(update={"policies": runs})})
 
 
 def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:

@@ -325,3 +325,25 @@ def test_a_what_if_about_unknown_names_says_what_there_is(api: Api, wanted: obje
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == pointer
     assert "there are " in answer.json()["detail"]
+
+
+def test_policies_are_compared_on_what_runs_and_nothing_is_pushed(api: Api) -> None:
+    api.tick()
+    before = api.get("plans")
+    told = api.call("POST", "plans/compare", {"policies": ["k8s_hpa", "joint"]}, token="operator").json()
+    assert told["in_force"] == "joint"
+    hpa, joint = told["policies"]
+    assert [hpa["policy"], joint["policy"]] == ["k8s_hpa", "joint"]
+    # The present plan runs already: joint starts nothing anew; the baseline wants whole GPUs.
+    assert (joint["starts"], joint["violations"]) == (0, 0)
+    assert hpa["cost_usd_per_hour"] >= joint["cost_usd_per_hour"] > 0.0
+    assert joint["gpus"] == sum(joint["gpus_by_type"].values())
+    assert api.get("plans") == before
+    assert api.get("events?kind=PoliciesCompared")["items"][0]["before"] == {"policies": ["k8s_hpa", "joint"]}
+
+
+def test_a_comparison_wants_policies_that_exist_and_an_operator(api: Api) -> None:
+    answer = api.call("POST", "plans/compare", {"policies": ["joint", "hetsef"]})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/policies")
+    assert "'hetsef'" in answer.json()["detail"]
+    assert api.call("POST", "plans/compare", {}, token="viewer").status_code == 403
