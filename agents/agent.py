@@ -156,6 +156,7 @@ class NodeAgent:
                 acks=acks,
                 agent_version=self.settings.version,
                 problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
+                repartition=self._governing.asks(),
             )
         )
         self._notes.refusals.clear()

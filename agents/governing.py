@@ -7,12 +7,13 @@ and turns further. A period counts only when it began with the knobs as they sho
 While a governor acts, the board's own limit is the command's `power_limit_w`, a net above the cap: under the cap itself
 a throttling board would hide every breach. Before its first step, and when the device cannot be measured or turned, the
 board holds the cap. Knobs last as long as the GPU's command asks for the same (but for its rates); they are not kept on
-disk, and a restarted agent begins anew.
+disk, and a restarted agent begins anew. A governor that has a start of its own begins there with its first measurement,
+and goes on from where it is when the same replicas get other limits.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -42,6 +43,8 @@ class _Seat:
     task: _Task
     knobs: Knobs
     due_s: float
+    start: Knobs | None = None
+    """Where the governor wants to begin, until it has."""
     is_acting: bool = False
     """Whether the present period began with these knobs and a glance."""
 
@@ -68,6 +71,14 @@ class Governing:
         gpus = tuple(_turned(gpu, self._seats.get(gpu.index)) for gpu in command.gpus)
         return msgspec.structs.replace(command, gpus=gpus)
 
+    def asks(self) -> tuple[int, ...]:
+        """The GPUs whose governor has come to its limits: only other SM percents could keep what is asked of it."""
+        return tuple(
+            index
+            for index, seat in sorted(self._seats.items())
+            if seat.is_acting and GOVERNORS[seat.task.governor.name].asks_for_partition(seat.knobs.memory)
+        )
+
     async def step(self, command: NodeCommand, now_s: float) -> tuple[str, ...]:
         """One step of every governor that is due; returns what stood in the way, in words."""
         self._seat(command, now_s)
@@ -87,6 +98,8 @@ class Governing:
         glance = await self._device.glance(index)
         state = await self._device.state()
         (gpu,) = (each for each in state.gpus if each.index == index)
+        if seat.start is not None:
+            seat.knobs, seat.start = seat.start, None
         todo = list(_turns(gpu, seat))
         if seat.is_acting and not todo:
             seat.knobs = govern(seat.task.governor.name, seat.knobs, _period(glance, seat.task), seat.task.limits)
@@ -104,7 +117,7 @@ class Governing:
         for index, gpu, governor in _governed(command):
             if governor.name in GOVERNORS:
                 task, old = _task(gpu, governor, slos), self._seats.get(index)
-                seats[index] = old if old and old.task == task else _Seat(task=task, knobs=task.begins, due_s=now_s)
+                seats[index] = old if old and old.task == task else _new_seat(task, old, now_s)
         # Such a command is refused when it comes; one on disk may be of a newer agent.
         self._unknown = tuple(
             f"GPU {index} is not governed: no governor is called {governor.name}"
@@ -134,6 +147,24 @@ def _task(gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[floa
         limits=limits,
         percentiles=tuple((each.id, slos[each.service][1]) for each in replicas),
     )
+
+
+def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
+    """A seat for another task than before: at the planned knobs, unless the governor has a start of its own."""
+    start = GOVERNORS[task.governor.name].start
+    seat = _Seat(task=task, knobs=task.begins, due_s=now_s)
+    if start is None:
+        return seat
+    has_same = old is not None and old.task.governor.name == task.governor.name and _ids(old.task) == _ids(task)
+    if old is None or not has_same:
+        seat.start = start(task.limits)
+        return seat
+    seat.knobs, seat.start = within(replace(old.knobs, memory={}), task.limits), old.start
+    return seat
+
+
+def _ids(task: _Task) -> tuple[str, ...]:
+    return tuple(each.id for each in task.limits.replicas)
 
 
 def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:

@@ -127,6 +127,9 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     agent_version: str = ""
     problems: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """What the node cannot do, in words."""
+    repartition: Annotated[tuple[Count, ...], Meta(max_length=64)] = ()
+    """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are. Like no
+    tasks not sent where there are none."""
 
 
 class ReplicaCommand(Wire, frozen=True, kw_only=True):

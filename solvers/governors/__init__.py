@@ -5,10 +5,11 @@ remembers goes out in `Knobs.memory` and comes back at the next step. To add one
 with a `step` function and enter it in `GOVERNORS`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from solvers.governors import batch_dvfs, clipper_latency, clipper_power, dfs
+from solvers.governors import batch_dvfs, clipper_latency, clipper_power, dfs, power_latency
 from solvers.governors.knobs import GpuPeriod, Knobs, Limits, within
 
 
@@ -26,6 +27,10 @@ class Governor:
     step: Step
     holds_power: bool
     """Whether it keeps the power cap; where it does not, the board has to."""
+    start: Callable[[Limits], Knobs] | None = None
+    """Where it begins, and where not again when only limits change; None = with what the plan says, every time."""
+    asks_for_partition: Callable[[Mapping[str, float]], bool] = lambda _: False
+    """Whether notes of it say that only other SM percents can help."""
 
 
 GOVERNORS = {
@@ -33,6 +38,12 @@ GOVERNORS = {
     "clipper_latency": Governor(step=clipper_latency.step, holds_power=False),
     "clipper_power": Governor(step=clipper_power.step, holds_power=True),
     "dfs": Governor(step=dfs.step, holds_power=True),
+    "power_latency": Governor(
+        step=power_latency.step,
+        holds_power=True,
+        start=power_latency.start,
+        asks_for_partition=power_latency.asks_for_partition,
+    ),
 }
 """By name, as policies and commands call them."""
 

@@ -56,8 +56,7 @@ class Climb:
     @property
     def stride(self) -> int:
         """Rungs of one step, up or down."""
-        distance = abs(self.power_w - self.cap_w) / self.cap_w
-        return next((rungs for most, rungs in NEAR if distance <= most), FAR_RUNGS)
+        return clock_stride(self.power_w, self.cap_w)
 
     def highest(self, top: int) -> int:
         """The highest rung that may be tried now."""
@@ -75,6 +74,12 @@ class Climb:
             "breach_w": self.breach_w,
             "calm": float(self.calm),
         }
+
+
+def clock_stride(power_w: float, cap_w: float) -> int:
+    """Grid points of one step by the distance from the cap."""
+    distance = abs(power_w - cap_w) / cap_w
+    return next((rungs for most, rungs in NEAR if distance <= most), FAR_RUNGS)
 
 
 def look(memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float) -> Climb:

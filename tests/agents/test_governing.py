@@ -244,3 +244,49 @@ def test_a_percentile_lies_between_the_ends_of_its_bucket() -> None:
     # 8 of 10 lie in the bucket before: the 9th of 10 is half way through the two of this one.
     assert percentile_ms(((bucket - 1, 8), (bucket, 2)), 0.9) == pytest.approx((begin_ms + end_ms) / 2.0)
     assert percentile_ms(((0, 4),), 1.0) == bucket_end_ms(0)
+
+
+def test_one_with_a_start_of_its_own_begins_there_once_it_can_measure() -> None:
+    bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
+    bench.settle()
+    assert (bench.clock_mhz(), bench.batches()) == (1500.0, {"r1": 8})
+    bench.pass_s(1, power_w=100.0, execution_ms=20.0)
+    assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 1})
+    # No latency is shown, so the batch may grow to four times as much, and then to the plan's.
+    bench.pass_s(1, power_w=100.0, execution_ms=20.0)
+    assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 4})
+    bench.pass_s(1, power_w=100.0, execution_ms=20.0)
+    assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 8})
+
+
+def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and_begins_anew_with_others() -> None:
+    bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
+    bench.settle()
+    bench.pass_s(3, power_w=100.0)
+    assert bench.batches() == {"r1": 8}
+    bench.plane.command = a_command(governed(a_replica(batch=6), name="power_latency"), generation=2)
+    bench.pass_s(2, power_w=295.0)
+    assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 6})
+    bench.plane.command = a_command(governed(a_replica("r2", batch=8), name="power_latency"), generation=3)
+    bench.pass_s(2, power_w=295.0)
+    bench.device.make_ready()
+    bench.pass_s(2, power_w=295.0)
+    assert bench.clock_mhz() == 900.0
+    assert bench.batches()["r2"] == 1
+
+
+def test_after_three_failing_periods_the_node_asks_for_another_partition_and_no_longer_when_it_is_well() -> None:
+    bench = Bench(a_command(governed(a_replica(batch=1), name="power_latency")))
+    bench.settle()
+    bench.pass_s(3, power_w=400.0)  # the first second is no period
+    assert bench.plane.received[-1].repartition == ()
+    bench.pass_s(2, power_w=400.0)
+    assert bench.plane.received[-1].repartition == (0,)
+    bench.pass_s(2, power_w=299.0)
+    assert bench.plane.received[-1].repartition == ()
+
+
+def test_an_observation_without_such_a_request_looks_as_it_always_did() -> None:
+    bench = Bench(a_command(governed()))
+    bench.settle()
+    assert b"repartition" not in msgspec.json.encode(bench.plane.received[-1])

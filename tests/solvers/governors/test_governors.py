@@ -15,12 +15,13 @@ KEEP_THE_CAP = ("batch_dvfs", "dfs")
 """Those that stop probing once they know; the AIMD ones break their limit once per tooth."""
 
 
-def test_the_registry_names_four_governors_and_who_holds_the_power_cap() -> None:
+def test_the_registry_names_the_governors_and_who_holds_the_power_cap() -> None:
     assert {name: each.holds_power for name, each in GOVERNORS.items()} == {
         "batch_dvfs": True,
         "clipper_latency": False,
         "clipper_power": True,
         "dfs": True,
+        "power_latency": True,
     }
 
 

@@ -1,0 +1,222 @@
+"""power_latency: clock and batches hold the power cap and every replica's latency at once.
+
+Per period, with P the peak power, P_c the cap, and per replica L its latency and L_u its SLO's:
+
+    P <= α P_c,        L < β L_u          batch up           P > P_c,  L < β L_u    clock down
+    P <= α P_c, β L_u <= L <= L_u         clock up           P > P_c,  L >= β L_u   batch down
+    α P_c < P <= P_c,  L <= L_u           stay               else,     L > L_u      batch down, at batch 1 clock up
+
+The clock changes at most once per period, since all replicas of a GPU share it. Where they want opposite things the cap
+outranks a latency above its limit, and that outranks head-room: while one is above, no batch is raised. Three failing
+periods in a row (over the cap, or a latency above its limit) mean that no knob helps: `asks_for_partition`.
+
+Source: Morak, section V-C and algorithm 1 (start at batch 1 and 600 MHz; it leaves L > L_u open, and α, β and the
+steps). α = 0.98, β = 0.9 and clock steps of 1, 2, 5 or 10 grid points are those of a public re-implementation (PctoDL).
+Ours, so that it settles in few periods and then keeps its limits for good under a steady load:
+
+* L is the measured latency, but at most two batches' time: a request waits for one batch before its own; what it waits
+  beyond is want of throughput, which a smaller batch would make worse.
+* A batch goes straight to TARGET_SHARE of the limit, as if time were proportional to it. Time is affine in the batch,
+  so that never overshoots. One that broke the limit is tried again only where even that would keep it.
+* A replica at its largest batch that more requests wait for than one batch takes wants a higher clock, too.
+* After a breach of the cap no batch grows, and the clock rises only as far as the line from the present power to that
+  of the breach keeps the cap (power is convex in the clock), until power has fallen for good, as in `ladder`.
+
+Good for throughput under both limits. Its limits: after a restart it serves little for some seconds; a lightly loaded
+GPU stays at a low clock, which saves energy, and is some seconds late for a burst.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, clock_position
+from solvers.governors.ladder import CALM_PERIODS, STEADY_SHARE, clock_stride
+
+STEADY_LATENCY_SHARE = 0.9
+"""β: from this share of its limit on, a latency is as high as it should be."""
+TARGET_SHARE = 0.95
+"""Where a batch that is turned aims at: the middle between β and 1."""
+BATCH_BACK_OFF = 0.9
+MOST_GROWTH = 4
+"""A batch grows at most so many times at once: at batch 1 the fixed part of its time hides the rest."""
+START_CLOCK_MHZ = 600.0
+FAILING_PERIODS = 3
+
+_FAILING = "failing"
+_CAREFUL = "careful:"
+
+
+def start(limits: Limits) -> Knobs:
+    """Where the governor begins: every batch 1, and the clock of the grid that is nearest to 600 MHz."""
+    return Knobs(
+        clock_mhz=min(limits.clocks_mhz, key=lambda clock: (abs(clock - START_CLOCK_MHZ), clock)),
+        batches={each.id: 1 for each in limits.replicas},
+    )
+
+
+def asks_for_partition(memory: Mapping[str, float]) -> bool:
+    """Whether a governor with these notes has failed so often in a row that only other shares can help."""
+    return memory.get(_FAILING, 0.0) >= FAILING_PERIODS
+
+
+def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+    """One step by the rules; a GPU that executed nothing stays unless it is over the cap."""
+    bounds = {each.id: each for each in limits.replicas}
+    tenants = [_tenant(each, knobs, bounds[each.id]) for each in reading.replicas if each.batches]
+    power = _look(knobs, reading.peak_power_w, limits)
+    turn = _over_cap(tenants, power) if power.is_over else _under_cap(tenants, power)
+    position = _position(power, turn.clock, len(limits.clocks_mhz))
+    is_failing = power.is_over or any(each.share > 1.0 for each in tenants)
+    failing = knobs.memory.get(_FAILING, 0.0) + 1.0 if is_failing else 0.0
+    after = Knobs(clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches})
+    moved = after.clock_mhz != knobs.clock_mhz or after.batches != knobs.batches
+    careful = {f"{_CAREFUL}{each.id}": 1.0 for each in tenants if each.is_careful}
+    kept = {key: value for key, value in knobs.memory.items() if key.startswith(_CAREFUL)}
+    return replace(after, memory={**kept, **careful, **power.memory(moved=moved), _FAILING: failing})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tenant:
+    """One replica that worked in the period."""
+
+    id: str
+    batch: int
+    largest: int
+    share: float
+    """Latency as a share of its limit."""
+    is_short: bool
+    """More waits than one batch takes."""
+    is_careful: bool
+    """Whether a batch has broken the limit: from then on only those grow that keep it for sure."""
+
+    @property
+    def raised(self) -> int:
+        """The next larger batch, or the same where none can be tried."""
+        aim = min(math.floor(self.batch * TARGET_SHARE / self.share), MOST_GROWTH * self.batch)
+        is_sure = self.share * (self.batch + 1) <= self.batch
+        larger = max(aim, self.batch + (1 if is_sure or not self.is_careful else 0))
+        return min(larger, self.largest)
+
+    def lowered(self, most: float) -> int:
+        """The next smaller batch, at least 1: below what its latency allows, and at most that share of the present."""
+        share = min(BATCH_BACK_OFF, most, TARGET_SHARE / self.share)
+        return max(1, min(self.batch - 1, math.floor(self.batch * share)))
+
+
+def _tenant(each: ReplicaPeriod, knobs: Knobs, bounds: ReplicaLimits) -> _Tenant:
+    batch = knobs.batches[each.id]
+    latency_ms = min(each.latency_ms, 2.0 * each.execution_ms)
+    share = max(latency_ms / bounds.latency_ms, 1e-6)
+    return _Tenant(
+        id=each.id,
+        batch=batch,
+        largest=bounds.largest_batch,
+        share=share,
+        is_short=each.queued > batch,
+        is_careful=share > 1.0 or f"{_CAREFUL}{each.id}" in knobs.memory,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """What the replicas ask for."""
+
+    batches: Mapping[str, int]
+    clock: int
+    """1 = up, -1 = down, 0 = stay."""
+
+
+def _over_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
+    # At the lowest clock only batches are left.
+    near = [each for each in tenants if each.share >= STEADY_LATENCY_SHARE or not power.position]
+    lowered = {each.id: each.lowered(power.cap_w / power.power_w) for each in near if each.batch > 1}
+    # Where no batch is left to lower, the clock has to: the cap outranks every latency.
+    is_clock_wanted = len(near) < len(tenants) or not lowered
+    return _Turn(batches=lowered, clock=-1 if is_clock_wanted else 0)
+
+
+def _under_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
+    above = [each for each in tenants if each.share > 1.0]
+    lowered = {each.id: each.lowered(1.0) for each in above if each.batch > 1}
+    if not power.has_room:
+        return _Turn(batches=lowered, clock=0)
+    if above:
+        return _Turn(batches=lowered, clock=1 if len(lowered) < len(above) else 0)
+    may_grow = not power.is_warned
+    raised = {each.id: each.raised for each in tenants if may_grow and each.share < STEADY_LATENCY_SHARE}
+    is_clock_wanted = any(
+        each.share >= STEADY_LATENCY_SHARE or (each.is_short and raised.get(each.id, each.batch) == each.batch)
+        for each in tenants
+    )
+    return _Turn(batches=raised, clock=1 if is_clock_wanted else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Power:
+    """What the period says of power, and what is known of the last breach."""
+
+    position: int
+    """Of the clock in the grid."""
+    power_w: float
+    cap_w: float
+    breach: int = -1
+    """Position of the clock that broke the cap; -1 = none is known."""
+    breach_w: float = 0.0
+    base_w: float = 0.0
+    """Power when the present knobs were first seen."""
+    calm: int = 0
+    """Periods in a row after which the breach would not come again."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.power_w > self.cap_w
+
+    @property
+    def has_room(self) -> bool:
+        return self.power_w <= STEADY_SHARE * self.cap_w
+
+    @property
+    def is_warned(self) -> bool:
+        return self.breach >= 0
+
+    def memory(self, *, moved: bool) -> Mapping[str, float]:
+        return {
+            "breach": float(self.breach),
+            "breach_w": self.breach_w,
+            "base_w": 0.0 if moved else self.base_w,
+            "calm": float(self.calm),
+        }
+
+
+def _look(knobs: Knobs, power_w: float, limits: Limits) -> _Power:
+    memory, cap_w = knobs.memory, limits.power_cap_w
+    power = _Power(
+        position=clock_position(knobs.clock_mhz, limits.clocks_mhz),
+        power_w=power_w,
+        cap_w=cap_w,
+        breach=int(memory.get("breach", -1.0)),
+        breach_w=memory.get("breach_w", 0.0),
+        base_w=memory.get("base_w", 0.0) or power_w,
+    )
+    if power.is_over:
+        return replace(power, breach=power.position, breach_w=power_w)
+    if not power.is_warned or power_w * power.breach_w > STEADY_SHARE * cap_w * power.base_w:
+        return power
+    calm = int(memory.get("calm", 0.0)) + 1
+    return replace(power, calm=calm) if calm < CALM_PERIODS else replace(power, breach=-1, breach_w=0.0)
+
+
+def _position(power: _Power, direction: int, clocks: int) -> int:
+    """Where the clock goes in its grid."""
+    stride = clock_stride(power.power_w, power.cap_w)
+    if direction < 0:
+        return max(0, power.position - stride)
+    if direction == 0:
+        return power.position
+    if power.is_warned:
+        if power.breach <= power.position:
+            return power.position
+        room_w = STEADY_SHARE * power.cap_w - power.power_w
+        stride = math.floor((power.breach - power.position) * room_w / (power.breach_w - power.power_w))
+    return min(clocks - 1, power.position + stride)
