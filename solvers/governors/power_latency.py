@@ -18,7 +18,10 @@ Ours, so that it settles in few periods and then keeps its limits for good under
   beyond is want of throughput, which a smaller batch would make worse.
 * A batch goes straight to TARGET_SHARE of the limit, as if time were proportional to it. Time is affine in the batch,
   so that never overshoots. One that broke the limit is tried again only where even that would keep it.
+* Far below the cap (more than 20 %) a latency of FAR_LATENCY_SHARE of its limit asks for clock and batch at once: each
+  step of the clock takes latencies below β L_u again, and one after the other takes twice as long.
 * A replica at its largest batch that more requests wait for than one batch takes wants a higher clock, too.
+* A step of the clock downwards doubles with every failing period in a row before, up to eight times.
 * After a breach of the cap no batch grows, and the clock rises only as far as the line from the present power to that
   of the breach keeps the cap (power is convex in the clock), until power has fallen for good, as in `ladder`.
 
@@ -31,12 +34,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, clock_position
-from solvers.governors.ladder import CALM_PERIODS, STEADY_SHARE, clock_stride
+from solvers.governors.ladder import CALM_PERIODS, FAR_RUNGS, STEADY_SHARE, clock_stride
 
 STEADY_LATENCY_SHARE = 0.9
 """β: from this share of its limit on, a latency is as high as it should be."""
 TARGET_SHARE = 0.95
 """Where a batch that is turned aims at: the middle between β and 1."""
+FAR_LATENCY_SHARE = 0.7
+"""0.95 becomes 0.76 where a clock of 600 MHz rises by ten points of 15 MHz."""
 BATCH_BACK_OFF = 0.9
 MOST_GROWTH = 4
 """A batch grows at most so many times at once: at batch 1 the fixed part of its time hides the rest."""
@@ -68,7 +73,7 @@ def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
     turn = _over_cap(tenants, power) if power.is_over else _under_cap(tenants, power)
     position = _position(power, turn.clock, len(limits.clocks_mhz))
     is_failing = power.is_over or any(each.share > 1.0 for each in tenants)
-    failing = knobs.memory.get(_FAILING, 0.0) + 1.0 if is_failing else 0.0
+    failing = power.failing + 1.0 if is_failing else 0.0
     after = Knobs(clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches})
     moved = after.clock_mhz != knobs.clock_mhz or after.batches != knobs.batches
     careful = {f"{_CAREFUL}{each.id}": 1.0 for each in tenants if each.is_careful}
@@ -145,8 +150,9 @@ def _under_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
         return _Turn(batches=lowered, clock=1 if len(lowered) < len(above) else 0)
     may_grow = not power.is_warned
     raised = {each.id: each.raised for each in tenants if may_grow and each.share < STEADY_LATENCY_SHARE}
+    near_share = FAR_LATENCY_SHARE if power.stride == FAR_RUNGS else STEADY_LATENCY_SHARE
     is_clock_wanted = any(
-        each.share >= STEADY_LATENCY_SHARE or (each.is_short and raised.get(each.id, each.batch) == each.batch)
+        each.share >= near_share or (each.is_short and raised.get(each.id, each.batch) == each.batch)
         for each in tenants
     )
     return _Turn(batches=raised, clock=1 if is_clock_wanted else 0)
@@ -165,6 +171,8 @@ class _Power:
     breach_w: float = 0.0
     base_w: float = 0.0
     """Power when the present knobs were first seen."""
+    failing: int = 0
+    """Failing periods in a row before this one."""
     calm: int = 0
     """Periods in a row after which the breach would not come again."""
 
@@ -175,6 +183,10 @@ class _Power:
     @property
     def has_room(self) -> bool:
         return self.power_w <= STEADY_SHARE * self.cap_w
+
+    @property
+    def stride(self) -> int:
+        return clock_stride(self.power_w, self.cap_w)
 
     @property
     def is_warned(self) -> bool:
@@ -198,6 +210,7 @@ def _look(knobs: Knobs, power_w: float, limits: Limits) -> _Power:
         breach=int(memory.get("breach", -1.0)),
         breach_w=memory.get("breach_w", 0.0),
         base_w=memory.get("base_w", 0.0) or power_w,
+        failing=int(memory.get(_FAILING, 0.0)),
     )
     if power.is_over:
         return replace(power, breach=power.position, breach_w=power_w)
@@ -209,9 +222,9 @@ def _look(knobs: Knobs, power_w: float, limits: Limits) -> _Power:
 
 def _position(power: _Power, direction: int, clocks: int) -> int:
     """Where the clock goes in its grid."""
-    stride = clock_stride(power.power_w, power.cap_w)
+    stride = power.stride
     if direction < 0:
-        return max(0, power.position - stride)
+        return max(0, power.position - stride * 2 ** min(power.failing, FAILING_PERIODS))
     if direction == 0:
         return power.position
     if power.is_warned:

@@ -50,7 +50,11 @@ def turned(
         # L < 90 ms: the batch that would take 95 ms if time were proportional: 10 · 95 / 80 = 11.9, 10 · 95 / 50 = 19.
         (97.0, 80.0, 0.0, 11),
         (60.0, 50.0, 0.0, 19),
-        (60.0, 89.9, 0.0, 11),  # 10.6: at least one more
+        (97.0, 89.9, 0.0, 11),  # 10.6: at least one more
+        # Far below the cap clock and batch rise together from 70 ms on.
+        (79.0, 69.9, 0.0, 13),
+        (79.0, 70.0, 150.0, 13),
+        (80.0, 70.0, 0.0, 13),  # 20 % is not far
         (60.0, 5.0, 0.0, 40),  # 190, but at most four times as much
         # 98 < P <= 100 W: nothing moves.
         (98.1, 50.0, 0.0, 10),
@@ -101,7 +105,7 @@ def test_a_latency_above_its_limit_outranks_head_room() -> None:
 
 def test_waiting_beyond_one_batch_counts_as_want_of_throughput_not_as_latency() -> None:
     # 400 ms of which 360 are waiting: two batches' time is 80 ms, so the batch grows to 10 · 95 / 80.
-    reading = GpuPeriod(peak_power_w=60.0, replicas=(worked("r1", 400.0, execution_ms=40.0, queued=50),))
+    reading = GpuPeriod(peak_power_w=85.0, replicas=(worked("r1", 400.0, execution_ms=40.0, queued=50),))
     after = govern("power_latency", Knobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=64))
     assert (after.clock_mhz, after.batches) == (900.0, {"r1": 11})
 
@@ -117,11 +121,11 @@ def test_at_the_largest_batch_the_clock_rises_where_more_wait_than_one_batch_tak
 
 def test_one_more_is_tried_until_it_has_broken_the_limit_and_then_only_where_it_is_sure() -> None:
     # By proportion 8 in 89 ms make 8.5 in 95, and 9 in 100.1.
-    assert turned(60.0, 89.0, batches=(8,))[1] == [9]
+    assert turned(97.0, 89.0, batches=(8,))[1] == [9]
     _, (lower,), after = turned(60.0, 101.0, batches=(9,))
     assert (lower, after.memory["careful:r0"]) == (8, 1.0)
     notes = {"careful:r0": 1.0}
-    assert turned(60.0, 89.0, batches=(8,), memory=notes)[1] == [8]
+    assert turned(97.0, 89.0, batches=(8,), memory=notes)[1] == [8]
     assert turned(60.0, 88.8, batches=(8,), memory=notes)[1] == [9]  # 88.8 · 9 / 8 = 99.9
     assert turned(60.0, 50.0, batches=(8,), memory=notes)[1] == [15]
     assert turned(60.0, 60.0, batches=(1,), memory=notes)[1] == [1]
@@ -228,3 +232,16 @@ def test_a_cap_below_idle_power_ends_at_the_lowest_knobs_and_asks() -> None:
     passed = played(Plant(idle_w=50.0), Knobs(clock_mhz=1530.0, batches={"r1": 32}), bounds, periods=60)
     assert (passed[-1][0].clock_mhz, passed[-1][0].batches) == (600.0, {"r1": 1})
     assert asks_for_partition(passed[-1][0].memory)
+
+
+def test_steps_downwards_double_with_every_failing_period_before() -> None:
+    for failing, points in ((0.0, 1), (1.0, 2), (2.0, 4), (3.0, 8), (9.0, 8)):
+        assert turned(103.0, 50.0, memory={"failing": failing})[0] == -15.0 * points
+
+
+def test_a_gpu_on_which_nothing_is_executed_stays_and_lowers_its_clock_only_over_the_cap() -> None:
+    knobs = Knobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
+    rest = govern("power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32))
+    assert (rest.clock_mhz, rest.batches, rest.memory["failing"]) == (900.0, {"r1": 10}, 0.0)
+    over = govern("power_latency", knobs, GpuPeriod(peak_power_w=103.0), limits(CAP_W, r1=32))
+    assert (over.clock_mhz, over.batches) == (840.0, {"r1": 10})
