@@ -210,6 +210,26 @@ class ProfileSpec(Strict):
     )
 
 
+class PolicyGroup(Strict):
+    """Services that a policy of their own decides on, with GPUs of their own."""
+
+    name: Name
+    policy: str = Field(max_length=63)
+    projects: list[Name] = Field(default_factory=list, max_length=100, description="Services of these; empty: of any")
+    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
+        default_factory=dict, max_length=64, description="Services that have all of these labels"
+    )
+    mode: Literal["advise", "approve", "auto"] = Field(
+        default="auto", description="For its services; the more cautious of this, theirs and the policy's counts"
+    )
+
+    @model_validator(mode="after")
+    def _chooses(self) -> "PolicyGroup":
+        if not self.projects and not self.labels:
+            raise ValueError("give projects or labels: a group of all services is what `policy` is for")
+        return self
+
+
 class PolicySpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
 
@@ -266,6 +286,25 @@ class PolicySpec(Strict):
         description="Who turns clocks and batches on the nodes within the plan, second by second: "
         f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
     )
+
+    groups: list[PolicyGroup] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
+        "group that it fits, and those of none follow `policy`, last",
+    )
+    approve_switch: bool = Field(
+        default=False,
+        description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
+    )
+
+    @field_validator("groups")
+    @classmethod
+    def _unique_groups(cls, groups: list[PolicyGroup]) -> list[PolicyGroup]:
+        names = [group.name for group in groups]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two groups are called {repeated[0]!r}")
+        return groups
 
     @field_validator("governor")
     @classmethod

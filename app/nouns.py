@@ -3,7 +3,7 @@
 import math
 
 from app import manifests
-from app.control.store import PolicySettings
+from app.control.store import PolicyGroup, PolicySettings
 from app.errors import InvalidRequest
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuType, Mode, Scaling, Service, Slo
@@ -25,6 +25,7 @@ def to_service(manifest: manifests.Service) -> Service:
         allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
         excluded_gpu_types=tuple(spec.gpu_types.excluded),
         mode=Mode(spec.mode),
+        labels=tuple(sorted(manifest.metadata.labels.items())),
     )
 
 
@@ -73,7 +74,19 @@ def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
 
 def to_settings(manifest: manifests.Policy) -> PolicySettings:
     """The settings that a manifest states; their version is given when they are saved."""
-    return PolicySettings(**{**manifest.spec.model_dump(), "mode": Mode(manifest.spec.mode)})
+    groups = tuple(to_group(group) for group in manifest.spec.groups)
+    return PolicySettings(**{**manifest.spec.model_dump(), "mode": Mode(manifest.spec.mode), "groups": groups})
+
+
+def to_group(stated: manifests.PolicyGroup) -> PolicyGroup:
+    """The group that a policy's manifest states."""
+    return PolicyGroup(
+        name=stated.name,
+        policy=stated.policy,
+        projects=tuple(stated.projects),
+        labels=tuple(sorted(stated.labels.items())),
+        mode=Mode(stated.mode),
+    )
 
 
 def _check_row(row: OperatingPoint, where: str) -> None:

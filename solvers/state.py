@@ -124,6 +124,8 @@ class Service:
     """None = all."""
     excluded_gpu_types: tuple[str, ...] = ()
     mode: Mode = Mode.AUTO
+    labels: tuple[tuple[str, str], ...] = ()
+    """As its team wrote them, by name; groups of services are chosen by them."""
     variants: tuple[Variant, ...] = ()
     """Networks that may serve it, `network` among them; empty: `network` alone."""
     accuracy_floor: float = 0.0

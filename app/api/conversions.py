@@ -201,11 +201,12 @@ def project_view(row: ProjectRow) -> manifests.Project:
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     """The settings as a manifest; `row` is None for the defaults that nobody saved."""
     spec = {name: getattr(settings, name) for name in manifests.PolicySpec.model_fields}
+    groups = [{**asdict(group), "labels": dict(group.labels)} for group in settings.groups]
     return PolicyView(
         metadata=manifests.Metadata(
             name=POLICY_NAME, generation=settings.version, created_at=row.created_at if row else None
         ),
-        spec=manifests.PolicySpec.model_validate({**spec, "mode": settings.mode.value}),
+        spec=manifests.PolicySpec.model_validate({**spec, "mode": settings.mode.value, "groups": groups}),
         status=PolicyStatus(
             version=settings.version,
             created_at=row.created_at if row else None,

@@ -162,6 +162,11 @@ class MemoryStore:
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
             memory=self._memory.get(self.settings.policy),
+            group_memory={
+                group.name: self._memory[group.memory_key]
+                for group in self.settings.groups
+                if self._memory.get(group.memory_key) is not None
+            },
             latency_sigma=dict(self._latency_sigma),
             choices=dict(self.choices),
             corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),

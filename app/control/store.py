@@ -16,12 +16,36 @@ from solvers.plan import BoundPlan, Plan
 from solvers.predict.online import Health
 from solvers.predict.samples import Company, Group
 from solvers.problem import Objective, OperatingPoints, Problem
-from solvers.state import ClusterState, Demand, GpuId, Json, Mode
+from solvers.state import ClusterState, Demand, GpuId, Json, Mode, Service
 
 PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
 target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
 kept: the current plan stays, nothing new to push; lost: another plan became the target first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyGroup:
+    """Services that a policy of their own decides on, with GPUs of their own."""
+
+    name: str
+    policy: str
+    projects: tuple[str, ...] = ()
+    """Of one of these; empty: of any."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """With all of these."""
+    mode: Mode = Mode.AUTO
+    """How far the loop may go with its services; the more cautious of this, the cluster's and the service's counts."""
+
+    def has(self, service: Service) -> bool:
+        """Whether the service is one of those that it is for."""
+        is_chosen = not self.projects or service.project in self.projects
+        return is_chosen and set(self.labels) <= set(service.labels)
+
+    @property
+    def memory_key(self) -> str:
+        """Under what its policy's memory is kept: no policy's name has a colon."""
+        return f"{self.name}:{self.policy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +82,19 @@ class PolicySettings:
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
     governor: str | None = None
     """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = nobody."""
+    groups: tuple[PolicyGroup, ...] = ()
+    """In the order in which they are decided; services of none follow `policy`, last."""
+    approve_switch: bool = False
+    """Whether the first plan of another policy than the target's waits for a person, whatever the mode."""
+
+    def group_of(self, service: Service) -> PolicyGroup | None:
+        """The first group that the service is of; None: it follows the cluster's policy."""
+        return next((group for group in self.groups if group.has(service)), None)
+
+    @property
+    def planner(self) -> str:
+        """Who plans, as plans name it: `joint`, or `joint; web: hetsev` with a group called web."""
+        return "; ".join((self.policy, *(f"{group.name}: {group.policy}" for group in self.groups)))
 
     @property
     def stability(self) -> Stability:
@@ -171,6 +208,8 @@ class Snapshot:
     approved_id: int | None = None
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """The same of the groups' policies, by group; of those that wrote something down."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """How services are forecast, by name; the default technique where one is missing. Without scores."""
     latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
@@ -251,7 +290,7 @@ class Store(Protocol):
         ...
 
     async def save_memory(self, policy: str, memory: Json) -> None:
-        """Keep what the policy wrote down, until the next tick."""
+        """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`."""
         ...
 
     async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:

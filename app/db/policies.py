@@ -1,12 +1,14 @@
 """The operator's policy: versioned settings of the control loop, and the memory of policies."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.control.store import PolicySettings
+from app.control.store import PolicyGroup, PolicySettings
 from app.db.tables import AnyRow, policy, policy_memory
 from app.db.upsert import upsert
 from app.errors import PreconditionFailed
@@ -70,6 +72,15 @@ async def load_memory(connection: AsyncConnection, name: str) -> Json:
     return memory
 
 
+async def load_group_memory(connection: AsyncConnection, settings: PolicySettings) -> dict[str, Json]:
+    """The same of the groups' policies, by group; of those that wrote something down."""
+    if not settings.groups:
+        return {}
+    name_of = {group.memory_key: group.name for group in settings.groups}
+    found = await connection.execute(select(policy_memory).where(policy_memory.c.policy.in_(name_of)))
+    return {name_of[row.policy]: row.memory for row in found if row.memory is not None}
+
+
 async def save_memory(connection: AsyncConnection, name: str, memory: Json) -> None:
     """Keep what a policy wrote down."""
     await upsert(connection, policy_memory, {"policy": name}, {"memory": memory})
@@ -78,7 +89,22 @@ async def save_memory(connection: AsyncConnection, name: str, memory: Json) -> N
 def _settings(values: dict[str, object]) -> PolicySettings:
     known = {field.name for field in fields(PolicySettings)}
     named = {name: value for name, value in values.items() if name in known}
-    return PolicySettings(**{**named, "mode": Mode(str(values["mode"]))})  # type: ignore[arg-type]
+    groups = tuple(_group(entry) for entry in _entries(values["groups"]))
+    return PolicySettings(**{**named, "mode": Mode(str(values["mode"])), "groups": groups})  # type: ignore[arg-type]
+
+
+def _entries(groups: object) -> Sequence[Mapping[str, Any]]:
+    return groups if isinstance(groups, list | tuple) else ()
+
+
+def _group(entry: Mapping[str, Any]) -> PolicyGroup:
+    return PolicyGroup(
+        name=entry["name"],
+        policy=entry["policy"],
+        projects=tuple(entry["projects"]),
+        labels=tuple((str(name), str(value)) for name, value in entry["labels"]),
+        mode=Mode(entry["mode"]),
+    )
 
 
 def _row(row: AnyRow) -> PolicyRow:

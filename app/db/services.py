@@ -76,7 +76,7 @@ async def save(
     row = locked.one_or_none()
     is_there = row is not None and row.deleted_at is None
     _check_generation(noun.name, row.generation if row is not None and is_there else 0, expected_generation)
-    specification = {**_specification(noun), "labels": dict(labels or {}), "annotations": dict(annotations or {})}
+    specification = {**_specification(noun), "labels": dict(noun.labels if labels is None else labels), "annotations": dict(annotations or {})}
     if row is None:
         generation = 1
         await connection.execute(
@@ -191,6 +191,7 @@ def _noun(row: AnyRow) -> Service:
         allowed_gpu_types=None if row.allowed_gpu_types is None else tuple(row.allowed_gpu_types),
         excluded_gpu_types=tuple(row.excluded_gpu_types),
         mode=Mode(row.mode),
+        labels=tuple(sorted(row.labels.items())),
     )
 
 

@@ -188,6 +188,8 @@ policy = Table(
     _must("move_budget", Double),
     _must("min_dwell_s", Double),
     Column("governor", Text),
+    _must("groups", JSON),
+    _must("approve_switch", Boolean),
     _must("created_at", TIME),
     _must("created_by", Text),
 )
