@@ -1,0 +1,82 @@
+"""Dispatch of jobs under `joint`: each job, the nearest deadline first, goes where it meets its deadline at least cost.
+
+    cost = price of the GPU type · share of the SMs · predicted time
+
+The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for. A job that meets
+its deadline nowhere goes where it is done soonest; one that finds no room waits and holds nobody up. Ours.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from solvers.dispatch.job import Batch, GpuView, Job, Placed, Setting
+from solvers.dispatch.queues import Queues, without
+from solvers.dispatch.schedule import MOST_JOBS
+
+_ROUNDING = 1e-9
+
+
+def schedule(
+    queues: Queues, gpus: Sequence[GpuView], now_s: float, prices_usd_per_hour: Mapping[str, float]
+) -> tuple[tuple[Batch, ...], Queues]:
+    """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
+
+    `prices_usd_per_hour` by GPU type; a type without one is not used.
+    """
+    rooms = [_Room(gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.id) if gpu.gpu_type in prices_usd_per_hour]
+    batches = []
+    for job in sorted(queues.jobs, key=lambda job: (job.deadline_s, job.queued_s, job.name)):
+        choice = _choose(job, rooms, now_s, prices_usd_per_hour)
+        if choice is not None:
+            room, setting = choice
+            room.take(setting)
+            batches.append(Batch(gpu=room.gpu.id, members=(Placed(job, setting),)))
+        elif not any(room.is_open for room in rooms):
+            break
+    return tuple(batches), without(queues, {batch.members[0].job.name for batch in batches})
+
+
+class _Room:
+    """A GPU as it fills up."""
+
+    def __init__(self, gpu: GpuView) -> None:
+        self.gpu = gpu
+        self.free_percent, self.free_mib, self.jobs = gpu.free_percent, gpu.free_mib, len(gpu.residents)
+
+    @property
+    def is_open(self) -> bool:
+        return self.free_percent > _ROUNDING and self.jobs < MOST_JOBS
+
+    def take(self, setting: Setting) -> None:
+        self.free_percent -= setting.sm_percent
+        self.free_mib -= setting.memory_mib
+        self.jobs += 1
+
+
+def _choose(
+    job: Job, rooms: Sequence[_Room], now_s: float, prices: Mapping[str, float]
+) -> tuple[_Room, Setting] | None:
+    """The cheapest place in time; else the one where it is done soonest. Of equal GPUs of a type the fullest."""
+    best: tuple[tuple[bool, float, float], _Room, Setting] | None = None
+    for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
+        for setting in (one for one in job.settings if one.gpu_type == gpu_type):
+            is_late = now_s + setting.latency_s > job.deadline_s
+            usd = prices[gpu_type] * setting.sm_percent * setting.latency_s
+            rank = (is_late, setting.latency_s if is_late else usd, setting.latency_s)
+            if best is not None and best[0] <= rank:
+                continue
+            room = _fullest(rooms, setting)
+            if room is not None:
+                best = rank, room, setting
+    return None if best is None else best[1:]
+
+
+def _fullest(rooms: Sequence[_Room], setting: Setting) -> _Room | None:
+    fitting = [
+        room
+        for room in rooms
+        if room.gpu.gpu_type == setting.gpu_type
+        and room.jobs < MOST_JOBS
+        and setting.sm_percent <= room.free_percent + _ROUNDING
+        and setting.memory_mib <= room.free_mib + _ROUNDING
+    ]
+    return min(fitting, key=lambda room: (room.free_percent, room.gpu.id), default=None)
