@@ -221,6 +221,8 @@ class Observed:
     at_s: float
     """The control loop's clock when the readings were taken."""
     readings: tuple[Reading, ...] = ()
+    repartition: tuple[str, ...] = ()
+    """Services, sorted, on GPUs whose governor cannot keep its limits with the SM percents as they are."""
 
     def reading(self, service: str) -> Reading | None:
         """The reading of that service, or None when it was never observed."""

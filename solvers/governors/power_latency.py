@@ -224,7 +224,7 @@ def _position(power: _Power, direction: int, clocks: int) -> int:
     """Where the clock goes in its grid."""
     stride = power.stride
     if direction < 0:
-        return max(0, power.position - stride * 2 ** min(power.failing, FAILING_PERIODS))
+        return max(0, power.position - (stride << min(power.failing, FAILING_PERIODS)))
     if direction == 0:
         return power.position
     if power.is_warned:

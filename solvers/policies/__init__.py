@@ -21,6 +21,8 @@ _MODULES = {
     "igniter": "solvers.policies.igniter",
     "joint": "solvers.policies.joint",
     "k8s_hpa": "solvers.policies.k8s_hpa",
+    "morak": "solvers.policies.morak",
+    "muxflow": "solvers.policies.muxflow",
 }
 
 

@@ -84,6 +84,23 @@ _OF_HETSEV = (
     ),
 )
 
+_MORAK = (
+    Card(
+        name="morak",
+        title="knee points fill GPUs and split them",
+        source="Morak, sections III-C and V-C",
+        techniques=("sharing.knee_partition", "predict.knee_point", "policies.type_by_type"),
+        decides=_ALL,
+        promises=True,
+        limits=(
+            "Every GPU is given away in full, however little is asked of it.",
+            "It knows no price of a move; priority counts only where something stays unserved.",
+            "What it needs from the governor is throughput: without one its clock stays where the cap puts it.",
+        ),
+        good_for="throughput under a power cap, together with the governor power_latency",
+    ),
+)
+
 _BASELINES = (
     Card(
         name="k8s_hpa",
@@ -136,7 +153,36 @@ _BASELINES = (
     ),
 )
 
-_CARDS = {card.name: card for card in (*_OURS, *_OF_HETSEV, *_BASELINES)}
+_OF_MUDI = (
+    Card(
+        name="mudi",
+        title="one service per GPU, training beside it",
+        source="Chen et al., EuroSys 2025",
+        techniques=("policies.one_per_gpu", "policies.mudi_fill", "fill.smallest_slope", "batching", "sharing"),
+        decides=(*_ALL, "tasks"),
+        promises=True,
+        limits=(
+            "Services never share a GPU with each other: small ones cost a GPU each.",
+            "Batches and shares are tuned only on GPUs with tasks; deadlines of tasks buy no idle GPU.",
+        ),
+        good_for="a fleet that is there anyway, and is to train beside its services as fast as their SLOs allow",
+    ),
+    Card(
+        name="muxflow",
+        title="matches tasks with the idle SMs of services",
+        source="Zhao et al., arXiv 2303.13803",
+        techniques=("policies.one_per_gpu", "policies.half_slo", "fill.matching"),
+        decides=("GPU types", "replicas", "SM percent", "batch", "tasks"),
+        promises=False,
+        limits=(
+            "Shares follow the average load: what is idle on average may be missing in a burst.",
+            "One task per GPU; services never share a GPU with each other.",
+        ),
+        good_for="a baseline for training beside services; in simulations",
+    ),
+)
+
+_CARDS = {card.name: card for card in (*_OF_MUDI, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
 
 
 def cards() -> tuple[Card, ...]:

@@ -17,7 +17,7 @@ from solvers.state import Json, Observed, Reading
 from tests.solvers.policies.instances import a_problem, a_service, random_problem, with_rates
 from tests.solvers.small_plans import example
 
-NAMES = ("gpulets", "gslice", "igniter")
+NAMES = ("gpulets", "gslice", "igniter", "morak")
 PERIODS = 5
 
 every_baseline = pytest.mark.parametrize("name", NAMES)

@@ -8,10 +8,10 @@ from solvers.policies.k8s_hpa import make_plan
 
 
 def test_policies_are_listed_and_found_by_name() -> None:
-    assert policies() == ("gpulets", "gslice", "hetsev", "hetsev_greedy", "igniter", "joint", "k8s_hpa")
+    assert policies() == ("gpulets", "gslice", "hetsev", "hetsev_greedy", "igniter", "joint", "k8s_hpa", "morak")
     assert policy("k8s_hpa").make_plan is make_plan
 
 
 def test_unknown_policy_names_those_that_exist() -> None:
-    with pytest.raises(UnknownPolicy, match=r"'hetsec'; there are gpulets, gslice, hetsev, .*, joint, k8s_hpa"):
+    with pytest.raises(UnknownPolicy, match=r"'hetsec'; there are gpulets, gslice, hetsev, .*, joint, k8s_hpa, morak"):
         policy("hetsec")
