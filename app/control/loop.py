@@ -98,7 +98,14 @@ async def tick(loop: Loop) -> TickOutcome:
     problem, decision, demands = await _decide(loop, snapshot, state, demands)
     fill = fill_of(snapshot.settings.policy)
     decision = await asyncio.to_thread(
-        with_tasks, decision, problem, state, fill=fill, points=snapshot.points, target=snapshot.target
+        with_tasks,
+        decision,
+        problem,
+        state,
+        fill=fill,
+        points=snapshot.points,
+        target=snapshot.target,
+        promises_may_break=loop.promises_may_break,
     )
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")

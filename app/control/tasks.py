@@ -6,6 +6,7 @@ disposes here too: what `fill` proposes is dropped, loudly, when the independent
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import structlog
 
@@ -15,13 +16,16 @@ from solvers.bind import named
 from solvers.check import task_violations, violations
 from solvers.errors import InvalidInput
 from solvers.fill.problem import FillProblem
-from solvers.outcome import Violation
+from solvers.outcome import Severity, Violation
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, anonymous, planned_rates_rps
 from solvers.policies.filling import Fill
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import ClusterState, GpuId
 
 log = structlog.get_logger(__name__)
+
+Severities: TypeAlias = tuple[Severity, ...]
+"""Of broken rules, those for which a fill is refused."""
 
 
 def with_tasks(
@@ -32,11 +36,12 @@ def with_tasks(
     fill: Fill,
     points: tuple[OperatingPoints, ...],
     target: BoundPlan | None,
+    promises_may_break: bool = False,
 ) -> Decision:
     """The decision with tasks on what it leaves over; a new proposal where nothing but tasks changes.
 
     `fill` is the policy's technique, which may retune replicas for their tasks' sake; `points`: all that the store has.
-    A refused plan stays refused.
+    A refused plan stays refused. `promises_may_break`: as in plans, for baselines in simulation.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
     if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
@@ -51,13 +56,14 @@ def with_tasks(
         cordoned=cordoned_gpus(state),
         running=target,
     )
+    refused: Severities = ("physical",) if promises_may_break else ("physical", "promise")
     try:
-        filled = {gpu.id: gpu for gpu in map(_checker(wanted), fill(wanted))}
+        filled = {gpu.id: gpu for gpu in map(_checker(wanted, refused), fill(wanted))}
     except InvalidInput as error:  # only of a plan that is kept though its service or rows have gone
         log.warning("no task is started or swapped: what runs is unknown to the problem", reason=str(error))
         return decision
     generation = bound.generation if decision.bound is not None else bound.generation + 1
-    gpus = named(_merged(bound, _sound(filled, bound, problem)), generation)
+    gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
     if target is None or (_tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)):
@@ -89,11 +95,12 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
     return replace(bound, gpus=tuple(replace(gpu, replicas=tuple(map(at_demand, gpu.replicas))) for gpu in bound.gpus))
 
 
-def _checker(wanted: FillProblem) -> Callable[[BoundGpu], BoundGpu]:
+def _checker(wanted: FillProblem, refused: Severities) -> Callable[[BoundGpu], BoundGpu]:
     """Takes the tasks off a GPU on which they break a rule."""
 
     def checked(gpu: BoundGpu) -> BoundGpu:
-        broken = task_violations(wanted.problem, [gpu], wanted.points)
+        found = task_violations(wanted.problem, [gpu], wanted.points)
+        broken = [entry for entry in found if entry.severity in refused]
         if not broken:
             return gpu
         log.error("tasks are left out: the checker refused them", where=broken[0].where, detail=broken[0].detail)
@@ -102,14 +109,17 @@ def _checker(wanted: FillProblem) -> Callable[[BoundGpu], BoundGpu]:
     return checked
 
 
-def _sound(filled: Mapping[GpuId, BoundGpu], bound: BoundPlan, problem: Problem) -> Mapping[GpuId, BoundGpu]:
+def _sound(
+    filled: Mapping[GpuId, BoundGpu], bound: BoundPlan, problem: Problem, refused: Severities
+) -> Mapping[GpuId, BoundGpu]:
     """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
     retuned = _retuned(filled.values(), bound)
     if not retuned:
         return filled
     before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
     after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
-    broken = [entry for entry in violations(problem, anonymous(after)) if _rule_at(entry) not in before]
+    found = [entry for entry in violations(problem, anonymous(after)) if entry.severity in refused]
+    broken = [entry for entry in found if _rule_at(entry) not in before]
     if not broken:
         return filled
     log.error("replicas stay as planned: the checker refused them", where=broken[0].where, detail=broken[0].detail)

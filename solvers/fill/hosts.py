@@ -52,13 +52,11 @@ class Host:
 
     def fits(self, seat: Seat) -> bool:
         """Whether one more may sit down: SMs, memory, watts, and every promise as it was."""
-        together = [*self.seats, seat]
-        return (
-            _within(sum(each.row.sm_percent for each in together), 100.0)
-            and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
-            and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
-            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
-        )
+        return self._obeys([*self.seats, seat])
+
+    def holds(self) -> bool:
+        """Whether those who sit here may stay, by the same limits."""
+        return self._obeys(self.seats)
 
     def iteration_ms(self, seat: Seat) -> float:
         """How long an iteration of a newcomer takes beside those who sit here."""
@@ -67,6 +65,14 @@ class Host:
     def pace_ms(self, place: int) -> float:
         """How long an iteration of the resident at that position takes."""
         return self._execution_ms(self.seats, len(self.replicas) + place)
+
+    def _obeys(self, together: Sequence[Seat]) -> bool:
+        return (
+            _within(sum(each.row.sm_percent for each in together), 100.0)
+            and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
+            and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
+            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
+        )
 
     def _execution_ms(self, together: Sequence[Seat], at: int) -> float:
         neighbours = neighbours_of([seat.row for seat in together], at)

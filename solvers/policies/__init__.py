@@ -22,6 +22,7 @@ _MODULES = {
     "joint": "solvers.policies.joint",
     "k8s_hpa": "solvers.policies.k8s_hpa",
     "morak": "solvers.policies.morak",
+    "mudi": "solvers.policies.mudi",
     "muxflow": "solvers.policies.muxflow",
 }
 

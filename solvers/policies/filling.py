@@ -1,7 +1,7 @@
 """Which technique gives tasks their places on what a policy's plan leaves over.
 
-A technique is a module of `solvers.fill` with a `fill` function. To add one, write it and enter the policies that use
-it in `_MODULES`; all others use the greedy one.
+A technique is a module with a `fill` function: of `solvers.fill`, or of a policy that composes several. To add one,
+write it and enter the policies that use it in `_MODULES`; all others use the greedy one.
 """
 
 from importlib import import_module
@@ -12,7 +12,12 @@ from solvers.plan import BoundGpu
 
 # By policy; modules are imported when first asked for.
 _DEFAULT = "solvers.fill.greedy"
-_MODULES: dict[str, str] = {}
+_MODULES = {
+    "gpulets": "solvers.policies.gpulets_fill",
+    "gslice": "solvers.policies.gslice_fill",
+    "mudi": "solvers.policies.mudi",
+    "muxflow": "solvers.policies.muxflow",
+}
 
 
 class Fill(Protocol):

@@ -8,7 +8,18 @@ from solvers.policies.k8s_hpa import make_plan
 
 
 def test_policies_are_listed_and_found_by_name() -> None:
-    assert policies() == ("gpulets", "gslice", "hetsev", "hetsev_greedy", "igniter", "joint", "k8s_hpa", "morak")
+    assert policies() == (
+        "gpulets",
+        "gslice",
+        "hetsev",
+        "hetsev_greedy",
+        "igniter",
+        "joint",
+        "k8s_hpa",
+        "morak",
+        "mudi",
+        "muxflow",
+    )
     assert policy("k8s_hpa").make_plan is make_plan
 
 

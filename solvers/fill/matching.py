@@ -1,0 +1,112 @@
+"""Fill by matching, as MuxFlow does it: online with offline work, under a share set by the online service's idle SMs.
+
+    sets         O GPUs with one replica (online) and no task; F tasks that wait (offline)
+    parameters   u_o, the part of the time in which the replica executes: rate · execution / (1000 · batch)
+                 δ_o, the offline share: the SMs that u_o · Δ_o leaves idle on average, as a row
+                 s_of, speed of task f beside replica o at δ_o over that alone on the whole GPU
+    variables    x_of, whether f runs beside o
+    objective    maximise Σ s_of · x_of
+    constraints  each o at most one f, each f at most one o (a matching); SMs, memory and watts of each pair
+
+The replica's share becomes what the task leaves. Solved exactly (`scipy.optimize.linear_sum_assignment`); of more tasks
+than GPUs the most urgent ones take part.
+
+Source: Zhao et al., "MuxFlow: Efficient and Safe GPU Sharing in Large-Scale Production Deep Learning Clusters" (arXiv
+2303.13803), sections 4 (dynamic SM allocation) and 5 (matching by predicted speed). Changed: its speed predictor is a
+network of its own, here the laws speak; it keeps the online share open, which a plan cannot; tasks that run stay.
+
+Good as a baseline that knows speeds and average load. Limits: it knows no SLO, so that what is idle on average may be
+missing in a burst; one task per GPU.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from solvers.fill.hosts import Host, Seat
+from solvers.fill.left_over import LeftOver, widest
+from solvers.fill.problem import FillLimits, FillProblem
+from solvers.fill.residents import urgency
+from solvers.plan import BoundGpu
+from solvers.predict.colocation import execution_ms
+from solvers.problem import OperatingPoint, Problem
+from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
+from solvers.state import ReplicaId, Task
+
+_FORBIDDEN = -1.0
+"""Less than any speed: such a pair is only matched where a task has no other, and then undone."""
+
+
+def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs with at most one task each, replicas narrowed beside it; and idle ones for who waited long.
+
+    The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
+    """
+    left = LeftOver(wanted, limits or FillLimits())
+    online = [host for host in left.free() if len(host.replicas) == 1]
+    offline = sorted(left.waiting(), key=urgency)[: len(online)]
+    if online and offline:
+        _match(wanted.problem, left, online, offline)
+    for task in sorted(left.waiting(), key=urgency):
+        if task.waiting_s >= (limits or FillLimits()).wait_s:
+            left.place(task, widest)
+    return left.gpus()
+
+
+def idle_percent(problem: Problem, host: Host) -> float:
+    """The SMs that a GPU's one replica leaves idle on average, alone at its row and rate; 0 to 100."""
+    (seat,), (replica,) = host.replicas, host.gpu.replicas
+    busy_ms = execution_ms(seat.row, sensitivity=seat.sensitivity, gpu_type=problem.gpu_type(host.gpu.gpu_type))
+    part = min(1.0, replica.arrival_rate_rps * busy_ms / (1000.0 * replica.batch))
+    return 100.0 - part * replica.sm_percent
+
+
+def _match(problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]) -> None:
+    pairs = {
+        (o, f): _pair(problem, left, host, task) for o, host in enumerate(online) for f, task in enumerate(offline)
+    }
+    speeds = np.full((len(online), len(offline)), _FORBIDDEN)
+    for at, pair in pairs.items():
+        if pair is not None:
+            speeds[at] = pair[2]
+    for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
+        pair = pairs[int(o), int(f)]
+        if pair is not None:
+            row, seat, _ = pair
+            left.take(offline[f], left.put(_at_row(online[o].gpu, row)), seat)
+
+
+def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> tuple[OperatingPoint, Seat, float] | None:
+    """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
+    idle = idle_percent(problem, host)
+    seats = [seat for seat in left.seats(task, host) if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE]
+    for seat in reversed(seats):
+        row = _widest_row(problem, host, 100.0 - seat.row.sm_percent)
+        if row is None:
+            continue
+        beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replace(host.replicas[0], row=row),))
+        if beside.fits(seat):
+            return row, seat, left.seats(task, host)[-1].row.solo_ms / beside.iteration_ms(seat)
+    return None
+
+
+def _widest_row(problem: Problem, host: Host, most_percent: float) -> OperatingPoint | None:
+    """The replica's row with the largest share up to that, at its batch and clock."""
+    (replica,) = host.gpu.replicas
+    points = problem.points_of(replica.network, host.gpu.gpu_type)
+    rows = [
+        row
+        for row in (points.rows if points else ())
+        if row.batch == replica.batch
+        and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        and row.sm_percent <= most_percent + SM_PERCENT_TOLERANCE
+    ]
+    return max(rows, default=None)
+
+
+def _at_row(gpu: BoundGpu, row: OperatingPoint) -> BoundGpu:
+    (replica,) = gpu.replicas
+    if abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE:
+        return gpu
+    return replace(gpu, replicas=(replace(replica, id=ReplicaId(""), sm_percent=row.sm_percent),))

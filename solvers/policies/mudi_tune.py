@@ -1,0 +1,205 @@
+"""One GPU with one replica and up to three tasks: the replica's batch and SM percent, and the tasks' shares.
+
+Sets         B batches of the service with rows at the GPU's clock; D SM percents with rows; Ψ the n tasks.
+Parameters   P(b, Δ, Ψ) ms of a batch by the laws; λ rps; SLO ms; W(b) = max(b, λ · SLO) requests within one SLO.
+Variables    b ∈ B and Δ ∈ D of the replica; δ ∈ D, the share of every task.
+Objective    minimise Σ over tasks of iteration time, each over its own on a whole GPU.
+Constraints  W / b · P(b, Δ, Ψ) ≤ SLO; the capacity law, so that the SLO's percentile is promised and not the mean;
+             Δ + n · δ ≤ 100; memory; watts.
+
+Batches are searched by GP-LCB (`solvers.batching`). For each, δ is the largest even part of the rest that some Δ bears,
+and Δ the smallest share with it (`solvers.sharing`: CVXPY on convex pieces, checked against the scan of the rows).
+
+Source: Mudi (EuroSys 2025), "Device-level multiplexing". W is not defined there. Changed: the capacity law, which is
+stricter than the constraint of the slide; limits hold at ROOM times the rate, so that not every breath of load retunes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from solvers.batching.gp_lcb import Search, search_batch
+from solvers.fill.hosts import Host, Seat
+from solvers.fill.residents import Seats, bound_task
+from solvers.fill.smallest_slope import waiting_requests
+from solvers.outcome import Budget
+from solvers.plan import BoundReplica
+from solvers.policies.iterations import Iterations
+from solvers.predict.colocation import Neighbours, max_execution_ms
+from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
+from solvers.sharing.closed_form import smallest_row
+from solvers.sharing.problem import LimitedCurve, SharingProblem, make_curve
+from solvers.sharing.solve import solve as solve_sharing
+from solvers.state import Task
+
+ROOM = 1.25
+"""Times the rate that a replica is tuned for; where that is too much, the rate itself."""
+SAME = 0.05
+"""By so much a tuning must be better than one that starts no replica anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A host as it was tuned."""
+
+    row: OperatingPoint
+    """Of the replica."""
+    seats: tuple[Seat, ...]
+    """Of the tasks, in their order."""
+    slowness: float
+    """The objective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuner:
+    """Tunes hosts of one problem."""
+
+    problem: Problem
+    seats: Seats
+    iterations: Iterations
+    searches: list[Search] = field(default_factory=list)
+    """What was tried, host by host."""
+
+    def tune(self, host: Host, tasks: Sequence[Task], *, room: float = ROOM) -> Tuned | None:
+        """The best tuning of a host for these tasks, whatever they have now; None where they cannot all sit there.
+
+        The host has one replica. Raises InvalidInput for points that are not finite.
+        """
+        for factor in sorted({room, 1.0}, reverse=True):
+            found = self._tune(_Bench(self, host, tuple(tasks), factor))
+            if found is not None:
+                return found
+        return None
+
+    def rebatched(self, host: Host, tasks: Sequence[Task]) -> OperatingPoint | None:
+        """The row with another batch at which the replica, as it runs, bears the residents as they run; or None."""
+        (replica,) = host.gpu.replicas
+        bench = _Bench(self, host, tuple(tasks), 1.0)
+        seats = tuple(seat for _, seat in host.residents)
+        rows = [
+            row for row in bench.rows if _is_share(row, replica.sm_percent) and row.memory_mib <= replica.memory_mib
+        ]
+        found = [(bench.slowness(row, seats), row) for row in rows]
+        return min(((value, row) for value, row in found if value is not None), default=(0.0, None))[1]
+
+    def spare_percent(self, host: Host, tasks: Sequence[Task], *, room: float) -> float:
+        """The SM percent that the replica could spare at its batch beside the residents as they run."""
+        (replica,) = host.gpu.replicas
+        bench = _Bench(self, host, tuple(tasks), room)
+        least = smallest_row(bench.limited(replica.batch, [seat for _, seat in host.residents]))
+        return 0.0 if least is None else max(0.0, replica.sm_percent - least)
+
+    def _tune(self, bench: "_Bench") -> Tuned | None:
+        found: dict[int, Tuned] = {}
+
+        def value_of(batch: int) -> float | None:
+            tuned = bench.at_batch(batch)
+            if tuned is None:
+                return None
+            found[batch] = tuned
+            return tuned.slowness
+
+        (replica,) = bench.host.gpu.replicas
+        search = search_batch([row.batch for row in bench.rows], value_of, first=replica.batch)
+        self.searches.append(search)
+        if search.best is None:
+            return None
+        best, staying = found[search.best], bench.staying(replica)
+        if staying is not None and staying.slowness <= best.slowness * (1.0 + SAME):
+            return staying
+        return best
+
+
+class _Bench:
+    """One host on which tunings are tried."""
+
+    def __init__(self, tuner: Tuner, host: Host, tasks: tuple[Task, ...], room: float) -> None:
+        (replica,) = host.gpu.replicas
+        problem = tuner.problem
+        self.host, self._tasks, self._tuner = host, tasks, tuner
+        self._service: ServiceDemand = problem.service(replica.service)
+        points = problem.points_of(replica.network, host.gpu.gpu_type)
+        self._points = points or OperatingPoints(
+            network=replica.network, gpu_type=host.gpu.gpu_type, sensitivity=0.0, rows=()
+        )
+        clock_mhz = host.gpu.clock_mhz
+        self.rows = [row for row in self._points.rows if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ]
+        self._rate_rps = room * replica.arrival_rate_rps
+
+    def at_batch(self, batch: int) -> Tuned | None:
+        """The largest even shares for the tasks, and the smallest for the replica beside them."""
+        for seats in self._even_seats():
+            limited = self.limited(batch, seats)
+            if smallest_row(limited) is None:
+                continue
+            solution, _ = solve_sharing(SharingProblem(replicas=(limited,)), Budget())
+            tuned = self._tuned(batch, solution.sm_percent[0], seats)
+            if tuned is not None:
+                return tuned
+        return None
+
+    def staying(self, replica: BoundReplica) -> Tuned | None:
+        """The best with the replica's batch and share as they are."""
+        tunings = (self._tuned(replica.batch, replica.sm_percent, seats) for seats in self._even_seats())
+        return next((tuned for tuned in tunings if tuned is not None), None)
+
+    def slowness(self, row: OperatingPoint, seats: Sequence[Seat]) -> float | None:
+        """The objective with these seats taken; None where that breaks a limit."""
+        replica = Seat(row=row, sensitivity=self._points.sensitivity, longest_ms=self._longest_ms(row.batch))
+        residents = [(bound_task(task, seat), seat) for task, seat in zip(self._tasks, seats, strict=True)]
+        host = Host(gpu=self.host.gpu, gpu_type=self.host.gpu_type, replicas=(replica,), residents=residents)
+        if not host.holds():
+            return None
+        return sum(self._tuner.iterations.slowness(task, host, at) for at, task in enumerate(self._tasks))
+
+    def _tuned(self, batch: int, sm_percent: float | None, seats: tuple[Seat, ...]) -> Tuned | None:
+        row = next((row for row in self.rows if row.batch == batch and _is_share(row, sm_percent)), None)
+        slowness = None if row is None else self.slowness(row, seats)
+        if row is None or slowness is None:
+            return None
+        return Tuned(row=row, seats=seats, slowness=slowness)
+
+    def _longest_ms(self, batch: int) -> float:
+        """The longest execution that both Mudi's constraint and the capacity law allow."""
+        service = self._service
+        waiting = waiting_requests(service, batch=batch, rate_rps=self._rate_rps)
+        by_law_ms = max_execution_ms(
+            self._tuner.problem.capacity_law,
+            percentile=service.percentile,
+            batch=batch,
+            slo_ms=service.slo_ms,
+            rate_rps=self._rate_rps,
+        )
+        return min(by_law_ms, service.slo_ms * batch / waiting)
+
+    def limited(self, batch: int, seats: Sequence[Seat]) -> LimitedCurve:
+        """The replica's curve beside these seats, and what it must keep."""
+        pressure = sum(seat.row.pressure for seat in seats)
+        curve = make_curve(
+            self._points,
+            batch=batch,
+            clock_mhz=self.host.gpu.clock_mhz,
+            gpu_type=self.host.gpu_type,
+            neighbours=Neighbours(count=len(seats), pressure=pressure),
+        )
+        return LimitedCurve(
+            name=self._service.name,
+            curve=curve,
+            limit_ms=self._longest_ms(batch),
+            most_sm_percent=100.0 - sum(seat.row.sm_percent for seat in seats) + SM_PERCENT_TOLERANCE,
+        )
+
+    def _even_seats(self) -> list[tuple[Seat, ...]]:
+        """Seats of one share for all tasks, largest first, as far as some share is left for the replica."""
+        least_percent = min((row.sm_percent for row in self.rows), default=100.0)
+        most_percent = (100.0 - least_percent) / max(1, len(self._tasks)) + SM_PERCENT_TOLERANCE
+        by_share = [
+            {seat.row.sm_percent: seat for seat in self._tuner.seats.on(task, self.host)} for task in self._tasks
+        ]
+        common = set.intersection(*map(set, by_share)) if by_share else set()
+        shares = sorted((share for share in common if share <= most_percent), reverse=True)
+        return [tuple(seats[share] for seats in by_share) for share in shares]
+
+
+def _is_share(row: OperatingPoint, sm_percent: float | None) -> bool:
+    return sm_percent is not None and abs(row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
