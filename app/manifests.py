@@ -8,7 +8,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from solvers.governors import GOVERNORS
 from solvers.outcome import LEAST_MOVES, TICK
@@ -230,6 +239,17 @@ class PolicyGroup(Strict):
         return self
 
 
+def _unique(groups: list[PolicyGroup]) -> list[PolicyGroup]:
+    names = [group.name for group in groups]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two groups are called {repeated[0]!r}; a name says which one is meant")
+    return groups
+
+
+Groups = Annotated[list[PolicyGroup], Field(max_length=16), AfterValidator(_unique)]
+"""Groups of services in the order in which they are decided."""
+
+
 class PolicySpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
 
@@ -287,9 +307,8 @@ class PolicySpec(Strict):
         f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
     )
 
-    groups: list[PolicyGroup] = Field(
+    groups: Groups = Field(
         default_factory=list,
-        max_length=16,
         description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
         "group that it fits, and those of none follow `policy`, last",
     )
@@ -297,14 +316,6 @@ class PolicySpec(Strict):
         default=False,
         description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
     )
-
-    @field_validator("groups")
-    @classmethod
-    def _unique_groups(cls, groups: list[PolicyGroup]) -> list[PolicyGroup]:
-        names = [group.name for group in groups]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two groups are called {repeated[0]!r}")
-        return groups
 
     @field_validator("governor")
     @classmethod

@@ -52,6 +52,10 @@ class PreviewRequest(Strict):
     demand_factor: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     demand_rps: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     policy: Annotated[str, StringConstraints(max_length=63)] | None = None
+    groups: manifests.Groups | None = Field(default=None, description="In place of the groups of the policy in force")
+    from_running: bool = Field(
+        default=False, description="Plan from what runs, as the next tick does; else from nothing"
+    )
     scenarios: list[ScenarioBody] = Field(
         default_factory=list, max_length=20, description="Each is planned on top of the rest; `answers` ranks them"
     )

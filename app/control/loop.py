@@ -124,8 +124,7 @@ async def tick(loop: Loop) -> TickOutcome:
         reason=decision.reason,
     )
     plan_id = await loop.store.record_plan(record)
-    if decision.memory != snapshot.memory:
-        await loop.store.save_memory(snapshot.settings.policy, decision.memory)
+    await _save_memory(loop.store, snapshot, decision)
     watch.lap("record")
     # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)
@@ -166,11 +165,23 @@ async def _decide_on(
             settings=snapshot.settings,
             target=snapshot.target,
             memory=snapshot.memory,
+            group_memory=snapshot.group_memory,
             promises_may_break=loop.promises_may_break,
         )
         if not (decision.is_without_place and cordoned_gpus(state)):
             break
     return problem, decision
+
+
+async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
+    """What policies want to remember, where it is not what they remembered."""
+    if decision.memory != snapshot.memory:
+        await store.save_memory(snapshot.settings.policy, decision.memory)
+    for group in snapshot.settings.groups:
+        before = snapshot.group_memory.get(group.name)
+        after = decision.group_memory.get(group.name, before)
+        if after != before:
+            await store.save_memory(group.memory_key, after)
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
@@ -268,7 +279,7 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
 def _mode(snapshot: Snapshot, decision: Decision) -> Mode:
     if decision.bound is None:
         return snapshot.settings.mode
-    return effective_mode(snapshot.settings.mode, snapshot.state, snapshot.target, decision.bound)
+    return effective_mode(snapshot.settings, snapshot.state, snapshot.target, decision.bound)
 
 
 class _Stopwatch:

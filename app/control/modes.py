@@ -1,5 +1,6 @@
 """Modes: whether a decision may be pushed, by the policy's mode and those of the services that it would change."""
 
+from app.control.store import PolicySettings
 from solvers.plan import BoundPlan, BoundReplica
 from solvers.state import ClusterState, Mode
 
@@ -7,14 +8,19 @@ CAUTION = (Mode.OFF, Mode.ADVISE, Mode.APPROVE, Mode.AUTO)
 """Most cautious first."""
 
 
-def effective_mode(policy: Mode, state: ClusterState, target: BoundPlan | None, bound: BoundPlan) -> Mode:
-    """The most cautious of the policy's mode and those of the services whose replicas change.
+def effective_mode(settings: PolicySettings, state: ClusterState, target: BoundPlan | None, bound: BoundPlan) -> Mode:
+    """The most cautious of the policy's mode and those of the services whose replicas change, and of their groups.
 
-    A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending.
+    A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending. Where
+    switches want approval, a plan of another policy than the target's waits for it.
     """
     changed = changed_services(target, bound)
-    modes = [service.mode for service in state.services if service.name in changed and service.mode is not Mode.OFF]
-    return min([policy, *modes], key=CAUTION.index)
+    services = [service for service in state.services if service.name in changed]
+    groups = [group for group in map(settings.group_of, services) if group is not None]
+    modes = [service.mode for service in services if service.mode is not Mode.OFF]
+    if settings.approve_switch and target is not None and target.policy != bound.policy:
+        modes.append(Mode.APPROVE)
+    return min([settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index)
 
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:

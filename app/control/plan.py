@@ -3,14 +3,15 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from app.control.groups import Question, ask
 from app.control.store import PlanState, PolicySettings
-from app.control.worker import PlanAnswer, PlanRequest, Solver, SolverUnavailable
+from app.control.worker import PlanAnswer, Solver, SolverUnavailable
 from solvers.bind import bind
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour
-from solvers.outcome import Budget, PlanReport, Violation
+from solvers.outcome import PlanReport, Violation
 from solvers.plan import BoundPlan, Plan, anonymous, planned_rates_rps
 from solvers.problem import Problem
 from solvers.rows import OperatingRows
@@ -36,6 +37,8 @@ class Decision:
     """The way from the target to it."""
     violations: tuple[Violation, ...] = ()
     memory: Json = None
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """By group; of those whose policy was asked."""
     reason: str = ""
     is_without_place: bool = False
     """Some GPU of the plan found no place in the fleet: only cordoned ones were left."""
@@ -50,24 +53,20 @@ async def decide(
     settings: PolicySettings,
     target: BoundPlan | None,
     memory: Json,
+    group_memory: Mapping[str, Json] | None = None,
     promises_may_break: bool,
 ) -> Decision:
-    """The policy's checked and bound plan; else the current plan with the reason why it stays."""
+    """The policies' checked and bound plan; else the current plan with the reason why it stays."""
+    question = Question(
+        problem=problem,
+        observed=observed,
+        settings=settings,
+        services=state.services,
+        memory=memory,
+        group_memory=group_memory or {},
+    )
     try:
-        answer = await solver.make_plan(
-            PlanRequest(
-                policy=settings.policy,
-                problem=problem,
-                observed=observed,
-                memory=memory,
-                budget=Budget(
-                    seconds=settings.solve_seconds,
-                    work=settings.solve_work,
-                    seed=settings.seed,
-                    stability=settings.stability,
-                ),
-            )
-        )
+        answer = await ask(solver, question, question.budget)
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
     return await judge(
@@ -125,6 +124,7 @@ def _bound(
         bound=bound,
         steps=result.steps,
         memory=answer.memory,
+        group_memory=answer.group_memory,
     )
     if result.unplaced:
         missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)

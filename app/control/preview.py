@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from app.control import groups
 from app.control.forecast import make_demands
 from app.control.observe import observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, judge
 from app.control.predict import PlannedPoints, make_problem
 from app.control.scenario import Scenario
 from app.control.scenario import changed as changed_problem
-from app.control.store import Snapshot
+from app.control.store import PolicyGroup, Snapshot
 from app.control.what_if import FREE_TO_MOVE, Answer, Planned, answers, ask
-from app.control.worker import PlanAnswer, PlanRequest, Solver
+from app.control.worker import PlanAnswer, Solver
 from solvers.cost import cost_usd_per_hour
 from solvers.errors import InvalidInput
 from solvers.outcome import Budget, PlanReport
@@ -34,6 +35,10 @@ class Changes:
     demand_rps: Mapping[str, float] = field(default_factory=dict)
     """The rate of a service, instead of the forecast; for a new one there is none."""
     policy: str | None = None
+    groups: tuple[PolicyGroup, ...] | None = None
+    """In place of those of the settings."""
+    from_running: bool = False
+    """Plan from what runs, as the next tick does; else from nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +131,8 @@ async def _ask(
 
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
         budget = Budget(seconds=share_s, work=settings.solve_work, seed=settings.seed)
-        request = PlanRequest(policy=settings.policy, problem=of, observed=observed, memory=None, budget=budget)
-        answer = await solver.make_plan(request)
+        question = groups.Question(problem=of, observed=observed, settings=settings, services=snapshot.state.services)
+        answer = await groups.ask(solver, question, budget)
         return answer.plan, answer.report
 
     return await ask(
@@ -136,7 +141,7 @@ async def _ask(
         asked,
         suggest=questions.suggest,
         seconds=questions.seconds,
-        is_free_to_move=settings.policy in FREE_TO_MOVE,
+        is_free_to_move=not settings.groups and settings.policy in FREE_TO_MOVE,
     )
 
 
@@ -157,13 +162,16 @@ def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[
     """State, demands and problem of a snapshot that is changed already."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = _demands(snapshot, changes)
-    return state, demands, make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=None)
+    target = snapshot.target if changes.from_running else None
+    return state, demands, make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=target)
 
 
 def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
     services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
     services |= {service.name: service for service in changes.services}
     settings = snapshot.settings if changes.policy is None else replace(snapshot.settings, policy=changes.policy)
+    if changes.groups is not None:
+        settings = replace(settings, groups=changes.groups)
     return replace(
         snapshot,
         state=replace(snapshot.state, services=tuple(services[name] for name in sorted(services))),

@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
@@ -51,6 +51,8 @@ class PlanAnswer:
     plan: Plan
     report: PlanReport
     memory: Json
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """By group, where groups of services were planned each by its own policy."""
 
 
 class SolverUnavailable(Exception):

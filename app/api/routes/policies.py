@@ -110,6 +110,8 @@ async def _load(_context: Context, connection: Connection, name: str) -> PolicyV
 
 async def _save(context: Context, connection: Connection, manifest: manifests.Policy) -> None:
     check_known([manifest.spec.policy], known_policies(), what="policy", field="spec.policy")
+    for index, group in enumerate(manifest.spec.groups):
+        check_known([group.policy], known_policies(), what="policy", field=f"spec.groups[{index}].policy")
     wanted, present = to_settings(manifest), await policies.load_current(connection)
     if with_values(wanted, version=present.version) != present:
         await _save_settings(context, connection, wanted)

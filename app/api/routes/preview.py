@@ -16,7 +16,7 @@ from app.control.scenario import Scenario
 from app.control.store import Snapshot
 from app.db import profiles
 from app.errors import InvalidRequest, Unavailable
-from app.nouns import to_service
+from app.nouns import to_group, to_service
 from solvers.policies import policies as known_policies
 
 router = resource_router("plans", prefix="/plans")
@@ -39,6 +39,8 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
             demand_factor=wanted.demand_factor,
             demand_rps=wanted.demand_rps,
             policy=wanted.policy,
+            groups=None if wanted.groups is None else tuple(map(to_group, wanted.groups)),
+            from_running=wanted.from_running,
         )
         result = await preview(context.parts.solver, snapshot, changes, _questions(wanted))
     await _audit(context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour)
@@ -79,6 +81,8 @@ def _check_names(wanted: PreviewRequest, snapshot: Snapshot, training: Collectio
     check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
     if wanted.policy is not None:
         check_known([wanted.policy], known_policies(), what="policy", field="policy")
+    for index, group in enumerate(wanted.groups or ()):
+        check_known([group.policy], known_policies(), what="policy", field=f"groups[{index}].policy")
     _check_services(wanted.services, snapshot, training, field="services")
     for index, scenario in enumerate(wanted.scenarios):
         _check_services(scenario.services, snapshot, training, field=f"scenarios[{index}].services")

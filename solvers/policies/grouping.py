@@ -1,0 +1,155 @@
+"""Grouping: services in groups, each planned by a policy of its own on GPUs of its own, one group after the other.
+
+Sets: groups k = 1 … K in their operator's order, the last of them the services of no group; S_k, the services of k; GPU
+types g. Parameters: the problem; N_g, its GPUs of type g (∞ where it sets no limit); W, its power budget; H_kg, the
+GPUs of type g that carry services of later groups now and none of k's. Variables: x_k, the plan of group k, of which
+n_g(x_k) GPUs of type g draw w(x_k) watts.
+
+Objective: that of each group's own policy, the first group's first. Constraints:
+
+* only the services of k are in x_k;
+* n_g(x_k) ≤ N_g − Σ_{j<k} n_g(x_j) − H_kg: a group has what no group before it uses, and leaves what later ones run on;
+  where that does not serve it, the same without H: a group goes before those after it;
+* w(x_k) ≤ W − Σ_{j<k} w(x_j);
+* what every plan of a problem keeps.
+
+So no GPU carries replicas of two groups, and of what runs a group's policy sees its own replicas only. Which GPUs these
+are is not decided here: `bind` leaves every replica where it is as far as it can. The sum of the groups' bounds bounds
+no plan that shares GPUs across them, so the whole has none. Source: ours.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.cost import cost_usd_per_hour, gpu_power_w, served_weight
+from solvers.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
+from solvers.plan import GpuPlan, Plan
+from solvers.problem import Problem
+
+OTHERS = "others"
+"""What reports call the services of no group."""
+METHOD = "groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One group as it is decided."""
+
+    group: str
+    policy: str
+    services: frozenset[str]
+    """Names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What its policy answered."""
+
+    part: Part
+    plan: Plan
+    report: PlanReport
+
+
+def part_problem(
+    problem: Problem, services: Collection[str], *, before: Sequence[Plan] = (), leaving: Collection[str] = ()
+) -> Problem:
+    """The problem of one group: its services, on the GPUs and watts that the plans before it do not use.
+
+    `leaving`: services of later groups; the GPUs that carry these now, and none of its own, are left to them.
+    Raises InvalidInput for a plan before it that names what the problem lacks.
+    """
+    mine = tuple(service for service in problem.services if service.name in services)
+    networks = {service.network for service in mine}
+    taken = _used(gpu for plan in before for gpu in plan.gpus) + _held(problem, services, leaving)
+    gpu_types = tuple(
+        replace(each, count=None if each.count is None else max(0, each.count - taken[each.name]))
+        for each in problem.gpu_types
+    )
+    return replace(
+        problem,
+        services=mine,
+        points=tuple(points for points in problem.points if points.network in networks),
+        gpu_types=gpu_types,
+        current=_own(problem.current, services, {each.name: each.count for each in gpu_types}),
+        power_budget_w=_watts_left(problem, before),
+    )
+
+
+def merged(problem: Problem, name: str, decided: Sequence[Decided]) -> tuple[Plan, PlanReport]:
+    """One plan of all groups' plans, called `name`, and a report that says whose policy spoke where."""
+    plan = Plan(
+        policy=name,
+        gpus=tuple(gpu for one in decided for gpu in one.plan.gpus),
+        unserved=tuple(entry for one in decided for entry in one.plan.unserved),
+    )
+    goodput = problem.objective == "max_goodput"
+    report = PlanReport(
+        status=_status([one.report.status for one in decided]),
+        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        seconds=math.fsum(one.report.seconds for one in decided),
+        method=METHOD,
+        messages=tuple(words for one in decided for words in _messages(one)),
+        served_weight=served_weight(problem, plan) if goodput else None,
+        steps=tuple(_of_group(one, step) for one in decided for step in one.report.steps),
+    )
+    return plan, report
+
+
+def _used(gpus: Iterable[GpuPlan]) -> Counter[str]:
+    """GPUs by type."""
+    counts = Counter[str]()
+    for gpu in gpus:
+        counts[gpu.gpu_type] += gpu.count
+    return counts
+
+
+def _held(problem: Problem, services: Collection[str], leaving: Collection[str]) -> Counter[str]:
+    """GPUs by type that carry some of the later groups' services now, and none of these."""
+    running = () if problem.current is None else problem.current.gpus
+    carried = ((gpu, {replica.service for replica in gpu.replicas}) for gpu in running)
+    return _used(gpu for gpu, names in carried if names & set(leaving) and not names & set(services))
+
+
+def _own(current: Plan | None, services: Collection[str], counts: Mapping[str, int | None]) -> Plan | None:
+    """What runs of these services, on no more GPUs than there are; GPUs that carry nothing else come first."""
+    if current is None:
+        return None
+    left: dict[str, float] = {name: math.inf if count is None else count for name, count in counts.items()}
+    kept = []
+    for gpu in sorted(current.gpus, key=lambda gpu: any(each.service not in services for each in gpu.replicas)):
+        replicas = tuple(replica for replica in gpu.replicas if replica.service in services)
+        count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
+        if replicas and count:
+            left[gpu.gpu_type] -= count
+            kept.append(replace(gpu, count=count, replicas=replicas))
+    unserved = tuple(entry for entry in current.unserved if entry.service in services)
+    return replace(current, gpus=tuple(kept), unserved=unserved)
+
+
+def _watts_left(problem: Problem, before: Sequence[Plan]) -> float | None:
+    if problem.power_budget_w is None:
+        return None
+    drawn = math.fsum(gpu.count * gpu_power_w(problem, gpu) for plan in before for gpu in plan.gpus)
+    return max(0.0, problem.power_budget_w - drawn)
+
+
+def _status(statuses: Sequence[PlanStatus]) -> PlanStatus:
+    """The least certain one; parts that are optimal each make a whole that is not proven so."""
+    worst: PlanStatus = max(statuses, key=PLAN_STATUSES.index) if statuses else "feasible"
+    return "feasible" if worst == "optimal" and len(statuses) > 1 else worst
+
+
+def _messages(one: Decided) -> tuple[str, ...]:
+    report, part = one.report, one.part
+    gpus = sum(gpu.count for gpu in one.plan.gpus)
+    spoke = (
+        f"{part.group}: {part.policy} decided, {report.status} at ${report.cost_usd_per_hour:.4f} per hour "
+        f"({report.method or 'no method stated'}; services {len(part.services)}, GPUs {gpus})"
+    )
+    return spoke, *(f"{part.group}: {words}" for words in report.messages)
+
+
+def _of_group(one: Decided, step: SolveReport) -> SolveReport:
+    return replace(step, technique=f"{one.part.group}: {step.technique}")
