@@ -18,14 +18,15 @@ other policies leave behind, keep their tasks and get no new ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from solvers.fill.hosts import Host, Seat, make_host
 from solvers.fill.problem import FillLimits, FillProblem
 from solvers.fill.residents import Seats, again, bound_task, empty_host, is_same, urgency
-from solvers.fill.smallest_slope import Slopes
+from solvers.fill.smallest_slope import NOWHERE, Slopes
 from solvers.plan import BoundGpu, BoundTask
 from solvers.policies.iterations import Iterations
-from solvers.policies.mudi_tune import Tuned, Tuner
+from solvers.policies.mudi_tune import Tuned, Tuner, tuning_limit_ms
 from solvers.problem import OperatingPoint
 from solvers.rows import SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.state import GpuId, ReplicaId, Task
@@ -90,7 +91,7 @@ class Filling:
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
-        self._slopes = Slopes(wanted.problem, self._seats)
+        self._slopes = Slopes(wanted.problem, self._seats, partial(tuning_limit_ms, wanted.problem.capacity_law))
         self.running = wanted.running.gpus if wanted.running else ()
         self.tuner = Tuner(
             problem=wanted.problem, seats=self._seats, iterations=Iterations(wanted.problem, self._seats, self.running)
@@ -183,9 +184,9 @@ class Filling:
         for key, site in self._sites.items():
             if site.is_tunable and key not in self._cordoned and len(site.host.tasks) < most and not site.host.swapped:
                 tasks = [*self._tasks_of(site.host.residents), task]
-                slope = self._slopes.of(site.host, tasks)
-                if slope < float("inf"):
-                    ranked.append((len(tasks), slope, key, site))
+                demanded = self._slopes.of(site.host, tasks)
+                if demanded != NOWHERE:
+                    ranked.append((len(tasks), demanded, key, site))
         return [site for *_, site in sorted(ranked, key=lambda each: each[:3])[:MOST_TRIES]]
 
     def _reuse(self, site: _Site, task: Task) -> bool:

@@ -25,7 +25,7 @@ from solvers.outcome import Budget
 from solvers.plan import BoundReplica
 from solvers.policies.iterations import Iterations
 from solvers.predict.colocation import Neighbours, max_execution_ms
-from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
 from solvers.sharing.closed_form import smallest_row
 from solvers.sharing.problem import LimitedCurve, SharingProblem, make_curve
@@ -160,17 +160,7 @@ class _Bench:
         return Tuned(row=row, seats=seats, slowness=slowness)
 
     def _longest_ms(self, batch: int) -> float:
-        """The longest execution that both Mudi's constraint and the capacity law allow."""
-        service = self._service
-        waiting = waiting_requests(service, batch=batch, rate_rps=self._rate_rps)
-        by_law_ms = max_execution_ms(
-            self._tuner.problem.capacity_law,
-            percentile=service.percentile,
-            batch=batch,
-            slo_ms=service.slo_ms,
-            rate_rps=self._rate_rps,
-        )
-        return min(by_law_ms, service.slo_ms * batch / waiting)
+        return longest_ms(self._tuner.problem.capacity_law, self._service, batch, self._rate_rps)
 
     def limited(self, batch: int, seats: Sequence[Seat]) -> LimitedCurve:
         """The replica's curve beside these seats, and what it must keep."""
@@ -199,6 +189,20 @@ class _Bench:
         common = set.intersection(*map(set, by_share)) if by_share else set()
         shares = sorted((share for share in common if share <= most_percent), reverse=True)
         return [tuple(seats[share] for seats in by_share) for share in shares]
+
+
+def longest_ms(law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float) -> float:
+    """The longest execution that both Mudi's constraint and the capacity law allow."""
+    waiting = waiting_requests(service, batch=batch, rate_rps=rate_rps)
+    by_law_ms = max_execution_ms(
+        law, percentile=service.percentile, batch=batch, slo_ms=service.slo_ms, rate_rps=rate_rps
+    )
+    return min(by_law_ms, service.slo_ms * batch / waiting)
+
+
+def tuning_limit_ms(law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float) -> float:
+    """The same at ROOM times the rate."""
+    return longest_ms(law, service, batch, ROOM * rate_rps)
 
 
 def _is_share(row: OperatingPoint, sm_percent: float | None) -> bool:
