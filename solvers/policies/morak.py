@@ -10,6 +10,8 @@
 5. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as STEP wider from
    then on, so that fewer of them share a GPU.
 
+Where GPUs are short, all services get the same part of the replicas that they want.
+
 With `governor: power_latency`, which turns clock and batches within this plan, it is the paper's system.
 
 Source: Morak, sections III-C and V-C, algorithm 1, line 18. The paper has a server with four GPUs, as many networks as
@@ -47,6 +49,8 @@ STEP_PERCENT = 10.0
 """By how much a service counts as wider after a request."""
 SETTLING_S = 30.0
 """For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
+_HALVINGS = 10
+"""To a thousandth of what is wanted."""
 _ROUNDS = 6
 """Of adding replicas for what neighbours and clocks cost; each closes most of the shortage."""
 
@@ -107,7 +111,33 @@ def _fill(wider: Mapping[str, int], problem: Problem, stage: Stage) -> list[Carr
         if all(more[name] <= wanted[name] for name in wanted):
             break
         wanted = {name: max(more[name], wanted[name]) for name in wanted}
+    return carriers if _seats(carriers) >= sum(wanted.values()) else _fair(problem, stage, tenants, wanted)
+
+
+def _fair(problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]) -> list[Carrier]:
+    """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
+
+    Widest first, as `_packed` goes, would leave the narrow ones nothing.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        part = {name: math.ceil(middle * count) for name, count in wanted.items()}
+        is_placed = _seats(_packed(problem, stage, tenants, part)) >= sum(part.values())
+        low, high = (middle, high) if is_placed else (low, middle)
+    placed = {name: math.ceil(low * count) if low > 0.0 else 0 for name, count in wanted.items()}
+    carriers = _packed(problem, stage, tenants, placed)
+    for name in sorted(placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)):
+        more = {**placed, name: placed[name] + 1}
+        if placed[name] < wanted[name] and _seats(trial := _packed(problem, stage, tenants, more)) >= sum(
+            more.values()
+        ):
+            placed, carriers = more, trial
     return carriers
+
+
+def _seats(carriers: Sequence[Carrier]) -> int:
+    return sum(len(carrier.seats) for carrier in carriers)
 
 
 def _tenant(problem: Problem, stage: Stage, service: ServiceDemand, extra_percent: float) -> _Tenant | None:

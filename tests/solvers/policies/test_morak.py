@@ -128,3 +128,11 @@ def test_its_plans_keep_every_promise(seed: int) -> None:
     problem = random_problem(seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6)
     plan, _, memory = planned(problem)
     planned(replace(problem, current=plan), memory=memory, at_s=60.0, asking=(problem.services[0].name,))
+
+
+def test_where_gpus_are_short_everybody_gets_the_same_part() -> None:
+    services = [a_service(name, rate_rps=400.0) for name in "abc"]
+    plan, _, _ = planned(a_problem(*services, networks={"net": BENT}, count=3))
+    # Each wants nine of 45 rps. One each is a ninth, on two GPUs; then a and b fit once more, on the third.
+    assert sorted(map(sorted, shares(plan))) == [["a", "b"], ["a", "b"], ["c"]]
+    assert {entry.service for entry in plan.unserved} == {"a", "b", "c"}
