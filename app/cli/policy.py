@@ -13,6 +13,7 @@ import typer
 from app.cli.get import Output
 from app.cli.output import BAD, GOOD, Cell, Cells, Format, Heading, console, show_document, show_items, show_table
 from app.cli.policy_compare import compare
+from app.cli.policy_switch import switch
 from solvers.policies import policies
 from solvers.policies.cards import Card, card, cards
 
@@ -94,3 +95,4 @@ def _width() -> int:
 
 
 app.command()(compare)
+app.command()(switch)

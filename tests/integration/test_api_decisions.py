@@ -347,3 +347,71 @@ def test_a_comparison_wants_policies_that_exist_and_an_operator(api: Api) -> Non
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/policies")
     assert "'hetsef'" in answer.json()["detail"]
     assert api.call("POST", "plans/compare", {}, token="viewer").status_code == 403
+
+
+WEB = {"name": "web", "policy": "hetsev_greedy", "projects": ["team-a"]}
+
+
+def _put_policy(api: Api, **spec: object) -> None:
+    api.put("policies/default", {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec})
+
+
+def test_groups_are_kept_with_the_policy_and_each_group_s_policy_speaks(api: Api) -> None:
+    _put_policy(api, groups=[WEB, {"name": "low", "policy": "joint", "labels": {"tier": "low"}, "mode": "advise"}])
+    spec = api.get("policies/default")["spec"]
+    assert spec["groups"][0] == {**WEB, "labels": {}, "mode": "auto"}
+    assert (spec["groups"][1]["labels"], spec["groups"][1]["mode"]) == ({"tier": "low"}, "advise")
+    outcome = api.tick()
+    assert outcome.state == "target"
+    document = api.get(f"plans/{outcome.plan_id}")["document"]
+    assert document["policy"] == "joint; web: hetsev_greedy; low: joint"
+    told = [words.split(",")[0] for words in document["report"]["messages"] if "decided" in words]
+    assert told == ["web: hetsev_greedy decided", "others: joint decided"]
+    # Two services, of two groups: no GPU carries both.
+    assert all(len(gpu["replicas"]) == 1 for gpu in api.get(f"plans/{outcome.plan_id}")["gpus"])
+    assert api.get(f"plans/{outcome.plan_id}/explain")["steps"]
+
+
+def test_labels_choose_a_group_and_its_mode_holds_a_plan_back(api: Api) -> None:
+    labelled = service()
+    labelled["metadata"]["labels"] = {"tier": "low"}
+    api.put("services/chat", labelled)
+    _put_policy(api, groups=[{"name": "low", "policy": "hetsev", "labels": {"tier": "low"}, "mode": "approve"}])
+    outcome = api.tick()
+    assert (outcome.state, "before a person approves" in outcome.reason) == ("proposed", True)
+
+
+@pytest.mark.parametrize(
+    ("groups", "pointer"),
+    [
+        ([{**WEB, "policy": "hetsef"}], "/spec/groups/0/policy"),
+        ([{"name": "all", "policy": "joint"}], "/spec/groups/0"),
+        ([WEB, WEB], "/spec/groups"),
+        ([{**WEB, "mode": "off"}], "/spec/groups/0/mode"),
+    ],
+)
+def test_groups_that_make_no_sense_are_named(api: Api, groups: object, pointer: str) -> None:
+    body = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"groups": groups}}
+    answer = api.call("PUT", "policies/default", body, If_Match="*")
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
+
+
+def test_the_first_plan_after_a_switch_waits_where_that_is_asked_for_and_the_next_one_does_not(api: Api) -> None:
+    assert api.tick().state == "target"
+    _put_policy(api, policy="k8s_hpa", approve_switch=True)
+    _observe(api, 2, arrivals=600, generation=1)
+    proposed = api.tick()
+    assert proposed.state == "proposed"
+    assert api.call("POST", f"plans/{proposed.plan_id}/approve", token="operator").status_code == 200
+    assert api.tick().state == "target"
+    _observe(api, 3, arrivals=2400, generation=2)
+    assert api.tick().state in ("target", "kept")
+
+
+def test_a_what_if_takes_groups_and_goes_from_what_runs(api: Api) -> None:
+    api.tick()
+    wanted = {"groups": [WEB], "from_running": True}
+    told = api.call("POST", "plans/preview", wanted, token="operator").json()
+    assert told["document"]["policy"] == "joint; web: hetsev_greedy"
+    bad = api.call("POST", "plans/preview", {"groups": [{**WEB, "policy": "hetsef"}]})
+    assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/groups/0/policy")
