@@ -87,30 +87,26 @@ class Slopes:
     def __init__(self, problem: Problem, seats: Seats, limit: Limit) -> None:
         self._problem, self._seats, self._limit = problem, seats, limit
         self._stretched: dict[tuple[object, ...], tuple[Stretched, ...]] = {}
-        self._limits: dict[tuple[str, int, float], float] = {}
+        self._demanded: dict[tuple[object, ...], Demanded] = {}
 
     def of(self, host: Host, tasks: Sequence[Task]) -> Demanded:
         """What the host's one service asks for beside these tasks; NOWHERE where one of them finds no row there."""
         (replica,) = host.gpu.replicas
-        service = self._problem.service(replica.service)
-        rate_rps = replica.arrival_rate_rps
-        curves = self._curves(service.network, host, tasks)
-        return min(
-            (curve.demanded(self._limit_ms(service, curve.batch, rate_rps)) for curve in curves), default=NOWHERE
-        )
-
-    def _limit_ms(self, service: ServiceDemand, batch: int, rate_rps: float) -> float:
-        key = (service.name, batch, rate_rps)
-        if key not in self._limits:
-            self._limits[key] = self._limit(service, batch, rate_rps)
-        return self._limits[key]
-
-    def _curves(self, network: str, host: Host, tasks: Sequence[Task]) -> tuple[Stretched, ...]:
         company = tuple(sorted((task.network, task.batch) for task in tasks))
-        key = (network, host.gpu.gpu_type, host.gpu.clock_mhz, company)
-        if key not in self._stretched:
-            self._stretched[key] = tuple(self._stretch(network, host, tasks))
-        return self._stretched[key]
+        place = (host.gpu.gpu_type, host.gpu.clock_mhz, company)
+        key = (replica.service, replica.arrival_rate_rps, *place)
+        if key not in self._demanded:
+            service = self._problem.service(replica.service)
+            if (service.network, *place) not in self._stretched:
+                self._stretched[service.network, *place] = tuple(self._stretch(service.network, host, tasks))
+            self._demanded[key] = min(
+                (
+                    curve.demanded(self._limit(service, curve.batch, replica.arrival_rate_rps))
+                    for curve in self._stretched[service.network, *place]
+                ),
+                default=NOWHERE,
+            )
+        return self._demanded[key]
 
     def _stretch(self, network: str, host: Host, tasks: Sequence[Task]) -> Iterator[Stretched]:
         points = self._problem.points_of(network, host.gpu.gpu_type)

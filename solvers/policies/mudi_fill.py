@@ -179,15 +179,21 @@ class Filling:
 
     def _ranked(self, task: Task) -> list[_Site]:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
-        most = self._limits.max_tasks_per_gpu
-        ranked = []
+        by_count: dict[int, list[tuple[GpuId, _Site]]] = {}
         for key, site in self._sites.items():
-            if site.is_tunable and key not in self._cordoned and len(site.host.tasks) < most and not site.host.swapped:
-                tasks = [*self._tasks_of(site.host.residents), task]
-                demanded = self._slopes.of(site.host, tasks)
-                if demanded != NOWHERE:
-                    ranked.append((len(tasks), demanded, key, site))
-        return [site for *_, site in sorted(ranked, key=lambda each: each[:3])[:MOST_TRIES]]
+            if site.is_tunable and key not in self._cordoned and not site.host.swapped:
+                by_count.setdefault(len(site.host.residents), []).append((key, site))
+        ranked: list[_Site] = []
+        for count in range(self._limits.max_tasks_per_gpu):
+            demanded = [
+                (self._slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
+                for key, site in by_count.get(count, ())
+            ]
+            fitting = [each for each in demanded if each[0] != NOWHERE]
+            ranked.extend(site for *_, site in sorted(fitting, key=lambda each: each[:2]))
+            if len(ranked) >= MOST_TRIES:
+                break
+        return ranked[:MOST_TRIES]
 
     def _reuse(self, site: _Site, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""

@@ -8,7 +8,8 @@ Constraints  W / b · P(b, Δ, Ψ) ≤ SLO; the capacity law, so that the SLO's 
              Δ + n · δ ≤ 100; memory; watts.
 
 Batches are searched by GP-LCB (`solvers.batching`). For each, δ is the largest even part of the rest that some Δ bears,
-and Δ the smallest share with it (`solvers.sharing`: CVXPY on convex pieces, checked against the scan of the rows).
+and Δ the smallest share with it by a scan of the rows; what is chosen in the end is solved in CVXPY, on convex pieces
+(`solvers.sharing`, which checks one against the other).
 
 Source: Mudi (EuroSys 2025), "Device-level multiplexing". W is not defined there. Changed: the capacity law, which is
 stricter than the constraint of the slide; limits hold at ROOM times the rate, so that not every breath of load retunes.
@@ -104,7 +105,7 @@ class Tuner:
         self.searches.append(search)
         if search.best is None:
             return None
-        best, staying = found[search.best], bench.staying(replica)
+        best, staying = bench.confirmed(found[search.best]), bench.staying(replica)
         if staying is not None and staying.slowness <= best.slowness * (1.0 + SAME):
             return staying
         return best
@@ -129,14 +130,17 @@ class _Bench:
     def at_batch(self, batch: int) -> Tuned | None:
         """The largest even shares for the tasks, and the smallest for the replica beside them."""
         for seats in self._even_seats():
-            limited = self.limited(batch, seats)
-            if smallest_row(limited) is None:
-                continue
-            solution, _ = solve_sharing(SharingProblem(replicas=(limited,)), Budget())
-            tuned = self._tuned(batch, solution.sm_percent[0], seats)
+            sm_percent = smallest_row(self.limited(batch, seats))
+            tuned = None if sm_percent is None else self._tuned(batch, sm_percent, seats)
             if tuned is not None:
                 return tuned
         return None
+
+    def confirmed(self, tuned: Tuned) -> Tuned:
+        """The same with the replica's share as the linear programme finds it, which is checked against the scan."""
+        problem = SharingProblem(replicas=(self.limited(tuned.row.batch, tuned.seats),))
+        solution, _ = solve_sharing(problem, Budget())
+        return self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
 
     def staying(self, replica: BoundReplica) -> Tuned | None:
         """The best with the replica's batch and share as they are."""
