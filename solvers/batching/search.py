@@ -14,12 +14,14 @@ Method: with at most 32 candidates a scan is exact. The paper's Algorithm 1 (`se
 wrong branch, where a batch was too large, and takes T for monotone; but by eq. 2 T can fall with b while requests wait.
 
 Source: InSS, sections 4.2 and 5.3. Changed: h is not b / t, at which a queue of random arrivals grows without end, but
-what the capacity law leaves of it.
+what the capacity law leaves of it; and T has no wait for a full batch unless `fills_batches`, since our replicas take
+whatever waits. (With that wait a lower rate would allow smaller batches only, and could not be carried by a provision
+that carries a higher one.)
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
@@ -53,6 +55,8 @@ class Host:
     law: CapacityLaw
     knows_neighbours: bool = True
     """False: as if every tenant were alone (the paper's InSS-ni)."""
+    fills_batches: bool = False
+    """Whether replicas wait until a batch is full, as the paper's do; ours take whatever waits."""
 
 
 class Batch(NamedTuple):
@@ -98,17 +102,25 @@ def decide_batches(host: Host, tenants: Sequence[Tenant]) -> tuple[Batch, ...] |
     decided = []
     for tenant, neighbours in zip(tenants, company, strict=True):
         smallest = tenant.rows[0]
-        options = [
-            Batch(row, carried_rps(host, tenant, row, neighbours))
+        rows = [
+            row
             for row in tenant.rows
             if row.memory_mib - smallest.memory_mib <= room_mib and row.power_w - smallest.power_w <= room_w
         ]
-        # Of batches that carry alike, the smallest.
-        best = max(options, key=lambda option: (option.carried_rps, -option.row.batch))
+        best = _best(host, tenant, rows, neighbours)
+        if best.carried_rps == 0.0 and tenant.queued > 0.0:
+            # The queue is too long for every batch: the one that carries most ends it soonest.
+            best = _best(host, replace(tenant, queued=0.0), rows, neighbours)
         room_mib -= best.row.memory_mib - smallest.memory_mib
         room_w -= max(0.0, best.row.power_w - smallest.power_w)
         decided.append(best)
     return tuple(decided)
+
+
+def _best(host: Host, tenant: Tenant, rows: Sequence[OperatingPoint], neighbours: Neighbours) -> Batch:
+    """What carries most; of batches that carry alike, the smallest."""
+    options = [Batch(row, carried_rps(host, tenant, row, neighbours)) for row in rows]
+    return max(options, key=lambda option: (option.carried_rps, -option.row.batch))
 
 
 def neighbours_of_all(host: Host, tenants: Sequence[Tenant]) -> list[Neighbours]:
@@ -125,7 +137,8 @@ def neighbours_of_all(host: Host, tenants: Sequence[Tenant]) -> list[Neighbours]
 def carried_rps(host: Host, tenant: Tenant, row: OperatingPoint, neighbours: Neighbours) -> float:
     """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
     duration_ms = execution_ms(row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type)
-    latency_ms = task_latency_ms(row.batch, duration_ms, arrival_rate_rps=tenant.arrival_rate_rps, queued=tenant.queued)
+    rate_rps = tenant.arrival_rate_rps if host.fills_batches else math.inf
+    latency_ms = task_latency_ms(row.batch, duration_ms, arrival_rate_rps=rate_rps, queued=tenant.queued)
     if latency_ms > tenant.slo_ms:
         return 0.0
     return capacity_rps(

@@ -67,7 +67,7 @@ def test_a_batch_that_nobody_fills_never_ends() -> None:
 
 
 def test_the_scan_takes_the_batch_that_carries_most() -> None:
-    decided = decide_batches(HOST, [tenant()])
+    decided = decide_batches(replace(HOST, fills_batches=True), [tenant()])
     assert decided is not None
     # Alone; at 100/s gathering 8 takes 70 ms, and 70 + 24.5 is within 100 ms.
     assert decided[0].row.batch == 8
@@ -76,18 +76,24 @@ def test_the_scan_takes_the_batch_that_carries_most() -> None:
     )
 
 
-def test_few_requests_make_small_batches() -> None:
+def test_few_requests_make_small_batches_where_batches_are_filled() -> None:
     # At 30/s gathering 8 takes 233 ms and 4 takes 100 ms, both too long; 2 takes 33 ms.
-    decided = decide_batches(HOST, [tenant(arrival_rate_rps=30.0)])
+    decided = decide_batches(replace(HOST, fills_batches=True), [tenant(arrival_rate_rps=30.0)])
     assert decided is not None
     assert decided[0].row.batch == 2
+    # Replicas that take whatever waits need not care.
+    decided = decide_batches(HOST, [tenant(arrival_rate_rps=30.0)])
+    assert decided is not None
+    assert decided[0].row.batch == 8
 
 
 def test_a_queue_makes_batches_large_that_would_be_too_large_to_gather() -> None:
     # W = 13. Batch 1: 10.5 · 14 = 147 ms; 2: 12.5 · 8 = 100 ms; 4: 16.5 · 5 = 82.5 ms; 8: 24.5 · 3 = 73.5 ms.
-    decided = decide_batches(HOST, [tenant(arrival_rate_rps=30.0, queued=12.0)])
-    assert decided is not None
-    assert decided[0].row.batch == 8
+    waits = tenant(arrival_rate_rps=30.0, queued=12.0)
+    for host in (HOST, replace(HOST, fills_batches=True)):
+        decided = decide_batches(host, [waits])
+        assert decided is not None
+        assert decided[0].row.batch == 8
 
 
 def test_neighbours_slow_each_other_unless_they_are_not_known() -> None:
