@@ -12,6 +12,8 @@ Farley. All prices may be scaled down by one factor t; worths shrink by at least
 costs. The bound is concave and piecewise linear in t, with its kinks where some mode is worth just what it costs, so
 that the best t is one of these. A type with as many GPUs as wanted must have W_g ≤ 0, which limits t.
 
+A power budget of W watts is relaxed at ω: each GPU costs ω times its watts more, and the sum −ω·W is added.
+
 Cuts (`cuts`) are rows like the others; with them a bound holds only for plans that serve everything.
 
 Both hold for plans that serve everything. With shortages priced as in the master they hold for cost + price of what is
@@ -37,9 +39,12 @@ def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, lim
 
     Infinite when no plan is within the limits.
     """
-    rows_value = duals.replicas_value + duals.cuts_value + duals.free_value
+    rows_value = duals.replicas_value + duals.cuts_value + duals.free_value + duals.watts_value
     value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
+    if duals.watt_price > 0.0:
+        # What replicas draw is in their worths; the rest of a GPU's watts scales with the duals like these.
+        worths = worths - duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
     prices = np.array([mode.price for mode in tables.modes])
     endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)
     scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)

@@ -43,6 +43,8 @@ _MOST_OPEN = 20_000
 """Open nodes, some hundred bytes each."""
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a limit asks for in vain costs this many times the incumbent."""
+_LIMIT_PRICE_UNDER_WATTS = 100.0
+"""As many times where it may be a small part of a GPU for which there are no watts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,8 @@ class _Tree:
         self._tables, self._columns, self._gap, self._has_cuts = tables, columns, gap, has_cuts
         self._is_by_gpus = has_cuts or demand.free_shortage > 0.0
         most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
-        limit_price = _LIMIT_PRICE_OVER_COST * (most + tables.price.max())
+        over_cost = _LIMIT_PRICE_OVER_COST * (1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS)
+        limit_price = over_cost * (most + tables.price.max())
         self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
         last = Phase(effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap), least_gain=0.0)
         self._phases = (*_PHASES, last)
@@ -139,6 +142,10 @@ class _Tree:
         node = heapq.heappop(self.open)
         row, value = node.split
         low, high = node.limits.get(row, (0.0, np.inf))
+        if value < low:
+            # A power budget leaves no room for what the limits ask for: nothing further is known of such plans.
+            self._closed_bound = min(self._closed_bound, node.bound)
+            return
         below, above = float(np.floor(value)), float(np.ceil(value))
         self._visit({**node.limits, row: (low, below)}, node.bound, is_over)
         self._visit({**node.limits, row: (above, high)}, node.bound, is_over)

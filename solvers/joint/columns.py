@@ -85,6 +85,12 @@ def price_of(tables: Tables, pattern: Pattern) -> float:
     return float(_prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0])
 
 
+def power_w(tables: Tables, pattern: Pattern) -> float:
+    """Watts of a GPU with the pattern at full load, idle watts included."""
+    mode = tables.modes[pattern.mode]
+    return float(tables.idle_w[mode.gpu_type] + mode.power[list(pattern.items)].sum())
+
+
 def _prices(mode: Mode, items: Numbers) -> Reals:
     """(P,) USD per hour of a GPU with each row's candidates."""
     prices: Reals = mode.price + mode.watt_price * mode.power[items].sum(axis=1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from solvers.joint.columns import Column, Columns
+from solvers.joint.columns import Column, Columns, power_w
 from solvers.joint.patterns import Pattern
 from solvers.joint.replanning.candidates import Candidates
 from solvers.joint.tables import Mode, Reals, Tables
@@ -125,9 +125,25 @@ class _Reasons:
             return next((rule for rule in ("memory", "power") if rule in broken), "slo")
         if not (self._tables.stock[able] >= 1.0).any():
             return "stock"
+        if self._lacks_watts(able):
+            return "power"
         if self._is_cut or (self._taken[able] < self._tables.stock[able]).any():
             return "budget"
         return self._beside(self._problem.services.index(service), able)
+
+    def _lacks_watts(self, able: list[int]) -> bool:
+        """Whether there are GPUs of these types left, and too few watts of the power budget for any of them."""
+        if self._problem.power_budget_w is None:
+            return False
+        drawn_w = sum(count * power_w(self._tables, column.pattern) for column, count in self._used)
+        left = [one for one in able if self._taken[one] < self._tables.stock[one]]
+        least_w = min((self._least_w(gpu_type) for gpu_type in left), default=0.0)
+        return drawn_w + least_w > self._problem.power_budget_w
+
+    def _least_w(self, gpu_type: int) -> float:
+        """What a GPU of a type draws with its least replica."""
+        rows = [float(mode.power.min()) for mode in self._tables.modes if mode.gpu_type == gpu_type]
+        return float(self._tables.idle_w[gpu_type]) + min(rows, default=0.0)
 
     def _alone(self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool) -> set[UnservedReason | None]:
         """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""

@@ -176,15 +176,24 @@ def price(
     """Price all modes under the duals."""
     bonuses = [duals.presence[mode.service] for mode in tables.modes]
     thresholds = np.array([mode.price - duals.stock[mode.gpu_type] for mode in tables.modes])
+    if duals.watt_price > 0.0:
+        thresholds += duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
     for row, value in duals.limits.items():
-        _shift(row, -_FORBIDDEN if limits[row][1] <= 0.0 else value, thresholds, bonuses)
+        _shift(row, -_forbidden(demand) if limits[row][1] <= 0.0 else value, thresholds, bonuses)
     floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
     edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
     worth = [Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses]
     for number in np.flatnonzero(np.isinf(thresholds)):
         # Nothing is worth that much: pricing has nothing to look at.
         worth[number] = Worth(demand.rate, np.zeros_like(duals.rps), np.minimum(bonuses[number], 0.0), np.zeros(0))
-    return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort)
+    return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort, watt_price=duals.watt_price)
+
+
+def _forbidden(demand: Demand) -> float:
+    """Under a power budget that leaves much unserved, patterns may be worth more than is usual."""
+    if np.isinf(demand.watts):
+        return _FORBIDDEN
+    return max(_FORBIDDEN, 2.0 * float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest))
 
 
 def _shift(row: Row, value: float, thresholds: Reals, bonuses: Sequence[Reals]) -> None:

@@ -9,6 +9,7 @@ Rows, in this order, with their duals:
     cuts    s,k  Σ_p F_k(a_sp / wanted_s) x_p + w_sk ≥ 1             σ_sk ≥ 0   (only where everything is to be served)
     limits  r    low_r ≤ Σ_{p of kind r} x_p ≤ high_r                ρ_r       (branching; none at first)
     free         Σ_s P_s u_s − e ≤ shortage that costs nothing       τ ≤ 0     (only where there is such; e costs 1)
+    watts        Σ_p kW_p x_p ≤ power budget                         −ω        (only where there is one)
 
 Cuts and limits come in any order. u, v and w are shortages, so that the program always has a solution; their prices say
 how much they hurt. A limit may fall short of its low side too, at a price that no plan worth having pays: its columns
@@ -22,7 +23,7 @@ import highspy
 import numpy as np
 
 from solvers.joint import cuts
-from solvers.joint.columns import Column
+from solvers.joint.columns import Column, power_w
 from solvers.joint.highs import DUAL_SIMPLEX, INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
 from solvers.joint.limits import Limits, Row
 from solvers.joint.problem import Demand
@@ -31,6 +32,8 @@ from solvers.joint.tables import Numbers, Reals, Tables
 _FIRST_CUTS = 2
 """Rounding cuts of each service to begin with; others follow where they are violated."""
 _NOTHING = 1e-6
+_W_PER_KW = 1000.0
+_NO_ENTRY = np.zeros(0, np.int32), np.zeros(0)
 _WHOLE_NODES = 50
 """Of the search for whole GPUs."""
 
@@ -56,6 +59,10 @@ class Duals:
     """τ · free shortage, ≤ 0: what that adds."""
     limits: Mapping[Row, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
+    watt_price: float = 0.0
+    """ω ≥ 0, USD per hour that a watt more would save, beside what the energy costs."""
+    watts_value: float = 0.0
+    """−ω · power budget: what that adds to the dual objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,6 +107,7 @@ class Master:
             for row, price in ((service, demand.shortage_price), (self._services + service, demand.missing_price)):
                 self._highs.addCol(price[service], 0.0, INFINITE, 1, np.array([row], np.int32), np.ones(1))
         self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
+        self._watt_row = self._add_watts() if np.isfinite(demand.watts) else None
         for service in self._cuts:
             for multiple in range(1, _FIRST_CUTS + 1):
                 self._add_cut(service, cuts.steps(cuts.rounding(multiple)))
@@ -189,14 +197,17 @@ class Master:
         stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
         limited = [at for row, at in self._limit_rows.items() if row.counts(column.pattern)]
         others = np.array([stock_row, *limited])
+        watt_rows, watts = (
+            self._watts_of(power_w(self.tables, column.pattern)) if self._watt_row is not None else _NO_ENTRY
+        )
         in_cuts = [
             (row, steps[level]) for one, level in self._cut_levels(column) for row, steps in self._cuts[one].rows
         ]
         cut_rows, cut_values = np.array([row for row, _ in in_cuts]), np.array([value for _, value in in_cuts])
-        index = [column.service, services + column.service, 2 * services + column.service, others, cut_rows]
+        index = [column.service, services + column.service, 2 * services + column.service, others, cut_rows, watt_rows]
         served = np.minimum(column.capacity, rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limited))
-        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones, cut_values))
+        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones, cut_values, watts))
 
     def _cut_levels(self, column: Column) -> list[tuple[int, int]]:
         """(service, edges that it exceeds) of the replicas that cuts may count."""
@@ -224,12 +235,24 @@ class Master:
         self._highs.addCol(1.0, 0.0, INFINITE, 1, np.array([row], np.int32), -np.ones(1))
         return row
 
+    def _add_watts(self) -> int:
+        """Let all GPUs together draw no more than the budget, in kW for the sake of the numbers; the row."""
+        row = int(self._highs.getNumRow())
+        self._highs.addRow(-INFINITE, self.demand.watts / _W_PER_KW, 0, np.zeros(0, np.int32), np.zeros(0))
+        return row
+
+    def _watts_of(self, watts: float) -> tuple[Numbers, Reals]:
+        """A GPU's entry in the row of watts."""
+        return np.array([self._watt_row], np.int32), np.array([watts / _W_PER_KW])
+
     def _add_idle(self) -> None:
         """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
         for mode in self.tables.modes:
             self._idle.append(self._highs.getNumCol())
-            row = np.array([3 * self._services + mode.gpu_type], np.int32)
-            self._highs.addCol(mode.price, 0.0, INFINITE, 1, row, np.ones(1))
+            idle_w = float(self.tables.idle_w[mode.gpu_type]) if self._watt_row is not None else 0.0
+            watt_rows, watts = self._watts_of(idle_w) if self._watt_row is not None else _NO_ENTRY
+            rows = np.append(np.array([3 * self._services + mode.gpu_type], np.int32), watt_rows)
+            self._highs.addCol(mode.price, 0.0, INFINITE, len(rows), rows, np.append(np.ones(1), watts))
 
     def _add_row(self, row: Row) -> None:
         at = self._limit_rows[row] = self._highs.getNumRow()
@@ -257,6 +280,7 @@ class Master:
         stairs, cuts_value = self._cut_duals(prices)
         # Without the rounding by which a request would be worth more than its shortage costs.
         free = 0.0 if self._free_row is None else float(np.clip(prices[self._free_row], -1.0, 0.0))
+        watt_price = max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW if self._watt_row is not None else 0.0
         dearest = demand.shortage_price if self._free_row is None else -free * demand.shortage_price
         return Duals(
             rps=np.clip(prices[:services], 0.0, dearest),
@@ -267,6 +291,8 @@ class Master:
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
+            watt_price=watt_price,
+            watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
         )
 
     def _limit_dual(self, prices: Reals, row: Row) -> float:

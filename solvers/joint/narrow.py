@@ -28,10 +28,12 @@ class NarrowPricer(Pricer):
         if like is not None:
             self._pool, self._is_late = like._pool, like._is_late
 
-    def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
+    def price(
+        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+    ) -> list[Priced]:
         """As Pricer.price, with worths of the whole tables."""
         own = [one._replace(bonus=one.bonus[kept]) for one, kept in zip(worth, self._kept, strict=True)]
-        priced = super().price(own, thresholds, effort)
+        priced = super().price(own, thresholds, effort, watt_price=watt_price)
         return [
             Priced(bound=entry.bound, patterns=tuple(_renumbered(pattern, kept) for pattern in entry.patterns))
             for entry, kept in zip(priced, self._kept, strict=True)

@@ -52,15 +52,18 @@ class Pricer:
         """Where modes are priced side by side; None for the thread that asks."""
         return self._pool
 
-    def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
+    def price(
+        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+    ) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
 
+        watt_price: USD per hour of a replica's watt, beside what its energy costs.
         Raises ValueError for an effort with more than MOST_HALVINGS.
         """
         if effort.halvings > MOST_HALVINGS:
             raise ValueError(f"cells can be halved {MOST_HALVINGS} times at most, not {effort.halvings}")
         tasks = [
-            Task(mode, self._tables.law, worth[number], thresholds[number], effort)
+            Task(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
             for number, mode in enumerate(self._tables.modes)
         ]
         run = map if self._pool is None else self._pool.map
@@ -107,6 +110,10 @@ class _ModeCells:
             Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
         )
         return Priced(bound=bound, patterns=tuple(patterns))
+
+
+def _at_watt_price(mode: Mode, more: float) -> Mode:
+    return mode._replace(watt_price=mode.watt_price + more) if more > 0.0 else mode
 
 
 def make_scratch(mode: Mode, services: int) -> Scratch:

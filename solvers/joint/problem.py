@@ -29,6 +29,8 @@ Objective and constraints (the linear relaxation and its duals: `master`)
          Σ_p b_ps x_p + v_s           ≥ m_s          where m_s > 0      ν_s ≥ 0
          Σ_p b_ps x_p                 ≤ M_s          where finite       ξ_s ≤ 0
          Σ_{p of type g} x_p          ≤ N_g          where finite       μ_g ≤ 0
+         Σ_p watts_p x_p              ≤ W            where there is a   ω ≥ 0, USD per hour of a watt
+                                                     power budget       (`watts`)
 
 Single GPUs do not appear, so there is no symmetry between them, and the size depends on services and types only. A
 capacity counts up to λ_s: that changes no whole solution and tightens the relaxation. Under `min_cost` shortage prices
@@ -88,6 +90,8 @@ class Demand:
     """(S,) USD per hour of one rps that nobody serves."""
     missing_price: Reals
     """(S,) USD per hour of a replica that is missing."""
+    watts: float = np.inf
+    """That all GPUs may draw together, idle watts included; infinite where there is no such limit."""
     free_shortage: float = 0.0
     """USD per hour of shortages, at their prices, that cost nothing: what may be short when only the cost counts."""
 
@@ -135,6 +139,7 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> Demand:
         stock=tables.stock,
         shortage_price=_weight_price(problem, tables, rate, cheapest) * tables.priority,
         missing_price=np.full(len(rate), _MISSING_OVER_GPU * _gpu_price(tables)),
+        watts=np.inf if problem.power_budget_w is None else problem.power_budget_w,
     )
 
 

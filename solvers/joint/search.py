@@ -31,7 +31,8 @@ from solvers.outcome import SolveReport
 from solvers.plan import Plan
 from solvers.problem import Problem
 
-_METHOD = "column generation"
+METHOD = "column generation"
+"""Of a search from nothing."""
 CHANGED = "re-planning"
 """Method of a plan that was made from what runs."""
 
@@ -86,21 +87,24 @@ class JointSearch:
             [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
         )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        is_small = relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES
-        if is_small:
+        if self.is_small(relaxation):
             plan, method = self._alternate(kit, whole, relaxation, seed)
         else:
             is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
             over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
-            plan, method = self._improve(whole, relaxation, over), _METHOD
+            plan, method = self._improve(whole, relaxation, over), METHOD
             if is_short and self._problem.objective == "min_cost":
                 self._bound_cost(relaxation, plan)
         solution, report = self._state(plan, method, is_exact=relaxation.is_exact)
         return replace(solution, prices=prices), report, relaxation
 
+    def is_small(self, relaxation: Relaxation) -> bool:
+        """Whether branching can be hoped to end."""
+        return bool(relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES)
+
     def _alternate(self, kit: Kit, whole: WholePlans, relaxation: Relaxation, seed: int) -> tuple[IntegerPlan, str]:
         """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
-        method = _METHOD
+        method = METHOD
         for for_plans, for_fleets, for_branching in _STAGES:
             plan = self._improve(whole, relaxation, self._deadline.part(for_plans))
             if self._is_proven:
@@ -108,7 +112,7 @@ class JointSearch:
             if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
                 plan = self._improve_on_fleets(kit, relaxation, plan, seed, self._deadline.part(for_fleets))
             plan = self._branch(relaxation, plan, for_branching)
-            method = f"{_METHOD}, branch and price"
+            method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
             whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))

@@ -15,9 +15,16 @@ from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.joint.tables import Tables
 from solvers.joint.whole.fluid import is_fluid, is_too_fine, solve_fluid
+from solvers.joint.within_watts import WattSearch
 from solvers.outcome import Budget, SolveReport, SolveStatus
 from solvers.plan import Plan
 from solvers.problem import Problem
+
+_FREE_SHARE = 0.7
+"""Of what is left of a budget's time, for a plan without a limit of watts where that seems to be no hindrance."""
+_PRICED_SHARE = 0.4
+"""Of what is left then, for a plan at a price of watts."""
+_W_PER_KW = 1000.0
 
 
 def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tuple[JointSolution, SolveReport]:
@@ -26,6 +33,8 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
     Optimal means proven to `OPTIMAL_GAP`, both in what is served and, under `min_cost`, in cost; otherwise the status
     is feasible: a plan always exists. `warm` must fit the problem; new columns and duals go into it.
     """
+    if problem.power_budget_w is not None:
+        return _solve_within(problem, budget, warm if warm is not None else Warm(problem))
     warm = warm if warm is not None else Warm(problem)
     demand, running = warm.demand(problem), warm.running(problem)
     with threads(budget.threads) as executor:
@@ -44,6 +53,39 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
         solution, report, relaxation = search.run(start, budget.seed, executor)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
     return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
+
+
+def _solve_within(problem: Problem, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
+    """As `solve`, under a power budget; what is proven without it holds with it all the more."""
+    free = replace(problem, power_budget_w=None)
+    with threads(budget.threads) as executor:
+        demand, running = warm.demand(problem), warm.running(problem)
+        kit = warm.kit(problem, executor)
+        deadline = Deadline(budget, kit.tables)
+        pricer = kit.pricer.on(executor, is_late=deadline.is_late)
+        search = WattSearch(problem, kit.tables, demand, pricer, kit.columns, deadline)
+
+        def plan_at(watt_price: float) -> Plan:
+            is_same = watt_price <= 0.0
+            part = _part(budget, _FREE_SHARE if is_same else _PRICED_SHARE)
+            return solve(free if is_same else _dearer(free, watt_price), part, warm=warm if is_same else None)[0].plan
+
+        found, step, relaxation = search.run_within([*running, *warm.cheapest(demand)], budget.seed, plan_at)
+    warm.duals, warm.prices = relaxation.solution.duals, found.prices
+    return found, step
+
+
+def _part(budget: Budget, share: float) -> Budget:
+    """That share of what is left of a budget."""
+    elapsed_s = budget.elapsed()
+    seconds = elapsed_s + share * max(0.0, budget.seconds - elapsed_s)
+    return replace(budget, seconds=seconds, work=share * budget.work)
+
+
+def _dearer(problem: Problem, watt_price: float) -> Problem:
+    """The problem where a watt costs so many USD per hour more."""
+    price = problem.energy_price_usd_per_kwh + _W_PER_KW * watt_price
+    return replace(problem, energy_price_usd_per_kwh=price)
 
 
 def _solve_fluid(

@@ -119,6 +119,8 @@ class Tables(NamedTuple):
     """(G,) GPUs of each type; infinite where as many as wanted."""
     price: Reals
     """(G,) USD per hour of an idle GPU."""
+    idle_w: Reals = np.zeros(0)
+    """(G,) what a GPU draws without any replica."""
     slicing: tuple[Slicing | None, ...] = ()
     """(M,) how GPUs of the mode are cut; None where replicas share all of it, () where all modes are such."""
 
@@ -141,6 +143,7 @@ def make_tables(problem: Problem) -> Tables:
         priority=np.array([service.priority for service in problem.services]),
         stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
         price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
+        idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
     )
 
 

@@ -17,6 +17,10 @@ Memory holds when the last look was, and the token of warm state (`solvers.joint
 whose budget says nothing of stability, and one without a limit of seconds, neither use nor leave warm state: then plans
 follow from the arguments alone. Simulations say that their calls are a series (`Budget.is_series`): each uses the warm
 state of the one before, so that plans follow from the first memory, which is none, and all arguments since.
+
+Under a power budget (`Problem.power_budget_w`) the third step plans within it (`solvers.joint.within_watts`); the
+others leave out what there are no watts for (`solvers.joint.trim`), and where that is more than before, the third step
+follows at once.
 """
 
 import gc
@@ -32,6 +36,7 @@ from solvers.joint.replanning.change import Changed, change
 from solvers.joint.replanning.warm import Warm, keep_warm, take_warm
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
+from solvers.joint.trim import fits, trimmed
 from solvers.joint.whole.fluid import is_too_fine
 from solvers.outcome import LEAST_MOVES, Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.plan import Plan
@@ -52,6 +57,8 @@ _CHANGE_SHARE = 0.8
 """Of the budget's seconds, until what runs is changed, where a search may follow."""
 _USABLE = 0.9
 """Of the budget's seconds; the rest is for the check and the report."""
+_NOTICED = 0.01
+"""Of the weight of all demand: so much more unserved for lack of watts is worth a look at once."""
 _LOOK_SHARE = 0.8
 """Of the budget's seconds, until the search for a fresh arrangement ends; what is left is for rearranging."""
 
@@ -120,7 +127,7 @@ def _replanned(
         needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    can_look = may_look and not _after(budget, _CHANGE_SHARE)()
+    can_look = (may_look or _lacks_watts(problem, needed)) and not _after(budget, _CHANGE_SHARE)()
     if can_look and not is_too_fine(warm.tables(problem)):
         found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
     else:
@@ -166,8 +173,9 @@ def _rearranged(problem: Problem, budget: Budget, warm: Warm) -> Iterator[_Draft
                 start_usd_per_hour=start,
                 is_over=_after(budget, _USABLE),
             )
-        if changed.changed is not None and changed.is_whole and not violations(problem, changed.changed):
-            yield _draft(problem, changed.changed, "feasible", "running arrangement, rearranged")
+        plan = changed.changed if changed.is_whole else None
+        if plan is not None and not violations(problem, plan) and fits(problem, plan):
+            yield _draft(problem, plan, "feasible", "running arrangement, rearranged")
 
 
 def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
@@ -175,14 +183,34 @@ def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
     carriers = running_carriers(problem) if not changed.is_whole else []
     kept = route(problem, NAME, carriers, {}) if carriers else None
     for plan in (kept, changed.kept):
-        if _is_usable(plan, problem):
-            yield _draft(problem, plan, "kept", "running arrangement, with new rates")
-    if _is_usable(changed.changed, problem):
-        yield _draft(problem, changed.changed, "feasible", "running arrangement, changed")
+        fitting = _fitting(plan, problem)
+        if _is_usable(fitting, problem):
+            yield _draft(problem, fitting, "kept", "running arrangement, with new rates")
+    fitting = _fitting(changed.changed, problem)
+    if _is_usable(fitting, problem):
+        yield _draft(problem, fitting, "feasible", "running arrangement, changed")
+
+
+def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
+    """The plan, within the power budget: what moves from what runs is made without regard to it."""
+    return None if plan is None else trimmed(problem, plan)
 
 
 def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
-    return plan is not None and bool(plan.gpus) and not violations(problem, plan)
+    return plan is not None and bool(plan.gpus) and not violations(problem, plan) and fits(problem, plan)
+
+
+def _lacks_watts(problem: Problem, needed: _Draft) -> bool:
+    """Whether watts keep what runs from serving about as much as before, which another arrangement might."""
+    now, before = (_short_of_watts(problem, plan) for plan in (needed.plan, problem.current))
+    return now > before + _NOTICED * sum(one.priority * one.arrival_rate_rps for one in problem.services)
+
+
+def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
+    """Σ priority · rps that a plan leaves unserved for lack of watts."""
+    priority = {service.name: service.priority for service in problem.services}
+    entries = plan.unserved if plan is not None else ()
+    return sum(priority.get(entry.service, 0.0) * entry.rate_rps for entry in entries if entry.reason == "power")
 
 
 def _is_worthwhile(found: _Found, stability: Stability) -> bool:
@@ -208,13 +236,13 @@ def _fresh(problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, 
     solution, step = solve(problem, budget, warm=warm)
     plan = replace(solution.plan, policy=NAME)
     drafts = [other] if other is not None else []
-    if not violations(problem, plan):
+    if not violations(problem, plan) and fits(problem, plan):
         drafts.append(_draft(problem, plan, "feasible", "fresh arrangement"))
     is_cut = any(entry.reason == "budget" for entry in plan.unserved)
     if not drafts or (is_cut and not _after(budget, 1.0)()):
         greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
         words = "greedy arrangement: the optimisation found no better one"
-        drafts.append(_draft(problem, replace(greedy, policy=NAME), "greedy", words))
+        drafts.append(_draft(problem, trimmed(problem, replace(greedy, policy=NAME)), "greedy", words))
     return _Found(min(drafts, key=lambda draft: draft.merit), solution, step)
 
 

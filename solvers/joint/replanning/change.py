@@ -148,7 +148,8 @@ def _few(demand: Demand) -> float:
 
 
 def _dear(demand: Demand) -> Demand:
-    return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price)
+    # Whoever asks sees to a power budget: moves know none.
+    return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf)
 
 
 def _start_price(problem: Problem, kit: Kit, allowed: Mapping[int, int]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour
+from solvers.cost import cost_usd_per_hour, gpu_power_w
 from solvers.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.problem import Problem
 from tests.solvers.small_plans import capacity_rps
@@ -25,6 +25,8 @@ class Fleets(NamedTuple):
     """(F, S)"""
     cost: Reals
     """(F,) USD per hour."""
+    watts: Reals
+    """(F,)"""
 
 
 class Best(NamedTuple):
@@ -44,11 +46,13 @@ def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Be
     more: by GPU type, what else one GPU of it can do than the problem says.
     """
     services = problem.services
-    fleets = Fleets(np.zeros((1, len(services))), np.zeros((1, len(services))), np.zeros(1))
+    fleets = Fleets(np.zeros((1, len(services))), np.zeros((1, len(services))), np.zeros(1), np.zeros(1))
     for gpu_type in problem.gpu_types:
         fleets = _both(fleets, _of_type(problem, gpu_type.name, gpu_type.count or 0, more.get(gpu_type.name)))
     most = np.array([np.inf if one.max_replicas is None else one.max_replicas for one in services])
     allowed = (fleets.replicas <= most).all(axis=1)
+    if problem.power_budget_w is not None:
+        allowed &= fleets.watts <= problem.power_budget_w
     rates, priorities = np.array([[one.arrival_rate_rps, one.priority] for one in services]).reshape(-1, 2).T
     weight = np.round(np.minimum(fleets.capacity, rates) @ priorities, 6)[allowed]
     fewest = np.array([one.min_replicas for one in services])
@@ -62,10 +66,10 @@ def _of_type(problem: Problem, gpu_type: str, count: int, more: Fleets | None) -
     each = _each(problem, gpu_type)
     if more is not None:
         each = Fleets(*(np.concatenate(pair) for pair in zip(each, more, strict=True)))
-    capacity, replicas, cost = _needed(each)
+    capacity, replicas, cost, watts = _needed(each)
     chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
     chosen = chosen.reshape(-1, count)
-    return Fleets(capacity[chosen].sum(axis=1), replicas[chosen].sum(axis=1), cost[chosen].sum(axis=1))
+    return Fleets(*(values[chosen].sum(axis=1) for values in (capacity, replicas, cost, watts)))
 
 
 def _each(problem: Problem, gpu_type: str) -> Fleets:
@@ -73,23 +77,25 @@ def _each(problem: Problem, gpu_type: str) -> Fleets:
     names = [service.name for service in problem.services]
     patterns = [gpu for gpu in _gpus(problem, gpu_type) if _is_lawful(problem, gpu)]
     capacity, replicas = np.zeros((2, len(patterns) + 1, len(names)))
-    cost = np.zeros(len(patterns) + 1)
+    cost, watts = np.zeros((2, len(patterns) + 1))
     for number, gpu in enumerate(patterns):
         for index, replica in enumerate(gpu.replicas):
             capacity[number, names.index(replica.service)] = capacity_rps(problem, gpu, index)
             replicas[number, names.index(replica.service)] = 1.0
         cost[number] = cost_usd_per_hour(problem, Plan(policy="oracle", gpus=(gpu,)))
-    return Fleets(capacity, replicas, cost)
+        watts[number] = gpu_power_w(problem, gpu)
+    return Fleets(capacity, replicas, cost, watts)
 
 
 def _needed(each: Fleets) -> Fleets:
-    """Those that no other with the same services beats or, coming first, equals in every capacity and in cost."""
+    """Those that no other with the same services beats or, coming first, equals in every capacity, watts and cost."""
     kept: list[int] = []
     for at in np.lexsort((-each.capacity.sum(axis=1), each.cost)):
         same = [other for other in kept if (each.replicas[other] == each.replicas[at]).all()]
-        if not any((each.capacity[other] >= each.capacity[at]).all() for other in same):
+        frugal = [other for other in same if each.watts[other] <= each.watts[at]]
+        if not any((each.capacity[other] >= each.capacity[at]).all() for other in frugal):
             kept.append(int(at))
-    return Fleets(each.capacity[kept], each.replicas[kept], each.cost[kept])
+    return Fleets(each.capacity[kept], each.replicas[kept], each.cost[kept], each.watts[kept])
 
 
 def _both(first: Fleets, second: Fleets) -> Fleets:

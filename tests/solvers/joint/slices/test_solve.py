@@ -85,7 +85,7 @@ def sliced_gpus(problem: Problem, offer: SliceOffer) -> Fleets:
         replicas.append([0.0 if row is None else 1.0 for row in mix])
         cost.append(gpu_type.price_usd_per_hour + energy * watts)
     shape = (len(cost), len(problem.services))
-    return Fleets(np.reshape(capacity, shape), np.reshape(replicas, shape), np.array(cost))
+    return Fleets(np.reshape(capacity, shape), np.reshape(replicas, shape), np.array(cost), np.zeros(len(cost)))
 
 
 def can_be_placed(names: list[str]) -> bool:
