@@ -180,7 +180,13 @@ def _first_count(problem: Problem, stage: Stage, tenant: _Tenant) -> int:
     service = tenant.service
     alone_rps = beside(problem, stage.gpu_type, [(service.name, tenant.row)], 0).capacity_rps
     needed = replicas_for(service.arrival_rate_rps, max(alone_rps, LEAST_CAPACITY_RPS))
-    return min(max(needed, service.min_replicas), most_replicas(service, stage.room))
+    return min(max(needed, service.min_replicas), _most(service, stage))
+
+
+def _most(service: ServiceDemand, stage: Stage) -> int:
+    """No GPU carries two replicas of a service."""
+    stock = stage.gpu_type.count
+    return most_replicas(service, stage.room if stock is None else min(stage.room, stock))
 
 
 def _more(
@@ -200,7 +206,7 @@ def _more(
         grown = (
             math.ceil(counts[name] * min(rate_rps / has_rps, float(stage.room))) if is_short and has_rps > 0.0 else 0
         )
-        wanted[name] = min(max(counts[name], grown), most_replicas(tenant.service, stage.room))
+        wanted[name] = min(max(counts[name], grown), _most(tenant.service, stage))
     return wanted
 
 

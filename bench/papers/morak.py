@@ -1,0 +1,349 @@
+"""Morak's own experiments: networks on GPUs under a power cap and a latency limit, beside its baselines and `joint`.
+
+Run: `python -m bench.papers.morak [--quick]`. Prints the tables, writes bench/results/papers_morak.json.
+
+The baselines have one network on each GPU, all SMs, the paper's parameters (AIMD + 1, x 0.9) and batches as large as
+there are; they begin at the highest clock and the largest batch. Morak is the policy `morak`, which partitions the
+GPUs, under the governor `power_latency`. `joint` plans SM percents, clocks and batches once, for the rates that Morak
+came to, and is loaded as fully. `bench.papers.morak_stage` says what the worlds are.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+
+from bench.papers.morak_stage import (
+    PERIODS,
+    SETTLING,
+    Course,
+    Gpu,
+    Period,
+    Setting,
+    Stage,
+    exclusive,
+    planned,
+    play,
+    plenty_rps,
+    stages,
+)
+from bench.papers.table import Row, Table
+from bench.report import Figures, print_table, write_results
+
+SEEDS = (1, 2, 3)
+TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
+LOOSE = Setting(cap_w=150.0, latency_ms=300.0)
+BASELINES = ("clipper_latency", "clipper_power", "dfs", "batch_dvfs")
+PAPER_GAINS = {"clipper_latency": 130.9, "clipper_power": 110.3, "dfs": 67.7, "batch_dvfs": 70.5}
+"""In percent, in the paper's own order; it does not say outright which is whose."""
+LEAST_GAIN = 67.7
+PAPER_ENERGY_GAINS = (22.2, 50.2)
+CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0)
+LATENCIES_MS = (25.0, 50.0, 100.0, 200.0)
+SCENARIO = "bench.papers.morak_stage.stages"
+
+_KEPT = "throughput within both limits, rps"
+_ALL = "throughput of all requests, rps"
+_OVER = "periods above the cap after 20, %"
+_WHY_NOT_ALL = (
+    "A request counts as within both limits when its batch kept the latency limit on a GPU that kept the cap: "
+    "clipper_latency ignores the cap, clipper_power saws around it, dfs and batch_dvfs ignore the latency."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one policy came to, by seed, after it had time to settle."""
+
+    rate_rps: tuple[float, ...]
+    kept_rps: tuple[float, ...]
+    kept_by_network: tuple[Mapping[str, float], ...]
+    over_percent: tuple[float, ...]
+    """Periods above the cap, of all GPUs'."""
+    joule_per_request: tuple[float, ...]
+    most_w: tuple[float, ...]
+    batch_ms: tuple[float, ...]
+    """Mean of the longest batch of each GPU."""
+
+
+def tables(quick: bool) -> tuple[Table, ...]:
+    """The paper's figures 6, 7 and 8 and how fast it settles; `quick`: one world, one seed, no sweeps."""
+    chosen, seeds = (stages()[:1], SEEDS[:1]) if quick else (stages(), SEEDS)
+    found = []
+    for stage in chosen:
+        found += [_throughput(stage, seeds), _energy(stage, seeds), _settling(stage, seeds)]
+    if not quick:
+        found += [_cap_sweep(stages()[0], seeds), _latency_sweep(stages()[0], seeds)]
+    return tuple(found)
+
+
+def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
+    results = {name: result(stage, name, TIGHT, seeds) for name in (*BASELINES, "joint", "morak")}
+    morak = results["morak"]
+    rows = [
+        Row(figure=_KEPT, policy=name, paper=None, values=each.kept_rps, truth=stage.truth)
+        for name, each in results.items()
+    ]
+    rows += [
+        Row(figure=_ALL, policy=name, paper=None, values=each.rate_rps, truth=stage.truth)
+        for name, each in results.items()
+    ]
+    rows += [
+        Row(
+            figure=f"throughput of all requests over {name}, %",
+            policy="morak",
+            paper=PAPER_GAINS[name],
+            values=gains(morak.rate_rps, results[name].rate_rps),
+            truth=stage.truth,
+        )
+        for name in BASELINES
+    ]
+    best = [max(values) for values in zip(*(results[name].kept_rps for name in BASELINES), strict=True)]
+    rows.append(
+        Row(
+            figure="throughput within both limits over the best baseline, %",
+            policy="morak",
+            paper=LEAST_GAIN,
+            demanded=LEAST_GAIN,
+            values=gains(morak.kept_rps, best),
+            truth=stage.truth,
+        )
+    )
+    rows += [
+        Row(
+            figure=f"the same of {network}, %",
+            policy="morak",
+            paper=None,
+            values=gains(*_of_network(results, network)),
+            truth=stage.truth,
+        )
+        for network in stage.networks
+    ]
+    for name, each in results.items():
+        demanded = 0.0 if name == "morak" else None
+        values = each.over_percent
+        rows.append(
+            Row(
+                figure=_OVER,
+                policy=name,
+                paper=demanded,
+                is_at_least=False,
+                demanded=demanded,
+                values=values,
+                truth=stage.truth,
+            )
+        )
+    return _table(stage, "150 W and 100 ms (figure 6)", seeds, rows, _WHY_NOT_ALL)
+
+
+def _of_network(results: Mapping[str, Result], network: str) -> tuple[list[float], list[float]]:
+    """Morak's throughput of one network, and that of the baseline that is best at it."""
+    mine = [each.get(network, 0.0) for each in results["morak"].kept_by_network]
+    others = [[each.get(network, 0.0) for each in results[name].kept_by_network] for name in BASELINES]
+    return mine, [max(values) for values in zip(*others, strict=True)]
+
+
+def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
+    results = {name: result(stage, name, LOOSE, seeds) for name in (*BASELINES, "morak")}
+    rows = [
+        Row(
+            figure="energy per request, J",
+            policy=name,
+            paper=None,
+            is_at_least=False,
+            values=each.joule_per_request,
+            truth=stage.truth,
+        )
+        for name, each in results.items()
+    ]
+    best = [min(values) for values in zip(*(results[name].joule_per_request for name in BASELINES), strict=True)]
+    mine = results["morak"].joule_per_request
+    rows.append(
+        Row(
+            figure="energy per request below the best baseline, %",
+            policy="morak",
+            paper=PAPER_ENERGY_GAINS[0],
+            demanded=PAPER_ENERGY_GAINS[0],
+            values=tuple(100.0 * (1.0 - own / other) for own, other in zip(mine, best, strict=True)),
+            truth=stage.truth,
+        )
+    )
+    note = "Watts of all GPUs over requests of all networks, idle watts included; the paper states 22.2 to 50.2 %."
+    return _table(stage, "150 W and 300 ms: energy (figure 8)", seeds, rows, note)
+
+
+def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
+    """Periods after a start, and after each change of a limit, until both limits are kept for good."""
+    lower_cap, tighter = Setting(cap_w=120.0, latency_ms=100.0), Setting(cap_w=150.0, latency_ms=60.0)
+    courses = {
+        "start": (TIGHT, TIGHT),
+        "cap 150 to 120 W": (TIGHT, lower_cap),
+        "cap 120 to 150 W": (lower_cap, TIGHT),
+        "limit 100 to 60 ms": (TIGHT, tighter),
+        "limit 60 to 100 ms": (tighter, TIGHT),
+    }
+    rows = []
+    for figure, (first, then) in courses.items():
+        gpus = gpus_of(stage, "morak", TIGHT)
+        courses_of = [play(stage, gpus, "power_latency", [first] * PERIODS + [then] * PERIODS, seed) for seed in seeds]
+        begin = 0 if figure == "start" else PERIODS
+        settled = [settled_after([gpu[begin : begin + PERIODS] for gpu in course]) for course in courses_of]
+        rows.append(
+            Row(
+                figure=f"periods until both limits are kept for good: {figure}",
+                policy="morak",
+                paper=None,
+                is_at_least=False,
+                demanded=float(SETTLING),
+                values=tuple(float(each) for each in settled),
+                truth=stage.truth,
+            )
+        )
+    return _table(stage, "settling after a start and after changes of the limits", seeds, rows)
+
+
+def _cap_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
+    rows = []
+    for cap_w in CAPS_W:
+        for name in (*BASELINES, "morak"):
+            found = result(stage, name, Setting(cap_w=cap_w, latency_ms=TIGHT.latency_ms), seeds)
+            demanded = cap_w if name == "morak" else None
+            figure = f"most power at a cap of {cap_w:g} W, W"
+            rows.append(_upper(figure, name, found.most_w, demanded, stage))
+            figure = f"throughput within both limits at {cap_w:g} W, rps"
+            rows.append(Row(figure=figure, policy=name, paper=None, values=found.kept_rps, truth=stage.truth))
+    return _table(stage, "caps from 100 to 200 W at 100 ms (figure 7a)", seeds, rows)
+
+
+def _latency_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
+    rows = []
+    for latency_ms in LATENCIES_MS:
+        for name in (*BASELINES, "morak"):
+            found = result(stage, name, Setting(cap_w=TIGHT.cap_w, latency_ms=latency_ms), seeds)
+            demanded = latency_ms if name == "morak" else None
+            rows.append(
+                _upper(f"time of a batch at a limit of {latency_ms:g} ms, ms", name, found.batch_ms, demanded, stage)
+            )
+            figure = f"throughput within both limits at {latency_ms:g} ms, rps"
+            rows.append(Row(figure=figure, policy=name, paper=None, values=found.kept_rps, truth=stage.truth))
+    return _table(stage, "latency limits at 150 W (figure 7b)", seeds, rows)
+
+
+def _upper(figure: str, name: str, values: tuple[float, ...], demanded: float | None, stage: Stage) -> Row:
+    return Row(
+        figure=figure, policy=name, paper=None, is_at_least=False, demanded=demanded, values=values, truth=stage.truth
+    )
+
+
+def _table(stage: Stage, title: str, seeds: tuple[int, ...], rows: Sequence[Row], *notes: str) -> Table:
+    return Table(
+        system="Morak",
+        title=f"{stage.name}: {title}",
+        scenario=SCENARIO,
+        seeds=seeds,
+        rows=tuple(rows),
+        notes=(stage.note, *notes),
+    )
+
+
+@cache
+def gpus_of(stage: Stage, name: str, setting: Setting) -> tuple[Gpu, ...]:
+    """The GPUs of a governor, alone with a network each, or of a policy."""
+    if name in BASELINES:
+        return tuple(exclusive(stage))
+    if name == "morak":
+        return tuple(planned(stage, name, setting, plenty_rps(stage)))
+    return tuple(planned(stage, name, setting, _rates_of_morak(stage, setting)))
+
+
+def _rates_of_morak(stage: Stage, setting: Setting) -> Mapping[str, float]:
+    course = play(stage, gpus_of(stage, "morak", setting), "power_latency", [setting] * PERIODS, SEEDS[0])
+    settled = [period for gpu in course for period in gpu[SETTLING:]]
+    seconds = PERIODS - SETTLING
+    return {name: sum(each.rates_rps.get(name, 0.0) for each in settled) / seconds for name in stage.networks}
+
+
+def result(stage: Stage, name: str, setting: Setting, seeds: tuple[int, ...]) -> Result:
+    """What a baseline, Morak or `joint` comes to under fixed limits."""
+    governor = "power_latency" if name == "morak" else (name if name in BASELINES else None)
+    gpus = gpus_of(stage, name, setting)
+    return measured([play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds])
+
+
+def measured(courses: Sequence[Course]) -> Result:
+    """The figures of one course per seed, from period SETTLING on."""
+    settled = [[gpu[SETTLING:] for gpu in course] for course in courses]
+    flat = [[period for gpu in course for period in gpu] for course in settled]
+    seconds = [len(course[0]) for course in settled]
+    return Result(
+        rate_rps=tuple(sum(each.rate_rps for each in of) / s for of, s in zip(flat, seconds, strict=True)),
+        kept_rps=tuple(sum(each.kept_rps for each in of) / s for of, s in zip(flat, seconds, strict=True)),
+        kept_by_network=tuple(_by_network(of, s) for of, s in zip(flat, seconds, strict=True)),
+        over_percent=tuple(100.0 * fmean(not each.keeps_cap for each in of) for of in flat),
+        joule_per_request=tuple(sum(each.power_w for each in of) / sum(each.rate_rps for each in of) for of in flat),
+        most_w=tuple(max(each.power_w for each in of) for of in flat),
+        batch_ms=tuple(fmean(each.longest_ms for each in of) for of in flat),
+    )
+
+
+def _by_network(periods: Sequence[Period], seconds: int) -> Mapping[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    for each in periods:
+        for name, rate_rps in each.kept.items():
+            total[name] += rate_rps / seconds
+    return total
+
+
+def gains(mine: Sequence[float], others: Sequence[float]) -> tuple[float, ...]:
+    """By how many percent more, seed by seed; a hundredfold where the other has nothing."""
+    return tuple(
+        100.0 * (own / other - 1.0) if other > 0.0 else 10_000.0 for own, other in zip(mine, others, strict=True)
+    )
+
+
+def settled_after(course: Course) -> int:
+    """The number of the first period from which on every GPU keeps both limits; as many as there are when never."""
+    last = -1
+    for gpu in course:
+        last = max([last, *(number for number, period in enumerate(gpu) if not period.keeps)])
+    return last + 1
+
+
+def as_figures(found: Sequence[Table]) -> list[Figures]:
+    """Rows to print and to keep."""
+    return [
+        {
+            "table": table.title,
+            "figure": row.figure,
+            "policy": row.policy,
+            "paper": row.paper,
+            "demanded": row.demanded,
+            "ours": row.mean,
+            "plus_minus": row.half_interval,
+            "holds": row.holds,
+            "truth": row.truth,
+        }
+        for table in found
+        for row in table.rows
+    ]
+
+
+def main() -> None:
+    """Print the tables and keep them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one world, one seed, no sweeps")
+    quick = bool(parser.parse_args().quick)
+    found = tables(quick)
+    for table in found:
+        print(f"\n{table.title}")
+        print_table([{key: value for key, value in row.items() if key != "table"} for row in as_figures([table])])
+        for note in table.notes:
+            print(f"  {note}")
+    if not quick:
+        write_results("papers_morak", as_figures(found))
+
+
+if __name__ == "__main__":
+    main()
