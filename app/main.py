@@ -21,7 +21,7 @@ from app.api.application import make_api
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.api.parts import Check, Parts
-from app.catalogue import load_layers
+from app.catalogue import load_layers, load_training_layers
 from app.clock import Clock, WallClock
 from app.control.controller import Controller, SlowJob
 from app.control.forecasts import CHOOSE_PERIOD_S, choose_forecasts
@@ -154,7 +154,7 @@ async def running_controller(
 
     solver, store = SolverWorker(threads=plane.settings.solver_threads), PostgresStore(engine)
     controller = Controller(
-        Loop(store=store, solver=solver, clock=plane.clock),
+        Loop(store=store, solver=solver, clock=plane.clock, layers=load_training_layers()),
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,

@@ -22,7 +22,7 @@ LAUNCH_PER_NEIGHBOUR = 3.0
 one) and their straight continuation to 10 (31 times)."""
 
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
-"""Columns of layers.csv that count no kind of layer."""
+"""Columns of the layer counts that count no kind of layer."""
 
 Row = Mapping[str, str]
 NetworkKind: TypeAlias = Literal["inference", "training"]
@@ -98,6 +98,18 @@ def load_layers() -> Mapping[str, LayerCounts]:
         )
         for row in _rows("layers.csv")
     }
+
+
+def load_training_layers() -> tuple[LayerCounts, ...]:
+    """Layer counts of the shipped training networks, by which training that was never profiled is judged."""
+    return tuple(
+        LayerCounts(
+            network=row["network"],
+            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            parameters_millions=float(row["parameters_millions"]),
+        )
+        for row in _rows("training_layers.csv")
+    )
 
 
 def _gpu_type(row: Row) -> GpuType:

@@ -25,6 +25,7 @@ from app.control.telemetry import Telemetry
 from app.control.worker import Solver
 from solvers.plan import BoundPlan
 from solvers.policies.filling import fill_of
+from solvers.predict.layers import LayerCounts
 from solvers.problem import Problem
 from solvers.state import ClusterState, Demand, Mode
 
@@ -48,6 +49,8 @@ class Loop:
     silent: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
+    layers: tuple[LayerCounts, ...] = ()
+    """Of training networks, by which training that was never profiled is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,7 @@ async def tick(loop: Loop) -> TickOutcome:
         fill=fill,
         points=snapshot.points,
         target=snapshot.target,
+        layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
     decision = _unless_proposed(loop, snapshot, decision)

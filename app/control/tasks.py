@@ -4,7 +4,7 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ import structlog
 
 from app.control.plan import Decision
 from app.control.predict import cordoned_gpus
+from app.control.task_points import points_of_tasks
 from solvers.bind import named
 from solvers.check import task_violations, violations
 from solvers.errors import InvalidInput
@@ -19,6 +20,7 @@ from solvers.fill.problem import FillProblem
 from solvers.outcome import Severity, Violation
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, anonymous, planned_rates_rps
 from solvers.policies.filling import Fill
+from solvers.predict.layers import LayerCounts
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import ClusterState, GpuId
 
@@ -36,22 +38,23 @@ def with_tasks(
     fill: Fill,
     points: tuple[OperatingPoints, ...],
     target: BoundPlan | None,
+    layers: Sequence[LayerCounts] = (),
     promises_may_break: bool = False,
 ) -> Decision:
     """The decision with tasks on what it leaves over; a new proposal where nothing but tasks changes.
 
-    `fill` is the policy's technique, which may retune replicas for their tasks' sake; `points`: all that the store has.
+    `fill` is the policy's technique, which may retune replicas for their tasks' sake; `points`: all that the store has;
+    `layers`: of training networks, by which training that was never profiled is judged.
     A refused plan stays refused. `promises_may_break`: as in plans, for baselines in simulation.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
     if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
         return decision
-    networks = {task.network for task in state.tasks}
     wanted = FillProblem(
         problem=problem,
         bound=_at_demand(bound, problem),
         tasks=state.tasks,
-        points=_points_of(networks, points, problem),
+        points=points_of_tasks(state.tasks, points, problem, layers),
         gpus=[gpu for gpu in state.gpus if gpu.healthy],
         cordoned=cordoned_gpus(state),
         running=target,
@@ -70,14 +73,6 @@ def with_tasks(
         return decision
     following = replace(target, generation=generation, parent=target.generation, gpus=gpus)
     return replace(decision, state="proposed", bound=following, reason="tasks take or leave what services leave over")
-
-
-def _points_of(
-    networks: Collection[str], points: Sequence[OperatingPoints], problem: Problem
-) -> tuple[OperatingPoints, ...]:
-    """The networks' points; where services run one, too, those that the problem has of it, with what was learned."""
-    known = {(entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)}
-    return tuple(entry for entry in known.values() if entry.network in networks)
 
 
 def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:

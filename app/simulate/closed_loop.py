@@ -16,6 +16,7 @@ from agents.sim.device import SimulatedDevice
 from agents.sim.pace import World
 from agents.sim.spec import NodeSpec
 from agents.transport import DirectTransport
+from app.catalogue import load_training_layers
 from app.clock import Clock
 from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
@@ -71,6 +72,7 @@ class ClosedLoop:
             clock=clock,
             promises_may_break=promises_may_break,
             forecast=RememberedForecast(),
+            layers=load_training_layers(),
         )
         self.learner = Learner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()

@@ -18,11 +18,10 @@ Source: Mudi (EuroSys 2025) for training beside inference, at most three tasks o
 looks at the slope of one service's latency, this at the promises of all replicas on the GPU.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from solvers.plan import BoundPlan
-from solvers.predict.layers import LayerCounts
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import Gpu, GpuId, Task
 
@@ -47,8 +46,6 @@ class FillProblem:
     """Where what runs stays and nothing starts."""
     running: BoundPlan | None = None
     """The plan in force, whose tasks go on."""
-    layers: Mapping[str, LayerCounts] = field(default_factory=dict)
-    """Of networks whose layers were counted; a task that was never profiled brings its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
