@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check bench bench-predict bench-plan bench-compare openapi clean
+.PHONY: help install demo test check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -14,6 +14,8 @@ help:
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
 	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
+	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
+	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
@@ -58,6 +60,13 @@ bench-plan: install
 # One thread each: several runs go at a time.
 bench-compare: install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench compare
+
+# One thread each: several systems go at a time.
+bench-papers: install
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.papers
+
+bench-papers-quick: install
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.papers --quick
 
 openapi: install
 	$(BIN)/python -m app.api.document

@@ -1,0 +1,79 @@
+"""HetSev's own experiments (its sections 6.1 to 6.3) as tables, read out of the runs that `bench.compare` makes.
+
+Figures are ratios to `k8s_hpa` under the same requests, as the paper states them; `joint` has every figure that
+`hetsev` has. Run alone: `make bench-compare`, or `python -m bench.papers --only HetSev`.
+"""
+
+from collections.abc import Sequence
+
+from app.cli.scenario_files import read_scenario
+from app.simulate.report import Report
+from app.simulate.scenario import Scenario
+from bench.compare import EXPERIMENTS, SCENARIOS, Claim, Experiment, simulated
+from bench.papers.table import Row, Table, Truth
+
+SYSTEM = "HetSev"
+QUICK_S = {"hetsev_6_2": 400.0, "hetsev_6_3": 960.0}
+"""Scenarios that the quick slice has, and how much of each."""
+JOBS = 1
+"""Runs at a time: systems run beside each other already."""
+
+
+def tables(quick: bool) -> tuple[Table, ...]:
+    """Its three experiments, closed and open loop; quick: the beginning of two, with one seed."""
+    mine = [(each, name) for each in EXPERIMENTS if each.title.startswith(SYSTEM) for name in each.scenarios]
+    wanted = [(each, name) for each, name in mine if not quick or name in QUICK_S]
+    return tuple(_table(each, name, quick=quick) for each, name in wanted)
+
+
+def _table(experiment: Experiment, name: str, *, quick: bool) -> Table:
+    scenario = read_scenario(SCENARIOS / f"{name}.yaml")
+    if quick:
+        scenario = _beginning(scenario, QUICK_S[name])
+    report, truth = simulated(scenario, JOBS)
+    notes = (" ".join(experiment.note.split()),) if experiment.note else ()
+    cut = (f"Only the first {QUICK_S[name]:.0f} s, with one seed.",) if quick else ()
+    return Table(
+        system=SYSTEM,
+        title=experiment.title.removeprefix(f"{SYSTEM} "),
+        scenario=f"bench/scenarios/{name}.yaml",
+        seeds=tuple(scenario.spec.seeds),
+        rows=rows(experiment.claims, report, truth=_truth(truth)),
+        notes=notes + cut,
+    )
+
+
+def _beginning(scenario: Scenario, duration_s: float) -> Scenario:
+    """Its first seconds, with its first seed."""
+    spec = scenario.spec.model_copy(update={"duration_s": duration_s, "seeds": scenario.spec.seeds[:1]})
+    return scenario.model_copy(update={"spec": spec})
+
+
+def rows(claims: Sequence[Claim], report: Report, *, truth: Truth) -> tuple[Row, ...]:
+    """A row per claim, and one of `joint` for every claim of `hetsev`; claims of joint alone stay as they are."""
+    found: list[Row] = []
+    has_joint = any(run.policy == "joint" for run in report.runs)
+    for claim in claims:
+        figure = f"{claim.figure}, {claim.unit}" + (f" (over {claim.baseline})" if claim.unit == "x" else "")
+        found.append(_row(claim, figure, report, claim.policy, truth))
+        if claim.policy == "hetsev" and has_joint:
+            found.append(_row(claim, figure, report, "joint", truth))
+    return tuple({(row.figure, row.policy): row for row in found}.values())
+
+
+def _row(claim: Claim, figure: str, report: Report, policy: str, truth: Truth) -> Row:
+    is_own = policy == claim.policy
+    return Row(
+        figure=figure,
+        policy=policy,
+        paper=claim.stated if is_own and claim.is_papers else None,
+        is_at_least=claim.is_at_least,
+        demanded=claim.stated if is_own else None,
+        values=tuple(figure for figure, _, _ in claim.values(report, policy=policy)),
+        truth=truth,
+    )
+
+
+def _truth(provenance: str) -> Truth:
+    """A row's word for where a scenario's latencies come from."""
+    return "measured" if provenance == "measured" else "scaled"
