@@ -4,7 +4,7 @@ What becomes of one task is said by pure functions of its record, which both sto
 in memory, `app.db.task_progress` in PostgreSQL.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
@@ -98,12 +98,8 @@ class TaskBook:
 
     def take(self, observation: Observation, end: datetime) -> None:
         """Note what a node reports of a window that ended then; where a task is not wanted only that it is done."""
-        readings = {each.name: each for each in observation.tasks}
-        gpus = gpus_of(observation)
-        for name, record in self.records.items():
-            reading = readings.get(name)
-            if reading is not None or (record.place is not None and record.place[0] in gpus):
-                self.records[name] = reported(record, observation.node, reading, end)
+        report = report_of(observation, end)
+        self.records = {name: reported(record, report) for name, record in self.records.items()}
 
     def unfinished(self, now: datetime) -> tuple[Task, ...]:
         """What is still to be done, by name, as it stands now."""
@@ -133,21 +129,37 @@ def placed(record: TaskRecord, place: Place | None) -> TaskRecord:
     return record if record.is_over or record.place == place else replace(record, place=place, state=None)
 
 
-def gpus_of(observation: Observation) -> frozenset[GpuId]:
-    """The GPUs that a node reports of."""
-    return frozenset(gpu_id(observation.node, gpu.index) for gpu in observation.gpus)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What a node says of tasks in one observation."""
+
+    node: str
+    end: datetime
+    """Of its window."""
+    readings: Mapping[str, TaskReading]
+    """By task."""
+    gpus: frozenset[GpuId]
+    """All that it reports of."""
 
 
-def reported(record: TaskRecord, node: str, reading: TaskReading | None, end: datetime) -> TaskRecord:
-    """The record after a report of a node, on which the task is, or was meant to be, or both, in a window until `end`.
+def report_of(observation: Observation, end: datetime) -> TaskReport:
+    """What an observation says of tasks; its window ended then."""
+    return TaskReport(
+        node=observation.node,
+        end=end,
+        readings={each.name: each for each in observation.tasks},
+        gpus=frozenset(gpu_id(observation.node, gpu.index) for gpu in observation.gpus),
+    )
 
-    Of a task that runs where it is not wanted nothing counts but that it is done.
-    """
+
+def reported(record: TaskRecord, report: TaskReport) -> TaskRecord:
+    """The record after a report; where a task is not wanted it counts only that it is done."""
+    reading = report.readings.get(record.task.name)
     if record.is_over:
         return record
-    if reading is not None and (reading.state == "finished" or _place(node, reading) == record.place):
-        return _noted(record, reading, end)
-    is_gone = record.state is not None and record.place is not None and record.place[0].startswith(f"{node}/")
+    if reading is not None and (reading.state == "finished" or _place(report.node, reading) == record.place):
+        return _noted(record, reading, report.end)
+    is_gone = record.state is not None and record.place is not None and record.place[0] in report.gpus
     return replace(record, state=None) if is_gone else record
 
 

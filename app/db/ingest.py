@@ -1,8 +1,8 @@
 """Observations into the database: many in one transaction, each exactly once, rows by COPY.
 
 COPY has no ON CONFLICT, so new observations are told from replayed ones first, while their nodes are locked. Rows are
-locked in one order everywhere (node, then service_window, then service_hour, each sorted by key): two processes that
-ingest at once wait for each other and never deadlock.
+locked in one order everywhere (node, then service_window, then service_hour, then task, each sorted by key): two
+processes that ingest at once wait for each other and never deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +17,7 @@ from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
 from app.db.agent_events import note_refusals, note_shared_names
 from app.db.observation_rows import Placed, copy_all
+from app.db.task_progress import note_reports
 from solvers.state import gpu_id
 
 WAKE_CHANNEL = "plimsoll_wake"
@@ -63,6 +64,7 @@ async def _write(
     await _save_acks(connection, fresh, received)
     await _add_windows(connection, fresh)
     await _add_hours(connection, fresh)
+    await note_reports(connection, fresh, received, WAKE_CHANNEL)
 
 
 async def _lock_nodes(connection: AsyncConnection, nodes: Sequence[str]) -> dict[str, datetime | None]:

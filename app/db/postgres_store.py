@@ -21,7 +21,20 @@ from app.control.store import (
     Snapshot,
 )
 from app.control.windows import Sums, make_window, snapshot_numbers
-from app.db import events, forecasts, gpu_types, health, nodes, plans, policies, profiles, samples, services, targets
+from app.db import (
+    events,
+    forecasts,
+    gpu_types,
+    health,
+    nodes,
+    plans,
+    policies,
+    profiles,
+    samples,
+    services,
+    targets,
+    tasks,
+)
 from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
@@ -55,6 +68,7 @@ class PostgresStore:
                 nodes=all_nodes,
                 gpus=await nodes.load_gpus(connection),
                 services=await services.load_all(connection),
+                tasks=await tasks.load_open(connection, now),
                 catalogue_revision=revisions.catalogue_revision,
             )
             target = await plans.load_bound(connection, "target")
@@ -71,6 +85,7 @@ class PostgresStore:
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
                 memory=await policies.load_memory(connection, settings.policy),
+                group_memory=await policies.load_group_memory(connection, settings),
                 latency_sigma=known.latency_sigma,
                 corrections=known.corrections,
                 choices=await self._load_choices(connection),

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.protocol import NodeCommand
 from app.db.tables import cluster, command, node, plan
+from app.db.task_progress import note_places
 from app.errors import NotFound
-from solvers.plan import BoundPlan
+from solvers.plan import BoundGpu, BoundPlan, BoundTask
 
 COMMAND_CHANNEL = "plimsoll_command"
 """Notified with the generation when new commands are there."""
@@ -41,6 +42,7 @@ async def push(
         return False
     await _replace_target(connection, plan_id, bound, at)
     await _save_allocation(connection, plan_id, bound)
+    await note_places(connection, bound)
     await _save_commands(connection, commands, at)
     await connection.execute(
         text("SELECT pg_notify(:channel, :generation)"),
@@ -96,7 +98,7 @@ async def _replace_target(connection: AsyncConnection, plan_id: int, bound: Boun
 
 
 async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: BoundPlan) -> None:
-    """GPUs and replicas as rows, with what they were at this moment: the ground of every cost report."""
+    """GPUs, replicas and tasks as rows, with what they were at this moment: the ground of every cost report."""
     gpus = [
         {
             "plan_id": plan_id,
@@ -107,7 +109,7 @@ async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: Bou
             "power_cap_w": gpu.power_cap_w,
         }
         for gpu in bound.gpus
-        if gpu.replicas
+        if gpu.replicas or _residents(gpu)
     ]
     replicas = [
         {
@@ -126,9 +128,30 @@ async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: Bou
         for gpu in bound.gpus
         for replica in gpu.replicas
     ]
-    if gpus:
-        await connection.execute(text(_INSERT_GPU), gpus)
-        await connection.execute(text(_INSERT_REPLICA), replicas)
+    tasks = [_task_row(plan_id, gpu, task) for gpu in bound.gpus for task in _residents(gpu)]
+    for statement, found in ((_INSERT_GPU, gpus), (_INSERT_REPLICA, replicas), (_INSERT_TASK, tasks)):
+        if found:
+            await connection.execute(text(statement), found)
+
+
+def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
+    """Tasks that hold something of the GPU."""
+    return tuple(task for task in gpu.tasks if task.is_resident)
+
+
+def _task_row(plan_id: int, gpu: BoundGpu, task: BoundTask) -> dict[str, object]:
+    return {
+        "plan_id": plan_id,
+        "gpu": gpu.id,
+        "gpu_type": gpu.gpu_type,
+        "clock_mhz": gpu.clock_mhz,
+        "task": task.name,
+        "kind": task.kind,
+        "network": task.network,
+        "sm_percent": Decimal(repr(task.sm_percent)),
+        "batch": task.batch,
+        "memory_mib": Decimal(repr(task.memory_mib)),
+    }
 
 
 async def _save_commands(connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime) -> None:
@@ -153,16 +176,27 @@ SELECT :plan_id, :gpu, :node, name, :clock_mhz, :power_cap_w, memory_mib, idle_w
 FROM gpu_type WHERE name = :gpu_type
 """
 
-_INSERT_REPLICA = """
+_POWER_W = """
+       coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
+                 WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current
+                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = :clock_mhz), 0)
+"""
+
+_INSERT_REPLICA = f"""
 INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
                           arrival_rate_rps)
 SELECT :plan_id, :gpu, :replica, r.service,
        coalesce((SELECT project FROM service WHERE name = r.service), 'default'), r.network, r.sm_percent, r.batch,
-       :memory_mib,
-       coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
-                 WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current
-                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = :clock_mhz), 0),
-       :arrival_rate_rps
+       :memory_mib, {_POWER_W}, :arrival_rate_rps
 FROM (SELECT CAST(:service AS text) AS service, CAST(:network AS text) AS network,
              CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+"""
+
+_INSERT_TASK = f"""
+INSERT INTO plan_task (plan_id, gpu, task, name, project, kind, network, sm_percent, batch, memory_mib, power_w)
+SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, 'default'), :kind, r.network, r.sm_percent,
+       r.batch, :memory_mib, {_POWER_W}
+FROM (SELECT CAST(:task AS text) AS task, CAST(:network AS text) AS network,
+             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+LEFT JOIN task t ON t.id = r.task
 """

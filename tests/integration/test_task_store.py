@@ -1,0 +1,243 @@
+"""One stateful test of tasks in both stores: whatever targets, nodes, people and time do to them, they answer alike."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import ClassVar, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agents.protocol import Observation, TaskReading
+from app import postgres
+from app.control.memory_store import MemoryStore
+from app.control.store import Store
+from app.control.task_book import Place
+from app.db import tasks
+from app.db.engine import make_engine
+from app.errors import Conflict
+from solvers.plan import BoundGpu, BoundTask
+from solvers.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
+from tests.conftest import copied_database
+from tests.integration.fleet import (
+    START,
+    make_bound,
+    make_fleet,
+    make_gpu_reading,
+    make_gpu_type,
+    make_observation,
+    make_record,
+)
+
+pytestmark = pytest.mark.integration
+
+Value = TypeVar("Value")
+P = ParamSpec("P")
+NAMES = ("nightly", "vision")
+"""What teams call them; when a name was deleted and is given again, plans say `nightly.2`."""
+GPUS = (gpu_id("n1", 0), gpu_id("n1", 1))
+SHARES = (100 / 7, 20.0)
+TASK = Task(
+    name="",
+    kind="offline",
+    network="resnet50",
+    batch=8,
+    iterations=1000,
+    priority=10.0,
+    weight=0.25,
+    variants=(Variant(network="resnet50", accuracy=0.76), Variant(network="resnet18", accuracy=0.7)),
+    accuracy_floor=0.7,
+    layers=(("conv", 53), ("linear", 1)),
+    memory_mib=900.0,
+)
+STATES = st.sampled_from(["starting", *["running"] * 4, "swapping", "swapped", "finished", "failed"])
+
+
+class TaskStores(RuleBasedStateMachine):
+    """Does everything that concerns tasks to a memory store and a PostgreSQL store."""
+
+    server: ClassVar[postgres.Server]
+    template: ClassVar[str]
+
+    @initialize()
+    def open(self) -> None:
+        self.stack = ExitStack()
+        self.runner = self.stack.enter_context(asyncio.Runner())
+        url = self.stack.enter_context(copied_database(self.server, template=self.template))
+        self.engine = make_engine(url, pool_size=2)
+        self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
+        self.postgres, self.memory = self.run(make_fleet(self.engine, {})), MemoryStore()
+        self.memory.put_gpu_types([make_gpu_type()])
+        gpus = [Gpu(id=gpu, node=NodeId("n1"), gpu_type="T4", index=index) for index, gpu in enumerate(GPUS)]
+        self.memory.put_node(Node(id=NodeId("n1")), gpus, at=START)
+        self.now, self.sequence = START, 0
+        self.listed, self.runs = dict[str, str](), dict[str, int]()
+        for name in NAMES:
+            self.task_is_submitted(name, None)
+        assert self.run(self._push_both(dict.fromkeys(NAMES, (GPUS[0], SHARES[0]))))
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    def run(self, work: Awaitable[Value]) -> Value:
+        async def wait() -> Value:
+            return await work
+
+        return self.runner.run(wait())
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 7.25, 200.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(name=st.sampled_from(NAMES), due_in_s=st.sampled_from([None, 60.5]))
+    def task_is_submitted(self, name: str, due_in_s: float | None) -> None:
+        if name in self.listed:
+            return
+        self.runs[name] = self.runs.get(name, 0) + 1
+        self.listed[name] = name if self.runs[name] == 1 else f"{name}.{self.runs[name]}"
+        noun = replace(TASK, name=name, due_in_s=due_in_s)
+        self.memory.put_tasks([replace(noun, name=self.listed[name])], at=self.now)
+        wanted = tasks.Submission(task=noun)
+        assert self.run(self._with_connection(tasks.save, wanted, at=self.now, actor="test")) == 1
+
+    @precondition(lambda self: self.listed)
+    @rule(data=st.data(), is_deleted=st.booleans())
+    def task_is_ended(self, data: st.DataObject, is_deleted: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.listed)))
+        task_id = self.listed[name]
+        is_finished = self.memory.tasks.records[task_id].finished_at is not None
+
+        def in_database() -> None:
+            self.run(self._with_connection(tasks.remove if is_deleted else tasks.cancel, name, at=self.now))
+
+        def in_memory() -> None:
+            self.memory.tasks.cancel(task_id, self.now)
+
+        if is_deleted:
+            del self.listed[name]
+        assert _is_refused(in_memory) is is_finished
+        assert _is_refused(in_database) is (is_finished and not is_deleted)
+
+    @rule(data=st.data())
+    def target_is_pushed(self, data: st.DataObject) -> None:
+        """Each task somewhere or nowhere, also those that are over, and one that nobody submitted."""
+        ids = sorted({*self.memory.tasks.records, "stranger"})
+        places = {
+            each: data.draw(st.none() | st.tuples(st.sampled_from(GPUS), st.sampled_from(SHARES))) for each in ids
+        }
+        outcomes = [self.run(self._push(store, places)) for store in (self.postgres, self.memory)]
+        assert outcomes == [True, True]
+
+    @rule(data=st.data(), size=st.integers(1, 4))
+    def node_reports(self, data: st.DataObject, size: int) -> None:
+        batch = tuple(self._observation(data) for _ in range(size))
+        for _ in range(2):  # again, as after a lost answer: nothing counts twice
+            assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+
+    @invariant()
+    def both_answer_alike(self) -> None:
+        one, other = (self.run(store.load_snapshot(self.now)) for store in (self.postgres, self.memory))
+        assert one.state.tasks == other.state.tasks
+        assert one.target == other.target
+        records = [row.record for row in self.run(self._with_connection(tasks.list_rows))]
+        assert records == [self.memory.tasks.records[task_id] for _, task_id in sorted(self.listed.items())]
+
+    def _observation(self, data: st.DataObject) -> Observation:
+        """Mostly of tasks where they are wanted, at times of others."""
+        self.sequence += 1
+        wanted = {each.task.name: each.place for each in self.memory.tasks.records.values()}
+        absent = data.draw(st.sets(st.sampled_from([*sorted(wanted), "stranger"]), max_size=2))
+        names = [name for name in (*sorted(wanted), "stranger") if name not in absent]
+        indices = data.draw(st.sampled_from([(0, 1), (0, 1), (0,), ()]))
+        seen = make_observation(self.sequence, self.now, gpus=[make_gpu_reading(index) for index in indices])
+        return msgspec.structs.replace(seen, tasks=tuple(_reading(data, name, wanted.get(name)) for name in names))
+
+    async def _push_both(self, places: dict[str, Place | None]) -> bool:
+        return await self._push(self.postgres, places) and await self._push(self.memory, places)
+
+    async def _push(self, store: Store, places: dict[str, Place | None]) -> bool:
+        snapshot = await store.load_snapshot(self.now)
+        bound = make_bound(snapshot.target.generation if snapshot.target else 0, {})
+        bound = replace(bound, gpus=tuple(filter(lambda gpu: gpu.tasks, (_host(gpu, places) for gpu in GPUS))))
+        plan_id = await store.record_plan(make_record(self.now, bound, snapshot.state.catalogue_revision))
+        return await store.push_target(plan_id, bound, (), self.now)
+
+    async def _with_connection(
+        self, act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]], *arguments: P.args, **named: P.kwargs
+    ) -> Value:
+        async with self.engine.begin() as connection:
+            return await act(connection, *arguments, **named)
+
+
+def _host(gpu: GpuId, places: dict[str, Place | None]) -> BoundGpu:
+    return BoundGpu(
+        id=gpu,
+        node=NodeId("n1"),
+        gpu_type="T4",
+        clock_mhz=1000.0,
+        power_cap_w=70.0,
+        replicas=(),
+        tasks=tuple(
+            BoundTask(
+                name=name,
+                kind="offline",
+                network="resnet50",
+                batch=8,
+                sm_percent=place[1],
+                memory_mib=900.5,
+                iterations=1000,
+                done_iterations=1 / 3,
+                is_resident=number % 2 == 0,
+            )
+            for number, (name, place) in enumerate(sorted(places.items()))
+            if place is not None and place[0] == gpu
+        ),
+    )
+
+
+def _reading(data: st.DataObject, name: str, wanted: Place | None) -> TaskReading:
+    here = wanted if wanted is not None and data.draw(st.integers(0, 4)) else (GPUS[1], SHARES[1])
+    return TaskReading(
+        name=name,
+        gpu_index=GPUS.index(here[0]),
+        state=data.draw(STATES),
+        sm_percent=here[1],
+        batch=8,
+        done_iterations=data.draw(st.sampled_from([0.0, 1 / 3, 40.5, 1000.0])),
+        iteration_ms=data.draw(st.sampled_from([0.0, 12.3, 50.0])),
+    )
+
+
+def _is_refused(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except Conflict:
+        return True
+    return False
+
+
+def test_both_stores_know_the_same_of_tasks(postgres_server: postgres.Server, migrated_template: str) -> None:
+    TaskStores.server, TaskStores.template = postgres_server, migrated_template
+    run_state_machine_as_test(
+        TaskStores,
+        settings=settings(
+            max_examples=12,
+            stateful_step_count=15,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
