@@ -36,6 +36,10 @@ class Retention:
     """Of a network on a GPU type, the newest; a plan that changes all day makes ever new conditions."""
     old_fits_days: int = 90
     """Fits that are no longer in force."""
+    tasks_days: int = 90
+    """Tasks that are over; what they cost stays in the reports."""
+    tasks: int = 10_000
+    """Of those, the newest."""
 
 
 async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = None) -> None:
@@ -81,6 +85,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         ),
         ("DELETE FROM fit WHERE NOT is_current AND created_at < :before", timedelta(days=keep.old_fits_days)),
         ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
+        ("DELETE FROM task WHERE coalesce(finished_at, cancelled_at) < :before", timedelta(days=keep.tasks_days)),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
         ("DELETE FROM plan WHERE at < :before AND state = 'kept'", timedelta(hours=keep.kept_hours)),
         (
@@ -109,6 +114,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
             await connection.execute(text(statement), {"before": now - age})
     async with engine.begin() as connection:
         await samples.keep_newest_served(connection, keep.served_samples)
+        await connection.execute(text(_FORGET_TASKS), {"most": keep.tasks})
 
 
 _HOURS_TO_SUM = """
@@ -126,4 +132,11 @@ FROM gpu_observation WHERE window_start >= :hour AND window_start < CAST(:hour A
 GROUP BY gpu
 ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,
     energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
+"""
+
+_FORGET_TASKS = """
+DELETE FROM task WHERE id IN (
+    SELECT id FROM task WHERE finished_at IS NOT NULL OR cancelled_at IS NOT NULL
+    ORDER BY coalesce(finished_at, cancelled_at) DESC, id OFFSET :most
+)
 """
