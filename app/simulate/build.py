@@ -89,7 +89,7 @@ def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[No
 
 def _manifest(service: SimulatedService) -> manifests.Service:
     spec = {name: getattr(service, name) for name in manifests.ServiceSpec.model_fields}
-    metadata = manifests.Metadata(name=service.name, project=service.project)
+    metadata = manifests.Metadata(name=service.name, project=service.project, labels=service.labels)
     return manifests.Service(metadata=metadata, spec=manifests.ServiceSpec(**spec))
 
 

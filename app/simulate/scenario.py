@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from app.errors import no_such
-from app.manifests import NAME_PATTERN, Amount, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
-from app.simulate.scenario_checks import Complaint, complaints
+from app.manifests import NAME_PATTERN, Amount, LabelValue, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
+from app.simulate.scenario_checks import Complaint, complaints, group_complaints
 from solvers.state import TaskKind
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
@@ -136,6 +136,7 @@ class SimulatedService(ServiceSpec):
 
     name: Name
     project: Name = "default"
+    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64, description="Groups are chosen by them")
     load: Load
 
 
@@ -306,6 +307,10 @@ class ScenarioSpec(Strict):
                     f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
                     f"not {loop.window_s:g}",
                 )
+            own_groups = "groups" in run.settings
+            if own_groups or place == 0:
+                path = ("policies", place, "settings") if own_groups else ("loop",)
+                yield from group_complaints(self, loop, *path)
 
 
 class Scenario(Strict):

@@ -93,6 +93,21 @@ def _idle(mode: object, paused: object, *path: str | int) -> Iterator[Complaint]
         yield (*path, "paused"), "must be false: nobody here resumes, so nothing would be decided"
 
 
+def group_complaints(spec: "ScenarioSpec", loop: PolicySpec, *path: str | int) -> Iterator[Complaint]:
+    """Groups of services that do not fit this scenario; `path`: where their settings are."""
+    for place, group in enumerate(loop.groups):
+        here = (*path, "groups", place)
+        if group.policy not in policies():
+            yield (*here, "policy"), no_such("policy", group.policy, policies())
+        yield from _idle(group.mode, None, *here)
+        labels = group.labels.items()
+        if not any(
+            (not group.projects or each.project in group.projects) and labels <= each.labels.items()
+            for each in spec.services
+        ):
+            yield here, f"no service is of the projects and has the labels of {group.name}"
+
+
 def _gpu_choices(spec: "ScenarioSpec") -> Iterator[Complaint]:
     """Services to which their teams leave no GPU of the fleet."""
     types = {pool.gpu_type for pool in spec.fleet}

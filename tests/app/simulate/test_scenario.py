@@ -20,6 +20,9 @@ def refusal(**spec: Any) -> str:
     return " / ".join(f"{dotted(error['loc'])}: {error['msg']}" for error in caught.value.errors())
 
 
+GROUP = {"name": "low", "policy": "hetsev", "labels": {"tier": "low"}}
+
+
 def with_load(**load: Any) -> dict[str, Any]:
     return {"services": [{**SERVICE, "load": load}]}
 
@@ -37,6 +40,12 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
     assert loop_of(scenario.spec, plain).headroom == 1.1
     assert (loop_of(scenario.spec, eager).headroom, loop_of(scenario.spec, eager).policy) == (1.5, "joint")
     assert loop_of(scenario.spec, eager).period_s == 10.0
+
+
+def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
+    service = {**SERVICE, "labels": {"tier": "low", "team": "a"}}
+    scenario = a_scenario(services=[service], loop={"groups": [GROUP], "period_s": 10, "window_s": 5})
+    assert [group.name for group in loop_of(scenario.spec, scenario.spec.policies[0]).groups] == ["low"]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,22 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             "spec.services[0].gpu_types.excluded: leaves resnet50 no GPU; the fleet has V100-32GB",
         ),
         ({"loop": {"policy": "igniter"}}, "spec.loop.policy: is not for here"),
+        (
+            {"loop": {"groups": [{"name": "web", "policy": "hetsevv", "projects": ["default"]}]}},
+            "spec.loop.groups[0].policy: no policy is called 'hetsevv'; did you mean hetsev?",
+        ),
+        (
+            {"loop": {"groups": [{"name": "web", "policy": "joint", "projects": ["default"], "mode": "approve"}]}},
+            "spec.loop.groups[0].mode: must be auto, not approve",
+        ),
+        (
+            {"policies": [{"policy": "joint", "settings": {"groups": [GROUP]}}]},
+            "spec.policies[0].settings.groups[0]: no service is of the projects and has the labels of low",
+        ),
+        (
+            {"policies": [{"policy": "joint", "settings": {"groups": [{"name": "all", "policy": "joint"}]}}]},
+            "spec.policies[0].settings.groups[0]: give projects or labels",
+        ),
         (
             {"policies": [{"policy": "joint", "clairvoyant": True}], **with_load(clients=3)},
             "spec.policies[0].clairvoyant: nobody can know what the clients of resnet50 will do",
