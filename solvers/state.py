@@ -64,6 +64,8 @@ class Node:
     """A cordoned node keeps what runs there and starts nothing new."""
     silent_for_s: float = 0.0
     """Seconds since its agent was last heard."""
+    power_cap_w: float | None = None
+    """That its used GPUs together may draw, idle watts included; None = no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,9 @@ class Observed:
     readings: tuple[Reading, ...] = ()
     repartition: tuple[str, ...] = ()
     """Services, sorted, on GPUs whose governor cannot keep its limits with the SM percents as they are."""
+
+    actor: bytes | None = None
+    """For policy `inss`: the actor trained for this fleet (`solvers.placement.actor`); None = there is none."""
 
     def reading(self, service: str) -> Reading | None:
         """The reading of that service, or None when it was never observed."""

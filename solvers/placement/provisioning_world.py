@@ -30,6 +30,8 @@ Flags = npt.NDArray[np.bool_]
 
 PENALTY = 100.0
 """ω (section 6.1)."""
+_NEVER = 1e12
+"""Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and any GPU has."""
 _TOLERANCE = 1e-6
 """Of SM percents; of memory and watts as a fraction."""
 
@@ -62,7 +64,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Rows:
-    """Operating rows by slot, GPU type, SM percent and batch, (J, G, P, B); memory is infinite where there is none."""
+    """Operating rows by slot, GPU type, SM percent and batch, (J, G, P, B); `_NEVER` where there is none."""
 
     transfer_ms: Reals
     launch_ms: Reals
@@ -343,8 +345,8 @@ class World:
 
     def _read_rows(self, problem: Problem, clocks_mhz: Sequence[float]) -> tuple[_Rows, Reals]:
         shape = (self.slots, len(self._types), len(self._percents), len(self.batches))
-        figures = {name: np.full(shape, np.inf) for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")}
-        power_w, pressure = np.full(shape, np.inf), np.zeros(shape)
+        figures = {name: np.full(shape, _NEVER) for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")}
+        power_w, pressure = np.full(shape, _NEVER), np.zeros(shape)
         sensitivity = np.zeros(shape[:2])
         known = {service.name: service for service in problem.services}
         for slot, service in enumerate(self.service_of):
@@ -362,7 +364,7 @@ class World:
                     power_w[place], pressure[place] = row.power_w, row.pressure
         rows = _Rows(
             **figures,
-            power_w=np.where(np.isfinite(power_w), power_w, 0.0),
+            power_w=power_w,
             least_mib=figures["memory_mib"].min(axis=3),
             least_w=power_w.min(axis=3),
             worst_pressure=pressure.max(axis=3),
@@ -389,7 +391,7 @@ class World:
     def _whole_rps(self) -> Reals:
         """(S,) H: what one replica alone executes with the smallest batch, at the best SM percent of the best type."""
         alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(axis=(1, 2))
-        smallest = np.isfinite(alone).argmax(axis=1)
+        smallest = (alone < _NEVER).argmax(axis=1)
         rates = 1000.0 * self.batches[smallest] / alone[np.arange(self.slots), smallest]
         return np.asarray(np.maximum(rates[:: self.setting.slots], 1e-9))
 

@@ -15,10 +15,14 @@ from solvers.state import Json, Observed
 # Modules by name, imported when first asked for: a policy may load solvers.
 _MODULES = {
     "gpulets": "solvers.policies.gpulets",
+    "gpulets_bda": "solvers.policies.gpulets_bda",
     "gslice": "solvers.policies.gslice",
     "hetsev": "solvers.policies.hetsev",
     "hetsev_greedy": "solvers.policies.hetsev_greedy",
     "igniter": "solvers.policies.igniter",
+    "inss": "solvers.policies.inss",
+    "inss_1e": "solvers.policies.inss_1e",
+    "inss_ni": "solvers.policies.inss_ni",
     "joint": "solvers.policies.joint",
     "k8s_hpa": "solvers.policies.k8s_hpa",
     "morak": "solvers.policies.morak",

@@ -182,7 +182,55 @@ _OF_MUDI = (
     ),
 )
 
-_CARDS = {card.name: card for card in (*_OF_MUDI, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
+_INSS = "InSS"
+_OF_INSS = (
+    Card(
+        name="inss",
+        title="batches at once, shares by a trained actor",
+        source=f"{_INSS}, sections 5.1 to 5.5",
+        techniques=("batching.search", "placement.actor", "placement.provisioning_search", "policies.provisioning"),
+        decides=("GPU types", "replicas", "placement", "SM percent", "batch"),
+        promises=True,
+        limits=(
+            "It minimises no cost and uses the whole fleet.",
+            "An actor is valid for one fleet and its services; elsewhere a search provisions, more slowly.",
+            "It knows no clocks but the highest, and no price of a move.",
+        ),
+        good_for="the most throughput of a fixed fleet whose loads swing: batches change at once, replicas stay",
+    ),
+    Card(
+        name="inss_1e",
+        title="inss with one GPU for each network",
+        source=f"{_INSS}, section 3.3, constraint 1e",
+        techniques=("batching.search", "placement.actor", "placement.provisioning_search", "policies.provisioning"),
+        decides=("GPU types", "placement", "SM percent", "batch"),
+        promises=True,
+        limits=("A service that one GPU cannot carry stays unserved in part; what limits inss limits it, too.",),
+        good_for="comparisons with the paper, whose formulation has this constraint",
+    ),
+    Card(
+        name="inss_ni",
+        title="inss that knows no interference",
+        source=f"{_INSS}, section 6.3, InSS-ni",
+        techniques=("batching.search", "placement.actor", "placement.provisioning_search", "policies.provisioning"),
+        decides=("GPU types", "replicas", "placement", "SM percent", "batch"),
+        promises=False,
+        limits=("It believes that neighbours cost nothing, and plans shared GPUs too full.",),
+        good_for="a baseline that shows what knowing interference is worth; in simulations",
+    ),
+    Card(
+        name="gpulets_bda",
+        title="gpulets with the batches of inss",
+        source=f"{_INSS}, section 6.3, BDA-Gpulet",
+        techniques=("batching.search", "policies.half_slo", "policies.type_by_type"),
+        decides=_ALL,
+        promises=False,
+        limits=("Shares are those of gpulets, which knows no queue; what then is beyond its capacity stays unserved.",),
+        good_for="a baseline that shows what batches alone are worth; in simulations",
+    ),
+)
+
+_CARDS = {card.name: card for card in (*_OF_INSS, *_OF_MUDI, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
 
 
 def cards() -> tuple[Card, ...]:
