@@ -3,7 +3,8 @@
     ratio(network)    time in compute-bound kernels / time in memory-bound kernels                   (equation 1)
     workload(A, B)    100 / (1 + exp(−|ratio(A) − ratio(B)|))                                         (equation 9)
     variant(A, B)     100 high with low, 50 low with low, 0 high with high                            (equation 11)
-    affinity          mean of both, each averaged over the jobs of the batch (equation 10); enough from 70 on
+    affinity          mean of both, each averaged over the jobs of the batch (equation 10); enough from 70 on, in a full
+                      fleet from 50 on
 
 Source: OLTunes, sections 2.2 and 3.4.2, in its printed form, which has three defects that stay visible here:
 * a workload part is never below 50, so that with a high variant beside a low one every pair reaches 75, whatever the
@@ -18,6 +19,8 @@ from typing import NamedTuple
 
 THRESHOLD = 70.0
 """Default of threshold_affinity."""
+FULL_THRESHOLD = 50.0
+"""In a full fleet: any two low variants may share. The paper lets the load adjust it, but says not how."""
 COMPUTE_FROM = 1.2
 """From this ratio on a network is called compute-intensive; it is also what an unknown network is taken to have."""
 
@@ -72,9 +75,14 @@ def affinity(new: Character, batch: Sequence[Character]) -> float:
     return (workload + variant) / 2.0
 
 
-def suits(new: Character, batch: Sequence[Character]) -> bool:
+def threshold(load: float) -> float:
+    """Affinity that is enough while the fleet is so full, 0 to 1."""
+    return THRESHOLD + (FULL_THRESHOLD - THRESHOLD) * load
+
+
+def suits(new: Character, batch: Sequence[Character], load: float = 0.0) -> bool:
     """Whether a job may join the batch."""
-    return affinity(new, batch) >= THRESHOLD
+    return affinity(new, batch) >= threshold(load)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,9 +1,10 @@
 """Which GPUs may take a batch now, in which order.
 
 Source: OLTunes, section 3.4.1 and Algorithm 3: the GPU with the lowest utilisation among those that are empty, have at
-least 80 % of their capacity free, or are soon ready: their longest job is at least 80 % complete. Capacity here is SMs.
-Ties by id. Algorithm 2 takes the first one only; where none of the waiting jobs may run on it, it would keep all others
-idle, so the next one is tried.
+least 80 % of their capacity free, or are soon ready: "due to the early completion of a task", taken as a job of their
+latest batch that is done, or since their longest job is at least 80 % complete. Capacity here is SMs. Ties by id.
+Algorithm 2 takes the first one only; where none of the waiting jobs may run on it, it would keep all others idle, so
+the next one is tried.
 """
 
 from collections.abc import Iterable
@@ -25,4 +26,4 @@ def is_available(gpu: GpuView) -> bool:
         return False
     if gpu.used_percent <= (1.0 - FREE_SHARE) * gpu.sm_percent:
         return True
-    return all(each.done_share >= DONE_SHARE for each in gpu.residents)
+    return gpu.has_early_end or all(each.done_share >= DONE_SHARE for each in gpu.residents)

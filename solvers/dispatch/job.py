@@ -5,10 +5,14 @@ are seconds of the caller's clock.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.state import GpuId, Variant
+
+MOST_JOBS = 4
+"""Jobs of a batch, and of a GPU: batch_size_max."""
 
 
 class Setting(NamedTuple):
@@ -24,7 +28,7 @@ class Setting(NamedTuple):
     latency_s: float
     """From its start until all its inputs are done."""
     gpu_throughput_rps: float
-    """Inputs per second of a whole GPU that is filled with such jobs: those of this one over its share of the SMs."""
+    """Inputs per second of a whole GPU with as many such jobs as it may have."""
     score: float
     """By which settings are ranked; higher is better."""
 
@@ -84,6 +88,8 @@ class GpuView:
     sm_percent: float = 100.0
     """The same of its SMs: what replicas leave over."""
     residents: tuple[Resident, ...] = ()
+    has_early_end: bool = False
+    """Whether a job of its latest batch is done already."""
 
     @property
     def used_percent(self) -> float:
@@ -121,3 +127,11 @@ class Batch:
 def failed(job: Job) -> Job:
     """The job after a deployment of it failed."""
     return replace(job, failures=job.failures + 1)
+
+
+def fleet_load(gpus: Sequence[GpuView], waiting: int) -> float:
+    """How full a fleet is, 0 to 1: SMs that jobs hold, and jobs that wait over those that it may have."""
+    if not gpus:
+        return 1.0
+    used = sum(gpu.used_percent for gpu in gpus) / (100.0 * len(gpus))
+    return min(1.0, used + waiting / (MOST_JOBS * len(gpus)))

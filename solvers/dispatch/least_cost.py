@@ -1,18 +1,19 @@
 """Dispatch of jobs under `joint`: each job, the nearest deadline first, goes where it meets its deadline at least cost.
 
-    cost = price of the GPU type · share of the SMs · predicted time
+    cost = price of the GPU type · max(share of the SMs, 1 / MOST_JOBS) · predicted time
 
-The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for. A job that meets
-its deadline nowhere goes where it is done soonest; one that finds no room waits and holds nobody up. Ours.
+The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for; since a GPU has
+at most MOST_JOBS jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
+cost, too: speed would not save it and would make others late. One that finds no room waits and holds nobody up. Ours.
 """
 
 from collections.abc import Mapping, Sequence
 
-from solvers.dispatch.job import Batch, GpuView, Job, Placed, Setting
+from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Setting
 from solvers.dispatch.queues import Queues, without
-from solvers.dispatch.schedule import MOST_JOBS
 
 _ROUNDING = 1e-9
+_LEAST_PERCENT = 100.0 / MOST_JOBS
 
 
 def schedule(
@@ -55,13 +56,13 @@ class _Room:
 def _choose(
     job: Job, rooms: Sequence[_Room], now_s: float, prices: Mapping[str, float]
 ) -> tuple[_Room, Setting] | None:
-    """The cheapest place in time; else the one where it is done soonest. Of equal GPUs of a type the fullest."""
+    """The cheapest place in time, else the cheapest of all. Of equal GPUs of a type the fullest."""
     best: tuple[tuple[bool, float, float], _Room, Setting] | None = None
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
-            usd = prices[gpu_type] * setting.sm_percent * setting.latency_s
-            rank = (is_late, setting.latency_s if is_late else usd, setting.latency_s)
+            usd = prices[gpu_type] * max(setting.sm_percent, _LEAST_PERCENT) * setting.latency_s
+            rank = (is_late, usd, setting.latency_s)
             if best is not None and best[0] <= rank:
                 continue
             room = _fullest(rooms, setting)

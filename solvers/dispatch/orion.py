@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from solvers.dispatch.affinity import COMPUTE_FROM
-from solvers.dispatch.job import Batch, GpuView, Job, Placed, Resident, Setting
+from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Resident, Setting
 from solvers.dispatch.queues import Queues, without
-from solvers.dispatch.schedule import MOST_JOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,11 @@ def schedule(
     residents = {gpu.id: list(gpu.residents) for gpu in views}
     batches: list[Batch] = []
     turn = state.turn
+    refused: set[tuple[tuple[Setting, ...], bool]] = set()
     for job in (*_in_order(state.queues.latency_critical), *_in_order(state.queues.throughput_oriented)):
+        kind = job.settings, job.is_latency_critical
+        if kind in refused:
+            continue
         for step in range(len(views)):
             gpu = views[(turn + step) % len(views)]
             setting = _setting(job, gpu, residents[gpu.id], ratios)
@@ -43,6 +46,8 @@ def schedule(
                 residents[gpu.id].append(_resident(job, setting))
                 turn = (turn + step + 1) % len(views)
                 break
+        else:  # GPUs only fill up within a round, so no other job of these settings finds room either
+            refused.add(kind)
     started = {batch.members[0].job.name for batch in batches}
     return tuple(batches), OrionState(queues=without(state.queues, started), turn=turn)
 

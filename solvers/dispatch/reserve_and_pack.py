@@ -10,9 +10,8 @@ is no second try on the other kind). Settings are as submitted: it tunes none.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from solvers.dispatch.job import Batch, GpuView, Job, Placed, Setting
+from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Setting
 from solvers.dispatch.queues import Queues, without
-from solvers.dispatch.schedule import MOST_JOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

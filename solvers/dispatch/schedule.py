@@ -14,10 +14,11 @@ Source: OLTunes, Algorithms 2 and 3. Changed, each because the printed form cann
   job, and one that would miss its deadline by waiting is not held;
 * it calls `feedback` when the deployment succeeded (`if result`); the text means when it failed (`deployment_failed`);
 * its largest number of jobs per batch only ever falls; here every round without a failure gives one back;
-* latency-critical jobs always come first, and a job may only use its best two GPU types beside jobs that suit it, so
-  that one may wait for ever. Whoever has waited for `patience_s` comes first of all, whatever its class, the longest
-  wait first, on any GPU type that can run it, affinity unasked, and a GPU that has no room for it yet takes no other:
-  the k-th of them is in one of the next k batches.
+* a job may only use its best two GPU types, so that the others idle while it waits: after the longest window it takes
+  any;
+* latency-critical jobs always come first, and a job may only stand beside jobs that suit it, so that one may wait for
+  ever. Whoever has waited for `patience_s` comes first of all, whatever its class, the longest wait first, affinity
+  unasked, and a GPU that has no room for it yet takes no other: the k-th of them is in one of the next k batches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +27,10 @@ from dataclasses import dataclass, field, replace
 from solvers.dispatch.affinity import COMPUTE_FROM, Character, suits
 from solvers.dispatch.auto_tune import Room, auto_tune
 from solvers.dispatch.gpu_choice import available
-from solvers.dispatch.job import Batch, GpuView, Job, Placed, Setting
+from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Setting, fleet_load
 from solvers.dispatch.queues import Queues, by_urgency, enqueue, put_back, without
-from solvers.dispatch.window import LEAST_MS, adjusted_ms, shorter_ms
+from solvers.dispatch.window import LEAST_MS, MOST_MS, adjusted_ms, shorter_ms
 
-MOST_JOBS = 4
-"""Jobs of a batch, and of a GPU: batch_size_max."""
 LEAST_MIB = 256.0
 """min_mem: a batch that leaves less is full."""
 LEAST_PERCENT = 1.0
@@ -54,7 +53,7 @@ class DispatchRules:
 
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network (equation 1)."""
-    patience_s: float = 5.0
+    patience_s: float = 30.0
     """After so long a job comes first of all."""
 
 
@@ -70,16 +69,17 @@ class Round:
 
 def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules: DispatchRules) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
-    waiting = _in_order(state.queues, now_s, rules.patience_s)
+    moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
+    waiting = _in_order(state.queues, moment)
     batches: list[Batch] = []
     taken: set[str] = set()
     held: list[float] = []
     for gpu in available(gpus):
         left = [job for job in waiting if job.name not in taken]
-        if left and _waits_for(gpu, left[0], now_s, rules.patience_s):
+        if left and moment.is_impatient(left[0]) and _waits_for(gpu, left[0]):
             taken.add(left[0].name)
             continue
-        members = _form(gpu, left, state.most_jobs, now_s, rules)
+        members = _form(gpu, left, state.most_jobs, moment)
         if not members:
             continue
         taken.update(member.job.name for member in members)
@@ -115,38 +115,33 @@ def deployment_failed(state: DispatchState, batch: Batch) -> DispatchState:
     )
 
 
-def _in_order(queues: Queues, now_s: float, patience_s: float) -> list[Job]:
+def _in_order(queues: Queues, moment: "_Moment") -> list[Job]:
     """Who has waited for too long, then the latency-critical, then the throughput-oriented."""
-    impatient = sorted(
-        (job for job in queues.jobs if now_s - job.queued_s >= patience_s), key=lambda job: (job.queued_s, job.name)
-    )
-    names = {job.name for job in impatient}
-    others = without(queues, names)
+    impatient = sorted(filter(moment.is_impatient, queues.jobs), key=lambda job: (job.queued_s, job.name))
+    others = without(queues, {job.name for job in impatient})
     return [
         *impatient,
-        *by_urgency(others.latency_critical, now_s),
-        *by_urgency(others.throughput_oriented, now_s),
+        *by_urgency(others.latency_critical, moment.now_s),
+        *by_urgency(others.throughput_oriented, moment.now_s),
     ]
 
 
-def _waits_for(gpu: GpuView, first: Job, now_s: float, patience_s: float) -> bool:
+def _waits_for(gpu: GpuView, first: Job) -> bool:
     """Whether the GPU must be left alone until its jobs are done, or the first one would never have room there."""
     own = [setting for setting in first.settings if setting.gpu_type == gpu.gpu_type]
-    is_impatient = now_s - first.queued_s >= patience_s
-    return is_impatient and bool(own) and not any(_fits(setting, _room(gpu, ())) for setting in own)
+    return bool(own) and not any(_fits(setting, _room(gpu, ())) for setting in own)
 
 
-def _form(gpu: GpuView, waiting: Sequence[Job], most: int, now_s: float, rules: DispatchRules) -> list[Placed]:
+def _form(gpu: GpuView, waiting: Sequence[Job], most: int, moment: "_Moment") -> list[Placed]:
     """The jobs that would go to the GPU together, in the order in which they were taken."""
     members: list[Placed] = []
     room = _room(gpu, members)
     for job in waiting:
         if len(members) + len(gpu.residents) >= most or _is_full(room):
             break
-        is_impatient = now_s - job.queued_s >= rules.patience_s
-        if not is_impatient and gpu.gpu_type not in job.best_types:
+        if gpu.gpu_type not in job.best_types and not moment.takes_any_type(job):
             continue
-        setting = _setting(job, gpu.gpu_type, room, members, None if is_impatient else rules.ratios)
+        setting = _setting(job, gpu.gpu_type, room, members, None if moment.is_impatient(job) else moment)
         if setting is not None:
             members.append(Placed(job, setting))
             room = _room(gpu, members)
@@ -154,25 +149,42 @@ def _form(gpu: GpuView, waiting: Sequence[Job], most: int, now_s: float, rules: 
 
 
 def _setting(
-    job: Job, gpu_type: str, room: Room, members: Sequence[Placed], ratios: Mapping[str, float] | None
+    job: Job, gpu_type: str, room: Room, members: Sequence[Placed], moment: "_Moment | None"
 ) -> Setting | None:
-    """The job's best setting that fits into the room and suits the batch; `ratios` None = affinity is not asked."""
+    """The job's best setting that fits into the room and suits the batch; `moment` None = affinity is not asked."""
     suitable: dict[str, bool] = {}
-    company = [] if ratios is None else [_character(member.job, member.setting.network, ratios) for member in members]
     for setting in job.settings:
         if setting.gpu_type != gpu_type or not _fits(setting, room):
             continue
-        if ratios is None:
+        if moment is None:
             return setting
         if setting.network not in suitable:
-            suitable[setting.network] = suits(_character(job, setting.network, ratios), company)
+            suitable[setting.network] = moment.suits(Placed(job, setting), members)
         if suitable[setting.network]:
             return setting
     return None
 
 
-def _character(job: Job, network: str, ratios: Mapping[str, float]) -> Character:
-    return Character(ratios.get(network, COMPUTE_FROM), job.is_high(network))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What holds in this round: who suits whom, and who has waited for how long."""
+
+    rules: DispatchRules
+    now_s: float
+    load: float
+
+    def is_impatient(self, job: Job) -> bool:
+        return self.now_s - job.queued_s >= self.rules.patience_s
+
+    def takes_any_type(self, job: Job) -> bool:
+        return self.now_s - job.queued_s >= min(self.rules.patience_s, MOST_MS / 1000.0)
+
+    def suits(self, new: Placed, members: Sequence[Placed]) -> bool:
+        return suits(self._character(new), [self._character(member) for member in members], self.load)
+
+    def _character(self, placed: Placed) -> Character:
+        network = placed.setting.network
+        return Character(self.rules.ratios.get(network, COMPUTE_FROM), placed.job.is_high(network))
 
 
 def _room(gpu: GpuView, members: Sequence[Placed]) -> Room:

@@ -8,11 +8,12 @@ It adds seconds, rates and watts as they are, and rewards a high EPC, though the
 one. Here every term is brought to 0..1 over the settings of one job, and the sign of EPC is turned:
 
     f = λ · n(1 / ŷ_latency) + (1 − λ) · n(ŷ_throughput) + α · max(0, T − ŷ_latency) / T
-        − β · n(EPC) − γ · (1 − β) · loss
+        − β · ρ · n(EPC) − γ · (1 − ρ) · loss
 
-λ weight of the job; T time until its deadline; β load of the fleet, 0 to 1 ("as the workload increases, so does β");
+λ weight of the job; T time until its deadline; ρ load of the fleet, 0 to 1 ("as the workload increases, so does β");
 n(x) = (x − min) / (max − min). ŷ_latency is the time until all inputs are done. With it, inputs per second say the same
-once more, so ŷ_throughput is that of a whole GPU filled with such jobs: what counts where nobody waits for the one job.
+once more, so ŷ_throughput is that of a whole GPU with as many such jobs as it may have: what counts where nobody waits
+for the one job.
 `loss`, ours, chooses among variants: how far below the best allowed one its accuracy is, 1 at the floor; it counts as
 long as the fleet is not full.
 
@@ -28,11 +29,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.dispatch.job import Setting
+from solvers.dispatch.job import MOST_JOBS, Setting
 from solvers.predict.energy import estimated_power_consumption
 
 ALPHA = 0.5
 """Weight of the time that is left after the job; not in the paper."""
+BETA = 0.5
+"""Weight of power in a full fleet; not in the paper. With 1, jobs get so few SMs that four of them leave a GPU half
+idle."""
 GAMMA = 0.5
 """Weight of lost accuracy in an idle fleet; ours."""
 BASE_W = 60.0
@@ -73,7 +77,7 @@ class Wish:
     left_s: float
     """Until its deadline; infinite = it has none."""
     load: float
-    """β: how full the fleet is, 0 to 1."""
+    """ρ: how full the fleet is, 0 to 1."""
 
 
 def printed_score(
@@ -94,12 +98,13 @@ def tune(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> 
     if not usable:
         return ()
     latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
-    per_gpu_rps = wish.inputs / latency_s * 100.0 / np.array([one.sm_percent for one in usable])
+    jobs = np.minimum(MOST_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
+    per_gpu_rps = jobs * wish.inputs / latency_s
     score = (
         wish.weight * _normalised(1.0 / latency_s)
         + (1.0 - wish.weight) * _normalised(per_gpu_rps)
         + ALPHA * _slack(latency_s, wish.left_s)
-        - wish.load * _normalised(_epc(usable, boards, latency_s))
+        - BETA * wish.load * _normalised(_epc(usable, boards, latency_s))
         - GAMMA * (1.0 - wish.load) * _loss(usable)
     )
     order = np.argsort(-score, kind="stable")

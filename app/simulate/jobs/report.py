@@ -7,6 +7,7 @@ import numpy as np
 
 from app.simulate.jobs.requests import JobRequest
 from app.simulate.jobs.world import Done
+from solvers.dispatch.tuning_score import BASE_W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class JobFigures:
     """Mean over finished jobs of how far below the most accurate variant's the accuracy was, in percent of it."""
     epc: float
     """Σ OLTunes' estimate of power over finished jobs: for comparisons only, its unit means nothing."""
+    epc_above_base: float
+    """The same without its base, and with the time since the submission as latency: waiting counts."""
 
     @property
     def violations_percent(self) -> float:
@@ -94,7 +97,13 @@ def judge(course: Course) -> JobFigures:
         longest_s=float(sojourns_s.max()),
         accuracy_loss_percent=float(np.mean(losses)) if losses else 0.0,
         epc=float(sum(done.epc for _, done in finished)),
+        epc_above_base=float(sum((done.epc - BASE_W) * _waited(one, done) for one, done in finished)),
     )
+
+
+def _waited(request: JobRequest, done: Done) -> float:
+    """How many times its run's length a job took since its submission."""
+    return (done.at_s - request.submitted_s) / done.ran_s
 
 
 def _sojourn_s(request: JobRequest, course: Course) -> float:

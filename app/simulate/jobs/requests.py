@@ -115,5 +115,4 @@ def _rates_rps(kind: JobKind, arrivals: Arrivals) -> FloatArray:
     if arrivals.pattern == "poisson":
         return np.full(seconds, kind.rate_rps)
     series = np.array(dict(arrivals.traces)[kind.trace])
-    shape: FloatArray = np.resize(series, seconds)
-    return np.asarray(shape * kind.rate_rps / shape.mean())
+    return np.asarray(np.resize(series, seconds) * kind.rate_rps / series.mean())

@@ -16,8 +16,7 @@ from app.simulate.jobs.report import Course, JobsReport, judge
 from app.simulate.jobs.requests import JobRequest
 from app.simulate.jobs.settle import Settler
 from app.simulate.jobs.world import Done, JobWorld, SimGpu
-from solvers.dispatch.job import Job
-from solvers.dispatch.schedule import MOST_JOBS
+from solvers.dispatch.job import Job, fleet_load
 from solvers.state import GpuId
 
 STEP_S = 0.05
@@ -37,6 +36,8 @@ class JobsRun:
     seed: int = 0
     launch_s: float = 5.0
     """From the start of a container until it is ready."""
+    preloaded: tuple[str, ...] = ()
+    """Networks of which every GPU has an idle container at the beginning."""
     queue_limit: int = 1000
     grid: GridIntensity | None = None
 
@@ -54,6 +55,7 @@ class _Notes:
 def run_jobs(run: JobsRun, truth: Truth, dispatcher: Dispatcher, settler: Settler) -> JobsReport:
     """The report of a run. The same run gives the same report."""
     world = JobWorld(truth, run.gpus, launch_s=run.launch_s, seed=run.seed)
+    world.preload(run.preloaded)
     notes = _Notes()
     coming = list(reversed(run.requests))
     warm_busy: dict[GpuId, float] = {}
@@ -92,7 +94,7 @@ def _submit(
 ) -> None:
     if not new:
         return
-    load = fleet_load(world, len(dispatcher.queues))
+    load = fleet_load(world.views(), len(dispatcher.queues))
     free = run.queue_limit - len(dispatcher.queues)
     jobs: list[Job] = []
     for request in new:
@@ -102,13 +104,6 @@ def _submit(
         else:
             jobs.append(job)
     dispatcher.submit(jobs)
-
-
-def fleet_load(world: JobWorld, waiting: int) -> float:
-    """How full the fleet is, 0 to 1: SMs that jobs hold, and jobs that wait over what the fleet holds at most."""
-    views = world.views()
-    used = sum(gpu.used_percent for gpu in views) / (100.0 * len(views))
-    return min(1.0, used + waiting / (MOST_JOBS * len(views)))
 
 
 def _report(

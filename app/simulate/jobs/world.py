@@ -37,6 +37,7 @@ class Done:
     setting: Setting
     gpu: GpuId
     at_s: float
+    ran_s: float
     batch_ms: float
     """What one of its batches took, in the company that it had."""
     epc: float
@@ -72,6 +73,8 @@ class _Gpu:
     idle: Counter[str] = field(default_factory=Counter)
     """Idle containers by network, in the order in which they were last used."""
     idle_mib: dict[str, float] = field(default_factory=dict)
+    has_early_end: bool = False
+    """Whether a job of the latest batch is done already."""
     now_s: float = 0.0
     energy_j: float = 0.0
     busy_sm_s: float = 0.0
@@ -94,6 +97,13 @@ class JobWorld:
         self._times_ms: dict[tuple[str, str, float, int, int, float], float] = {}
         self.launches = 0
 
+    def preload(self, networks: Sequence[str]) -> None:
+        """An idle container of each of these networks on every GPU, as far as memory goes."""
+        for gpu in self._gpus.values():
+            for network in networks:
+                self._put_idle(gpu, network)
+            _evict(gpu)
+
     def views(self) -> tuple[GpuView, ...]:
         """The GPUs as a dispatcher sees them now, by id."""
         return tuple(
@@ -101,6 +111,7 @@ class JobWorld:
                 id=key,
                 gpu_type=gpu.spec.gpu_type,
                 memory_mib=gpu.spec.memory_mib,
+                has_early_end=gpu.has_early_end,
                 residents=tuple(_resident(each, gpu.now_s) for each in gpu.running),
             )
             for key, gpu in sorted(self._gpus.items())
@@ -125,6 +136,7 @@ class JobWorld:
                     noise=max(0.5, noise),
                 )
             )
+        gpu.has_early_end = False
         _evict(gpu)
         self._set_pace(gpu)
         return True
@@ -147,8 +159,9 @@ class JobWorld:
             _run(gpu, next_s)
             finished = [each for each in gpu.running if each.left <= 1e-9]
             gpu.running = [each for each in gpu.running if each.left > 1e-9]
+            gpu.has_early_end |= bool(finished)
             for each in finished:
-                self._put_idle(gpu, each.setting)
+                self._put_idle(gpu, each.setting.network)
                 yield self._done(each, gpu)
             self._set_pace(gpu)
         _run(gpu, until_s)
@@ -181,10 +194,10 @@ class JobWorld:
         self.launches += 1
         return False
 
-    def _put_idle(self, gpu: _Gpu, setting: Setting) -> None:
-        count = gpu.idle.pop(setting.network, 0)
-        gpu.idle[setting.network] = count + 1  # last in the order of use
-        gpu.idle_mib[setting.network] = self._truth.memory_mib(setting.network, 0)
+    def _put_idle(self, gpu: _Gpu, network: str) -> None:
+        count = gpu.idle.pop(network, 0)
+        gpu.idle[network] = count + 1  # last in the order of use
+        gpu.idle_mib[network] = self._truth.memory_mib(network, 0)
 
     def _done(self, each: _Running, gpu: _Gpu) -> Done:
         ran_s = gpu.now_s - each.ready_s
@@ -200,6 +213,7 @@ class JobWorld:
             setting=each.setting,
             gpu=gpu.spec.id,
             at_s=gpu.now_s,
+            ran_s=ran_s,
             batch_ms=1000.0 * ran_s / each.batches,
             epc=float(epc),
         )
