@@ -178,6 +178,9 @@ class NodeSpec(Strict):
 
     gpus: list[NodeGpu] = Field(default_factory=list, max_length=64)
     cordoned: bool = Field(default=False, description="Nothing new is started here; what runs here stays")
+    power_cap_w: Size | None = Field(
+        default=None, description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit"
+    )
 
     @field_validator("gpus")
     @classmethod
@@ -306,6 +309,11 @@ class PolicySpec(Strict):
         description="Who turns clocks and batches on the nodes within the plan, second by second: "
         f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
     )
+    power_budget_w: Size | None = Field(
+        default=None,
+        description="Watts that all used GPUs together may draw, idle watts included. Without a governor that holds "
+        "power a plan that would draw more is refused; with one, every GPU gets its share as a cap. Absent: no limit",
+    )
 
     groups: Groups = Field(
         default_factory=list,
@@ -394,5 +402,5 @@ class Policy(_Manifest):
 Manifest = Annotated[Project | GpuType | Node | Network | Profile | Service | Policy, Field(discriminator="kind")]
 """Any of the kinds, told apart by `kind`."""
 
-APPLY_ORDER: tuple[str, ...] = ("Project", "GpuType", "Node", "Network", "Profile", "Policy", "Service")
+APPLY_ORDER: tuple[str, ...] = ("Project", "GpuType", "Node", "Network", "Profile", "Policy", "Service", "Task")
 """References point backwards in this order, so that one file may hold everything."""

@@ -2,11 +2,11 @@
 
 import math
 
-from app import manifests
+from app import manifests, task_manifests
 from app.control.store import PolicyGroup, PolicySettings
 from app.errors import InvalidRequest
 from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import GpuType, Mode, Scaling, Service, Slo
+from solvers.state import GpuType, Mode, Scaling, Service, Slo, Task, Variant
 
 LARGEST_FIGURE = 1e9
 LARGEST_BATCH = 65_536
@@ -26,6 +26,26 @@ def to_service(manifest: manifests.Service) -> Service:
         excluded_gpu_types=tuple(spec.gpu_types.excluded),
         mode=Mode(spec.mode),
         labels=tuple(sorted(manifest.metadata.labels.items())),
+    )
+
+
+def to_task(manifest: task_manifests.Task) -> Task:
+    """The task that a manifest states; its deadline counts from its submission."""
+    spec = manifest.spec
+    return Task(
+        name=manifest.metadata.name,
+        project=manifest.metadata.project,
+        kind=spec.kind,
+        network=spec.network or manifest.metadata.name,
+        batch=spec.batch,
+        iterations=spec.total_iterations,
+        due_in_s=spec.deadline_after_s,
+        priority=spec.priority,
+        weight=spec.weight,
+        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        accuracy_floor=spec.accuracy_floor,
+        layers=tuple(sorted((spec.layers or {}).items())),
+        memory_mib=spec.memory_mib,
     )
 
 

@@ -45,6 +45,8 @@ class Kind(Generic[Seen, Written]):
     """Fields of the specification that only the object's note keeps."""
     notes_labels: bool = False
     """Whether the note keeps the labels, too."""
+    created: str = "Created"
+    """What the audit calls that one came to be, after the kind's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ async def replace(
         if before is None or body_of(before) != body_of(after):
             await context.audit(
                 connection,
-                f"{kind.name}{'Created' if before is None else 'Changed'}",
+                f"{kind.name}{kind.created if before is None else 'Changed'}",
                 subject(kind.name, name),
                 before=None if before is None else body_of(before),
                 after=body_of(after),

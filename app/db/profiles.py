@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Text, cast, delete, func, insert, select, update
+from sqlalchemy import Text, cast, delete, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -150,6 +150,18 @@ async def remove_network(connection: AsyncConnection, name: str) -> None:
         raise Conflict(f"services use network {name!r}, or did; it is kept for their history") from error
     if gone.rowcount == 0:
         raise NotFound(f"no network is called {name!r}")
+
+
+async def list_batches(connection: AsyncConnection, network_name: str) -> tuple[int, ...]:
+    """The batches with which a network is profiled on any GPU type, ascending."""
+    found = await connection.execute(
+        text(
+            "SELECT DISTINCT o.batch FROM profile p JOIN profile_point o ON o.profile_id = p.id "
+            "WHERE p.is_current AND p.network = :network ORDER BY o.batch"
+        ),
+        {"network": network_name},
+    )
+    return tuple(found.scalars())
 
 
 async def list_profiles(
