@@ -10,10 +10,14 @@ from solvers.policies.k8s_hpa import make_plan
 def test_policies_are_listed_and_found_by_name() -> None:
     assert policies() == (
         "gpulets",
+        "gpulets_bda",
         "gslice",
         "hetsev",
         "hetsev_greedy",
         "igniter",
+        "inss",
+        "inss_1e",
+        "inss_ni",
         "joint",
         "k8s_hpa",
         "morak",
@@ -24,5 +28,5 @@ def test_policies_are_listed_and_found_by_name() -> None:
 
 
 def test_unknown_policy_names_those_that_exist() -> None:
-    with pytest.raises(UnknownPolicy, match=r"'hetsec'; there are gpulets, gslice, hetsev, .*, joint, k8s_hpa, morak"):
+    with pytest.raises(UnknownPolicy, match=r"'hetsec'; there are gpulets, .*gslice, hetsev, .*, joint, k8s_hpa, morak"):
         policy("hetsec")
