@@ -1,0 +1,1 @@
+"""Clocks: how watts, and with them clocks, are shared among GPUs."""

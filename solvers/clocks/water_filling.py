@@ -1,0 +1,112 @@
+"""Water-filling: a budget of watts shared among GPUs by what the next watt brings.
+
+    sets        GPUs i, each on one node n
+    parameters  W           budget of all; inf = none
+                W_n         cap of each node; inf = none
+                l_i, u_i    what GPU i draws at least, and what it may draw at most, l_i <= u_i
+                f_i(w)      throughput of GPU i at w watts: concave and piecewise linear
+    variables   w_i         watts of GPU i
+    objective   max Σ_i f_i(w_i)
+    constraints Σ_i w_i <= W                  the cluster's budget
+                Σ_{i on n} w_i <= W_n         each node's cap
+                l_i <= w_i <= u_i             the least that its plan needs, the most that the GPU may
+
+Every GPU gets its least; then the segments of all f_i in falling order of their slope, as far as node and cluster have
+watts. The sets of constraints are nested (GPU, node, cluster), so that this greedy is exact (Federgruen and Groenevelt,
+Operations Research 34(6), 1986). What is left when no segment is left goes to all in equal steps up to u_i: head-room
+that costs nothing.
+
+Source: caps per GPU from a cluster's by marginal throughput are ours; Morak has one cap per GPU. f_i comes from the
+operating points (`throughput_curve`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_LEAST_W = 1e-9
+"""Less is nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """One GPU that gets a share."""
+
+    id: str
+    node: str
+    least_w: float
+    most_w: float
+    curve: tuple[tuple[float, float], ...] = ()
+    """(watts, throughput): ascending and concave, from `least_w` on; empty = nothing is known."""
+
+
+def fill(
+    takers: Sequence[Taker], *, budget_w: float = math.inf, node_caps_w: Mapping[str, float] | None = None
+) -> dict[str, float] | None:
+    """Watts by GPU; None where not even what they draw at least is there. The order of `takers` changes nothing.
+
+    O(s log s) in all segments.
+    """
+    ordered = sorted(takers, key=lambda taker: taker.id)
+    given = {taker.id: taker.least_w for taker in ordered}
+    nodes = {taker.node for taker in ordered}
+    left = {node: (node_caps_w or {}).get(node, math.inf) for node in sorted(nodes)}
+    for taker in ordered:
+        left[taker.node] -= taker.least_w
+    total_w = budget_w - sum(given.values())
+    # Rounding: a plan that was found to fit draws the whole budget and a little less, or a little more.
+    slack_w = 1e-6 * sum(given.values())
+    if total_w < -slack_w or any(watts < -slack_w for watts in left.values()):
+        return None
+    for _, taker_id, node, watts in sorted(_segments(ordered), key=lambda segment: (-segment[0], *segment[1:])):
+        more_w = max(0.0, min(watts, left[node], total_w))
+        given[taker_id], left[node], total_w = given[taker_id] + more_w, left[node] - more_w, total_w - more_w
+    _share_rest(ordered, given, left, total_w)
+    return given
+
+
+def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
+    """(slope, GPU, node, watts) of every segment up to what the GPU may draw; rising ones only."""
+    found = []
+    for taker in takers:
+        for (start_w, start), (end_w, end) in zip(taker.curve, taker.curve[1:], strict=False):
+            watts = min(end_w, taker.most_w) - max(start_w, taker.least_w)
+            if watts > _LEAST_W and end > start:
+                found.append(((end - start) / (end_w - start_w), taker.id, taker.node, watts))
+    return found
+
+
+def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str, float], total_w: float) -> None:
+    """Raise all alike until they are full, or their node, or the cluster is; changes `given`."""
+    open_takers = [taker for taker in takers if taker.most_w - given[taker.id] > _LEAST_W]
+    while open_takers and total_w > _LEAST_W:
+        counts = {node: sum(taker.node == node for taker in open_takers) for node in left}
+        step_w = min(
+            total_w / len(open_takers),
+            *(taker.most_w - given[taker.id] for taker in open_takers),
+            *(left[node] / count for node, count in counts.items() if count),
+        )
+        step_w = max(0.0, step_w)
+        for taker in open_takers:
+            given[taker.id] += step_w
+            left[taker.node] -= step_w
+        total_w -= step_w * len(open_takers)
+        open_takers = [
+            taker for taker in open_takers if taker.most_w - given[taker.id] > _LEAST_W and left[taker.node] > _LEAST_W
+        ]
+
+
+def throughput_curve(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """The concave hull of (watts, throughput) points, ascending; of what draws more and brings less nothing is left."""
+    hull: list[tuple[float, float]] = []
+    for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):
+        if hull and (watts - hull[-1][0] <= _LEAST_W or value <= hull[-1][1]):
+            continue
+        while len(hull) >= 2 and _slope(hull[-1], (watts, value)) >= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append((watts, value))
+    return tuple(hull)
+
+
+def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
+    return (end[1] - start[1]) / (end[0] - start[0])
