@@ -41,6 +41,10 @@ REUSED = 0.7
 """Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
 WORTH = 0.25
 """By so much of the present times a division must be better to be worth a restart."""
+GAIN = 0.05
+"""By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
+PATIENCE_S = 300.0
+"""After so long a task joins others in any case."""
 CALM = 2.0
 """Times the present rate that a replica must bear where shares are divided anew without need."""
 LOOSE_PERCENT = 20.0
@@ -175,7 +179,7 @@ class Filling:
                 continue
             spare_percent = self.tuner.spare_percent(host, self._tasks_of(host.residents), room=CALM)
             if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
-                self._divide(site, room=CALM, at_most=self._slowness(host) * (1.0 - WORTH))
+                self._divide(site, room=CALM, at_most=sum(self._slownesses(host)) * (1.0 - WORTH))
 
     def _ranked(self, task: Task) -> list[_Site]:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
@@ -208,7 +212,10 @@ class Filling:
         ]
         if not host.residents or not free:
             return False
-        host.residents.append((bound_task(task, free[-1]), free[-1]))
+        joined = replace(host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])])
+        if not self._is_worth(task, self._speed(host), self._speed(joined)):
+            return False
+        site.host = joined
         return True
 
     def _divide(
@@ -222,6 +229,8 @@ class Filling:
         tasks = [*(self._tasks[task.name] for task in was), *([newcomer] if newcomer else [])]
         tuned = self.tuner.tune(host, tasks) if room is None else self.tuner.tune(host, tasks, room=room)
         if tuned is None or tuned.slowness > at_most:
+            return False
+        if newcomer is not None and not self._is_worth(newcomer, self._speed(host), tuned.speed):
             return False
         site.host = self._tuned(host, tuned, tasks, was)
         site.is_uneven = False
@@ -275,9 +284,15 @@ class Filling:
             del self._unused[key]
             self.placed.add(task.name)
 
-    def _slowness(self, host: Host) -> float:
+    def _is_worth(self, task: Task, before: float, after: float) -> bool:
+        return after >= before * (1.0 + GAIN) or task.waiting_s >= PATIENCE_S
+
+    def _speed(self, host: Host) -> float:
+        return sum(1.0 / each for each in self._slownesses(host))
+
+    def _slownesses(self, host: Host) -> list[float]:
         tasks = self._tasks_of(host.residents)
-        return sum(self.tuner.iterations.slowness(task, host, at) for at, task in enumerate(tasks))
+        return [self.tuner.iterations.slowness(task, host, at) for at, task in enumerate(tasks)]
 
     def _tasks_of(self, residents: Sequence[tuple[BoundTask, Seat]]) -> list[Task]:
         return [self._tasks[task.name] for task, _ in residents]

@@ -5,7 +5,7 @@ Parameters   P(b, Δ, Ψ) ms of a batch by the laws; λ rps; SLO ms; W(b) = max(
 Variables    b ∈ B and Δ ∈ D of the replica; δ ∈ D, the share of every task.
 Objective    minimise Σ over tasks of iteration time, each over its own on a whole GPU.
 Constraints  W / b · P(b, Δ, Ψ) ≤ SLO; the capacity law, so that the SLO's percentile is promised and not the mean;
-             Δ + n · δ ≤ 100; memory; watts.
+             Δ + n · δ ≤ 100; memory; watts. What rounding to rows leaves over goes to single tasks, row by row.
 
 Batches are searched by GP-LCB (`solvers.batching`). For each, δ is the largest even part of the rest that some Δ bears,
 and Δ the smallest share with it by a scan of the rows; what is chosen in the end is solved in CVXPY, on convex pieces
@@ -49,6 +49,8 @@ class Tuned:
     """Of the tasks, in their order."""
     slowness: float
     """The objective."""
+    speed: float
+    """Summed over the tasks; 1 is one of them alone on the whole GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +82,8 @@ class Tuner:
         rows = [
             row for row in bench.rows if _is_share(row, replica.sm_percent) and row.memory_mib <= replica.memory_mib
         ]
-        found = [(bench.slowness(row, seats), row) for row in rows]
-        return min(((value, row) for value, row in found if value is not None), default=(0.0, None))[1]
+        found = [(sum(each), row) for row in rows if (each := bench.slownesses(row, seats)) is not None]
+        return min(found, default=(0.0, None))[1]
 
     def spare_percent(self, host: Host, tasks: Sequence[Task], *, room: float) -> float:
         """The SM percent that the replica could spare at its batch beside the residents as they run."""
@@ -140,28 +142,43 @@ class _Bench:
         """The same with the replica's share as the linear programme finds it, which is checked against the scan."""
         problem = SharingProblem(replicas=(self.limited(tuned.row.batch, tuned.seats),))
         solution, _ = solve_sharing(problem, Budget())
-        return self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
+        return self._with_rest(self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned)
 
     def staying(self, replica: BoundReplica) -> Tuned | None:
         """The best with the replica's batch and share as they are."""
         tunings = (self._tuned(replica.batch, replica.sm_percent, seats) for seats in self._even_seats())
-        return next((tuned for tuned in tunings if tuned is not None), None)
+        tuned = next((tuned for tuned in tunings if tuned is not None), None)
+        return None if tuned is None else self._with_rest(tuned)
 
-    def slowness(self, row: OperatingPoint, seats: Sequence[Seat]) -> float | None:
-        """The objective with these seats taken; None where that breaks a limit."""
+    def slownesses(self, row: OperatingPoint, seats: Sequence[Seat]) -> list[float] | None:
+        """Of each task with these seats taken; None where that breaks a limit."""
         replica = Seat(row=row, sensitivity=self._points.sensitivity, longest_ms=self._longest_ms(row.batch))
         residents = [(bound_task(task, seat), seat) for task, seat in zip(self._tasks, seats, strict=True)]
         host = Host(gpu=self.host.gpu, gpu_type=self.host.gpu_type, replicas=(replica,), residents=residents)
         if not host.holds():
             return None
-        return sum(self._tuner.iterations.slowness(task, host, at) for at, task in enumerate(self._tasks))
+        return [self._tuner.iterations.slowness(task, host, at) for at, task in enumerate(self._tasks)]
 
     def _tuned(self, batch: int, sm_percent: float | None, seats: tuple[Seat, ...]) -> Tuned | None:
         row = next((row for row in self.rows if row.batch == batch and _is_share(row, sm_percent)), None)
-        slowness = None if row is None else self.slowness(row, seats)
-        if row is None or slowness is None:
+        return None if row is None else self._at_row(row, seats)
+
+    def _at_row(self, row: OperatingPoint, seats: tuple[Seat, ...]) -> Tuned | None:
+        found = self.slownesses(row, seats)
+        if found is None:
             return None
-        return Tuned(row=row, seats=seats, slowness=slowness)
+        return Tuned(row=row, seats=seats, slowness=sum(found), speed=sum(1.0 / each for each in found))
+
+    def _with_rest(self, tuned: Tuned) -> Tuned:
+        """The same with what even shares leave over given out, a step to each task in turn."""
+        best = tuned
+        for at, task in enumerate(self._tasks):
+            wider = (seat for seat in self._tuner.seats.on(task, self.host) if seat.row > best.seats[at].row)
+            seat = next(wider, None)
+            if seat is not None:
+                grown = self._at_row(best.row, (*best.seats[:at], seat, *best.seats[at + 1 :]))
+                best = grown if grown is not None and grown.slowness < best.slowness else best
+        return best
 
     def _longest_ms(self, batch: int) -> float:
         return longest_ms(self._tuner.problem.capacity_law, self._service, batch, self._rate_rps)
