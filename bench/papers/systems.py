@@ -5,6 +5,16 @@ from importlib.util import find_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """A figure that says how well a policy does what it is for."""
+
+    figure: str
+    """Beginning of the rows' figures."""
+    is_more: bool
+    """Whether more of it is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """One paper's system."""
 
@@ -16,8 +26,12 @@ class System:
     """The paper's own, as rows name it."""
     objective: str
     """What the paper's policy is for, in words."""
-    figures: tuple[str, ...]
-    """Beginnings of the rows' figures that measure it; those of rows of `joint` are laid beside the policy's own."""
+    aims: tuple[Aim, ...]
+    """What measures it; rows of `joint` are laid beside the policy's own."""
+
+    def aim(self, figure: str) -> Aim | None:
+        """The first one that a row's figure is of; None: it is there to compare."""
+        return next((aim for aim in self.aims if figure.startswith(aim.figure)), None)
 
     @property
     def is_there(self) -> bool:
@@ -31,34 +45,38 @@ SYSTEMS = (
         module="hetsev",
         policy="hetsev",
         objective="cost of serving within the SLOs",
-        figures=("cost ratio, whole GPUs", "cost, USD"),
+        aims=(Aim(figure="cost ratio, whole GPUs", is_more=True),),
     ),
     System(
         name="InSS",
         module="inss",
         policy="inss",
         objective="throughput with less than 1 % of requests late",
-        figures=("throughput",),
+        aims=(Aim(figure="throughput", is_more=True),),
     ),
     System(
         name="Morak",
         module="morak",
         policy="morak",
         objective="throughput under a power cap and a latency limit",
-        figures=("throughput",),
+        aims=(Aim(figure="throughput within both limits", is_more=True),),
     ),
     System(
         name="Mudi",
         module="mudi",
         policy="mudi",
         objective="completion time of training beside services that keep their SLOs",
-        figures=("completion",),
+        aims=(Aim(figure="completion", is_more=False),),
     ),
     System(
         name="OLTunes",
         module="oltunes",
         policy="oltunes",
-        objective="latency and throughput of jobs on shared GPUs",
-        figures=("p99", "throughput"),
+        objective="latency, throughput and deadlines of jobs on shared GPUs",
+        aims=(
+            Aim(figure="p99, ms", is_more=False),
+            Aim(figure="throughput, inputs/s", is_more=True),
+            Aim(figure="violations, %", is_more=False),
+        ),
     ),
 )

@@ -49,12 +49,12 @@ def verdicts(system: System, tables: Sequence[Table]) -> tuple[Verdict, ...]:
         verdict
         for table in tables
         for row in table.rows
-        if row.policy == system.policy and row.figure.startswith(system.figures)
-        for verdict in _beside(table, row)
+        if row.policy == system.policy and (aim := system.aim(row.figure)) is not None
+        for verdict in _beside(table, row, is_more=aim.is_more)
     )
 
 
-def _beside(table: Table, own: Row) -> Iterator[Verdict]:
+def _beside(table: Table, own: Row, *, is_more: bool) -> Iterator[Verdict]:
     for row in table.rows:
         if (row.policy, row.figure) == (JOINT, own.figure):
             yield Verdict(
@@ -63,24 +63,24 @@ def _beside(table: Table, own: Row) -> Iterator[Verdict]:
                 figure=own.figure,
                 own=own.mean,
                 joint=row.mean,
-                better_percent=better_percent(own, row),
+                better_percent=better_percent(own, row, is_more=is_more),
             )
 
 
-def better_percent(own: Row, other: Row) -> float:
+def better_percent(own: Row, other: Row, *, is_more: bool) -> float:
     """By how much another row is better than a policy's own, in percent of it.
 
-    Gains in per cent over a baseline are compared as amounts: of +60 % and +28 % the first is 25 % better. Where less
-    is better, half as much is 100 % better.
+    Gains in per cent over a baseline are compared as amounts: of +60 % and +28 % the first is 25 % better. Not
+    `is_more`: less of it is better, and half as much is 100 % better.
     """
-    mine, theirs = (_amount(own, row.mean) for row in (own, other))
-    best, worst = (theirs, mine) if own.is_at_least else (mine, theirs)
+    mine, theirs = (_amount(row.figure, row.mean) for row in (own, other))
+    best, worst = (theirs, mine) if is_more else (mine, theirs)
     if worst <= 0.0:
         return 0.0 if best == worst else 100.0 if best > worst else -100.0
     return 100.0 * (best / worst - 1.0)
 
 
-def _amount(row: Row, value: float) -> float:
+def _amount(figure: str, value: float) -> float:
     """The value, or 100 + the value of a gain in per cent."""
-    is_gain = row.is_at_least and "over " in row.figure and row.figure.rstrip().endswith("%")
+    is_gain = " over " in figure and figure.endswith("%")
     return 100.0 + value if is_gain else value

@@ -10,13 +10,17 @@ import pytest
 from bench.papers.html import report_to_html
 from bench.papers.outcomes import Outcome, in_process, outcomes
 from bench.papers.show import WIDTH, amount, told
-from bench.papers.systems import SYSTEMS, System
+from bench.papers.systems import SYSTEMS, Aim, System
 from bench.papers.table import Row, Table
 from bench.papers.verdicts import Verdict, better_percent, verdicts
 
 MACHINE: dict[str, str | int] = {"cores": 2, "processor": "made by <hand>"}
 SYSTEM = System(
-    name="Mudi", module="mudi", policy="mudi", objective="completion of <training>", figures=("completion",)
+    name="Mudi",
+    module="mudi",
+    policy="mudi",
+    objective="completion of <training>",
+    aims=(Aim(figure="completion", is_more=False),),
 )
 
 
@@ -59,8 +63,7 @@ TABLE = a_table(
     ],
 )
 def test_better_is_in_percent_of_the_paper_s_policy(own: Row, other: Row, percent: float) -> None:
-    is_gain = own.is_at_least
-    assert better_percent(own, replace(other, is_at_least=is_gain)) == pytest.approx(percent)
+    assert better_percent(own, other, is_more=own.is_at_least) == pytest.approx(percent)
 
 
 def test_only_figures_of_the_objective_that_both_have_are_judged() -> None:
@@ -175,4 +178,4 @@ def test_tables_cross_a_process_border_unchanged() -> None:
 
 def test_the_five_systems_are_there_once_each_under_their_policy_s_name() -> None:
     assert [system.policy for system in SYSTEMS] == ["hetsev", "inss", "morak", "mudi", "oltunes"]
-    assert all(system.figures and system.objective for system in SYSTEMS)
+    assert all(system.aims and system.objective for system in SYSTEMS)
