@@ -87,6 +87,15 @@ def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]
     return tuple((row["gpu_type"], _point(row), row["provenance"]) for row in _rows(f"profiles/{network}.csv"))
 
 
+def load_actors() -> Mapping[str, bytes]:
+    """The trained actors of policy `inss` that ship, by the fingerprint of the fleet that each was trained for."""
+    folder = resources.files("app.catalogue") / "data" / "actors"
+    if not folder.is_dir():
+        return {}
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".npz")), key=lambda file: file.name)
+    return {file.name.removesuffix(".npz"): file.read_bytes() for file in files}
+
+
 def load_layers() -> Mapping[str, LayerCounts]:
     """Layer counts of every network that was counted, by name; more networks than have operating points."""
     return {

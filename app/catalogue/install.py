@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance
-from app.db import gpu_types, profiles
+from app.catalogue import list_networks, load_actors, load_gpu_types, load_profiles, load_provenance
+from app.db import actors, gpu_types, profiles
 from app.db.profiles import KIND_LABEL, Profile, Provenance
 from app.db.transaction import Engine, transaction
 
@@ -33,6 +33,9 @@ async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[
             await profiles.save_network(connection, network, at=at, description=description, labels=labels)
         shipped = [profile for network in new_networks for profile in _profiles(network)]
         await profiles.save_profiles(connection, shipped, at=at)
+        for fingerprint, weights in load_actors().items():
+            if await actors.load_newest(connection, fingerprint) is None:
+                await actors.save(connection, fingerprint, weights, at=at, notes=SOURCE)
     return len(new_types), len(new_networks)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from agents.protocol import Ack, NodeCommand, Observation, ReplicaReading
+from app.control.actors import fleet_fingerprint, wants_actor
 from app.control.store import (
     Event,
     Execution,
@@ -47,6 +48,7 @@ class _NodeRow:
     last_seen_at: datetime | None = None
     last_window_end_s: float | None = None
     generation: int = 0
+    repartition: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class MemoryStore:
     tasks: TaskBook = field(default_factory=TaskBook)
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
+    actors: dict[str, bytes] = field(default_factory=dict)
+    """Trained actors of policy `inss`, by the fleet's fingerprint."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
     _newest_plan_id: int = 0
@@ -148,15 +152,18 @@ class MemoryStore:
         kept = {number: each for number, each in self._windows.get(window_s, {}).items() if number >= wanted.start}
         self._windows = {window_s: kept}
         approved_id = max((key for key, record in self.plans.items() if record.state == "approved"), default=None)
+        state = self._state(now)
         return Snapshot(
             at=now,
-            state=self._state(now),
+            state=state,
             points=tuple(self._points[key] for key in sorted(self._points)),
             target=self._target,
             settings=self.settings,
             windows=tuple(one for number in wanted if number in kept for one in _made(kept[number], number, window_s)),
             statuses=tuple(
-                NodeStatus(node=name, last_seen=row.last_seen_at, generation=row.generation)
+                NodeStatus(
+                    node=name, last_seen=row.last_seen_at, generation=row.generation, repartition=row.repartition
+                )
                 for name, row in sorted(self._nodes.items())
             ),
             approved=None if approved_id is None else self.plans[approved_id].bound,
@@ -170,6 +177,7 @@ class MemoryStore:
             latency_sigma=dict(self._latency_sigma),
             choices=dict(self.choices),
             corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),
+            actor=self.actors.get(fleet_fingerprint(state)) if wants_actor(self.settings) else None,
         )
 
     async def record_plan(self, record: PlanRecord) -> int:
@@ -305,6 +313,7 @@ class MemoryStore:
         if row.last_window_end_s is None or end_s > row.last_window_end_s:
             row.last_window_end_s = end_s
             row.generation = observation.generation
+            row.repartition = observation.repartition
             self._note_health(observation)
         window_s = self.settings.window_s
         windows = self._windows.setdefault(window_s, {})

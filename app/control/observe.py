@@ -11,7 +11,7 @@ from datetime import datetime
 
 from agents.protocol import bucket_end_ms
 from app.control.store import ServiceWindow, Snapshot
-from solvers.state import ClusterState, Observed, Reading, Service
+from solvers.state import ClusterState, GpuId, Observed, Reading, Service, gpu_id
 
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
@@ -30,7 +30,29 @@ def observe(snapshot: Snapshot) -> Observed:
             for name, windows in sorted(by_service.items())
             if name in services
         ),
+        repartition=asking_services(snapshot),
+        actor=snapshot.actor,
     )
+
+
+def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
+    """GPUs whose governor asks for other SM percents, of nodes that follow the target; sorted."""
+    target = snapshot.target
+    return tuple(
+        sorted(
+            gpu_id(status.node, index)
+            for status in snapshot.statuses
+            if target is not None and status.generation == target.generation
+            for index in status.repartition
+        )
+    )
+
+
+def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
+    """Services that run on those GPUs, sorted."""
+    asking = set(asking_gpus(snapshot))
+    gpus = snapshot.target.gpus if snapshot.target is not None else ()
+    return tuple(sorted({replica.service for gpu in gpus if gpu.id in asking for replica in gpu.replicas}))
 
 
 def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> Reading:

@@ -82,6 +82,8 @@ class PolicySettings:
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
     governor: str | None = None
     """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = nobody."""
+    power_budget_w: float | None = None
+    """That all used GPUs together may draw, idle watts included; None = no such limit."""
     groups: tuple[PolicyGroup, ...] = ()
     """In the order in which they are decided; services of none follow `policy`, last."""
     approve_switch: bool = False
@@ -128,6 +130,8 @@ class NodeStatus:
     last_seen: datetime | None
     generation: int
     """Generation of the command that it has in force."""
+    repartition: tuple[int, ...] = ()
+    """Indices of its GPUs whose governor asks for other SM percents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +220,8 @@ class Snapshot:
     """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""
     corrections: tuple[Correction, ...] = ()
     """What was learned of the times of `points`."""
+    actor: bytes | None = None
+    """The newest trained actor for the fleet, where the policy asks for one (`app.control.actors`)."""
 
 
 WINDOWS_IN_SNAPSHOT = 60

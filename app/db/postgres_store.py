@@ -9,6 +9,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.protocol import NodeCommand, Observation
+from app.control.actors import fleet_fingerprint, wants_actor
 from app.control.store import (
     Correction,
     Event,
@@ -22,6 +23,7 @@ from app.control.store import (
 )
 from app.control.windows import Sums, make_window, snapshot_numbers
 from app.db import (
+    actors,
     events,
     forecasts,
     gpu_types,
@@ -89,6 +91,7 @@ class PostgresStore:
                 latency_sigma=known.latency_sigma,
                 corrections=known.corrections,
                 choices=await self._load_choices(connection),
+                actor=await actors.load_newest(connection, fleet_fingerprint(state)) if wants_actor(settings) else None,
             )
 
     async def record_plan(self, record: PlanRecord) -> int:

@@ -94,6 +94,8 @@ node = Table(
     _must("observed_generation", BigInteger),
     _must("clock_skew_s", Double),
     _must("problems", TEXTS),
+    Column("power_cap_w", Double),
+    _must("repartition", ARRAY(Integer)),
 )
 
 gpu = Table(
@@ -188,6 +190,7 @@ policy = Table(
     _must("move_budget", Double),
     _must("min_dwell_s", Double),
     Column("governor", Text),
+    Column("power_budget_w", Double),
     _must("groups", JSON),
     _must("approve_switch", Boolean),
     _must("created_at", TIME),
@@ -195,6 +198,16 @@ policy = Table(
 )
 
 policy_memory = Table("policy_memory", metadata, _key("policy"), Column("memory", JSON))
+
+actor = Table(
+    "actor",
+    metadata,
+    _key("id", BigInteger),
+    _must("fleet_fingerprint", Text),
+    _must("created_at", TIME),
+    _must("notes", Text),
+    _must("weights", LargeBinary),
+)
 
 token = Table(
     "token",

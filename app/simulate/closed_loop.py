@@ -16,8 +16,9 @@ from agents.sim.device import SimulatedDevice
 from agents.sim.pace import World
 from agents.sim.spec import NodeSpec
 from agents.transport import DirectTransport
-from app.catalogue import load_training_layers
+from app.catalogue import load_actors, load_training_layers
 from app.clock import Clock
+from app.control.actors import wants_actor
 from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome, tick
@@ -152,6 +153,8 @@ def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
     for spec in plan.nodes:
         store.put_node(Node(id=NodeId(spec.name)), gpus_of(spec), at=clock.now())
     store.put_services(plan.services)
+    if wants_actor(plan.settings):
+        store.actors.update(load_actors())
     return store
 
 
