@@ -29,6 +29,7 @@ from app.api.routes import (
     reports,
     services,
     sync,
+    tasks,
     tokens,
 )
 from app.api.schemas import Problem
@@ -47,6 +48,7 @@ RESOURCES = (
     profiles,
     fits,
     services,
+    tasks,
     demand,
     compare,
     preview,

@@ -17,6 +17,11 @@ OBJECTS = {
     "networks/bert": {**network("bert"), "spec": {"description": "text", "parameter_bytes": 440_000_000}},
     "profiles/resnet50/T4": profile(run_ms=5.0),
     "services/chat": service(),
+    "tasks/nightly": {
+        "kind": "Task",
+        "metadata": {"name": "nightly"},
+        "spec": {"kind": "offline", "network": "resnet50", "batch": 8, "inputs": 4001, "deadline_after_s": 60.0},
+    },
     "policies/default": {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"period_s": 7.0}},
 }
 DELETABLE = [path for path in OBJECTS if not path.startswith(("profiles", "policies"))]
@@ -124,7 +129,8 @@ def test_pages_follow_each_other_without_a_gap_while_others_write(api: Api) -> N
 
 
 @pytest.mark.parametrize(
-    "path", ["projects", "services", "gpus", "profiles", "events", "tokens", "plans", "nodes", "reports/node_health"]
+    "path",
+    ["projects", "services", "tasks", "gpus", "profiles", "events", "tokens", "plans", "nodes", "reports/node_health"],
 )
 def test_pages_of_one_show_the_same_as_one_page(seen: Api, path: str) -> None:
     whole = seen.get(f"{path}?limit=500")

@@ -1,0 +1,212 @@
+"""Tasks over the API: submitted, watched, changed, cancelled and deleted; by whom, and what is refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.control.loop import TickOutcome
+from tests.integration.api_harness import NOW, Api, fill, network, profile, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+
+def task(name: str = "nightly", project: str = "default", **spec: object) -> dict[str, Any]:
+    """A task's manifest; None leaves a field out."""
+    stated = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 1000, **spec}
+    return {
+        "apiVersion": "plimsoll/v1",
+        "kind": "Task",
+        "metadata": {"name": name, "project": project},
+        "spec": {key: value for key, value in stated.items() if value is not None},
+    }
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        running.put(
+            "networks/resnet50-training",
+            {**network("resnet50-training"), "metadata": {"name": "resnet50-training", "labels": {"kind": "training"}}},
+        )
+        running.put("profiles/resnet50-training/T4", profile("resnet50-training"))
+        running.put("networks/bert", network("bert"))
+        yield running
+
+
+def sync(api: Api, sequence: int, generation: int, **reading: object) -> None:
+    """A node's report of one task."""
+    seen = {"name": "nightly", "gpu_index": 0, "batch": 8, "iteration_ms": 20.0, **reading}
+    assert api.sync(sequence=sequence, generation=generation, tasks=[seen]).status_code == 200
+
+
+def tick(api: Api, *services: object) -> TickOutcome:
+    outcome = api.tick()
+    assert outcome.state in ("target", "kept")
+    return outcome
+
+
+def refused(api: Api, manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    answer = api.call("PUT", f"tasks/{manifest['metadata']['name']}", manifest)
+    assert answer.status_code == 422, answer.text
+    return [(entry["pointer"], entry["detail"]) for entry in answer.json()["errors"]]
+
+
+def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
+    api.put("services/chat", service(scaling={"min_replicas": 1}))
+    assert api.put("tasks/nightly", task(deadline_after_s=600.0), token="operator").status_code == 201
+    assert api.get("tasks/nightly")["status"]["state"] == "queued"
+    assert api.sync(sequence=1, services=[reading(arrivals=2)]).status_code == 200
+    outcome = tick(api)
+    status = api.get("tasks/nightly")["status"]
+    assert status["gpu"] in ("n1/gpu-0", "n1/gpu-1")
+    index, share = int(status["gpu"][-1]), status["sm_percent"]
+    (command,) = [
+        gpu
+        for gpu in api.sync(sequence=2, generation=0).json()["command"]["gpus"]
+        if any(each["name"] == "nightly" for each in gpu.get("tasks", ()))
+    ]
+    assert (command["index"], command["tasks"][0]["iterations"], command["tasks"][0]["batch"]) == (index, 1000, 8)
+
+    here = {"gpu_index": index, "sm_percent": share}
+    sync(api, 3, outcome.generation, state="running", done_iterations=250.0, **here)
+    api.clock.advance(10.0)
+    status = api.get("tasks/nightly")["status"]
+    assert (status["state"], status["done_iterations"], status["iterations_per_s"]) == ("running", 250.0, 50.0)
+    # 750 iterations of 20 ms are left; 250 of them were 5 s of the ten that have gone by.
+    assert (status["remaining_s"], status["waited_s"], status["starts"]) == (15.0, 5.0, 1)
+    assert status["ends_at"] == "2026-03-01T12:00:25Z"
+    assert status["deadline_at"] == "2026-03-01T12:10:00Z"
+    sync(api, 4, outcome.generation, state="finished", done_iterations=1000.0, **here)
+    status = api.get("tasks/nightly")["status"]
+    assert (status["state"], status["gpu"], status["remaining_s"]) == ("finished", None, None)
+    kinds = [line["kind"] for line in api.get("events?subject=task/nightly")["items"]]
+    assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
+    tick(api)
+    (gone,) = [api.sync(sequence=5, generation=outcome.generation).json()["command"]]
+    assert all("tasks" not in gpu for gpu in gone["gpus"])
+
+
+def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> None:
+    api.put("services/chat", service(scaling={"min_replicas": 1}))
+    api.put("tasks/nightly", task())
+    api.sync(sequence=1, services=[reading(arrivals=2)])
+    first = tick(api)
+    answer = api.call("POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once")
+    assert (answer.status_code, answer.json()["status"]["state"]) == (200, "cancelled")
+    again = api.call("POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once")
+    assert "Idempotency-Replayed" in again.headers
+    assert api.call("POST", "tasks/nightly/cancel").status_code == 200
+    assert [line["kind"] for line in api.get("events?kind=TaskCancelled")["items"]] == ["TaskCancelled"]
+    tick(api)
+    command = api.sync(sequence=2, generation=first.generation).json()["command"]
+    assert all("tasks" not in gpu for gpu in command["gpus"])
+    assert [item["metadata"]["name"] for item in api.get("tasks?state=cancelled")["items"]] == ["nightly"]
+    assert api.get("tasks?state=queued&state=running")["items"] == []
+    assert api.call("POST", "tasks/nobody/cancel").status_code == 404
+
+
+def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
+    api.put("tasks/nightly", task())
+    changed = api.put("tasks/nightly", task(priority="critical", deadline_after_s=60.0)).json()
+    assert (changed["metadata"]["generation"], changed["spec"]["priority"]) == (2, 100.0)
+    answer = api.call("PUT", "tasks/nightly", task(batch=1), If_Match="*")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/spec/batch"
+    assert "delete it and submit it again" in answer.json()["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "iterations"),
+    [
+        ({"iterations": 12}, 12),
+        ({"iterations": None, "epochs": 3, "examples": 17}, 9),  # three batches of 8 hold 17 examples
+        ({"iterations": None, "inputs": 17}, 3),
+    ],
+)
+def test_the_work_is_answered_as_it_was_written(api: Api, spec: dict[str, object], iterations: int) -> None:
+    stored = api.put("tasks/nightly", task(**spec, checkpoint_command=["/bin/save", "--to=x"])).json()
+    for name, value in spec.items():
+        assert stored["spec"][name] == value
+    assert stored["spec"]["checkpoint_command"] == ["/bin/save", "--to=x"]
+    assert stored["status"]["iterations"] == iterations
+
+
+def test_training_that_was_never_profiled_is_taken_with_its_layers(api: Api) -> None:
+    layers = {"linear": 1, "convolution": 53}
+    stored = api.put(
+        "tasks/new",
+        task(
+            "new", kind="training", network=None, layers=layers, memory_mib=9000, epochs=2, examples=9, iterations=None
+        ),
+    ).json()
+    assert (stored["spec"]["network"], stored["spec"]["layers"]) == (None, layers)
+    snapshot_task = api.get("tasks/new")["status"]
+    assert (snapshot_task["state"], snapshot_task["iterations"]) == ("queued", 4)
+
+
+def test_variants_of_a_job_are_kept(api: Api) -> None:
+    variants = [{"network": "resnet50", "accuracy": 0.76}]
+    stored = api.put("tasks/nightly", task(variants=variants, accuracy_floor=0.7, weight=0.9)).json()
+    assert (stored["spec"]["variants"], stored["spec"]["weight"]) == (variants, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("spec", "pointer", "words"),
+    [
+        ({"network": "resnet5"}, "/spec/network", "is called 'resnet5'; did you mean resnet50"),
+        ({"network": "resnet50-training"}, "/spec/network", "resnet50-training is for tasks of kind training"),
+        ({"kind": "training"}, "/spec/network", "resnet50 is for tasks of kind offline; this one's is training"),
+        ({"network": "bert"}, "/spec/network", "bert was profiled on no GPU type"),
+        ({"batch": 7}, "/spec/batch", "resnet50 was profiled with batches 1, 8, not 7"),
+        ({"variants": [{"network": "resnet50", "accuracy": 1}, {"network": "x", "accuracy": 1}]},
+         "/spec/variants/1/network", "no network for offline tasks is called 'x'"),
+        ({"gpus": 2}, "/spec/gpus", "must be 1, not 2"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_with_the_field_and_the_remedy(
+    api: Api, spec: dict[str, object], pointer: str, words: str
+) -> None:
+    ((found, detail),) = refused(api, task(**spec))
+    assert found == pointer
+    assert words in detail
+
+
+def test_all_that_does_not_fit_together_is_told_at_once(api: Api) -> None:
+    wrong = task(iterations=5, epochs=2, memory_mib=100, accuracy_floor=0.5)
+    assert [pointer for pointer, _ in refused(api, wrong)] == [
+        "/spec/epochs",
+        "/spec/examples",
+        "/spec/memory_mib",
+        "/spec/accuracy_floor",
+    ]
+    assert refused(api, task("x", project="nobody"))[0][0] == "/metadata/project"
+
+
+def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> None:
+    api.add_token("team-a", "operator", ("team-a",))
+    api.put("tasks/ours", task("ours", project="team-a"), token="team-a")
+    api.put("tasks/theirs", task("theirs", project="team-b"))
+    assert [item["metadata"]["name"] for item in api.get("tasks", token="team-a")["items"]] == ["ours"]
+    assert api.get("tasks?project=team-b", token="team-a")["items"] == []
+    assert api.call("GET", "tasks/theirs", token="team-a").status_code == 404
+    assert api.call("POST", "tasks/theirs/cancel", token="team-a").status_code == 404
+    assert api.call("DELETE", "tasks/theirs", token="team-a", If_Match="*").status_code == 404
+    taken = api.call("PUT", "tasks/theirs", task("theirs", project="team-a"), token="team-a", If_None_Match="*")
+    assert taken.status_code in (403, 404, 412)
+    assert api.call("PUT", "tasks/x", task("x", project="team-b"), token="team-a").status_code == 403
+    assert api.call("PUT", "tasks/x", task("x"), token="viewer").status_code == 403
+
+
+def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        manifest = task(name)
+        manifest["metadata"]["labels"] = {"team": name, "tier": "batch"}
+        api.put(f"tasks/{name}", manifest)
+    first = api.get("tasks?limit=2")
+    second = api.get(f"tasks?limit=2&cursor={first['next_cursor']}")
+    assert [item["metadata"]["name"] for item in first["items"] + second["items"]] == ["a", "b", "c"]
+    assert [item["metadata"]["name"] for item in api.get("tasks?label_selector=tier=batch,team=b")["items"]] == ["b"]
+    assert api.call("GET", "tasks?state=gone").status_code == 422
+    assert api.get("tasks/a")["status"]["submitted_at"] == NOW.isoformat().replace("+00:00", "Z")
