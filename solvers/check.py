@@ -44,6 +44,7 @@ def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
     for index, gpu in enumerate(plan.gpus):
         found.extend(_gpu_violations(lookup, gpu, f"gpus[{index}]"))
     found.extend(_stock(problem, plan))
+    found.extend(_power_budget(lookup, plan))
     found.extend(_unserved_entries(problem, plan))
     found.extend(_service_totals(problem, plan))
     return tuple(found)
@@ -248,6 +249,23 @@ def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
             yield _broken("stock", f"gpu_type {gpu_type.name}", words)
 
 
+def _power_budget(lookup: _Lookup, plan: Plan) -> Iterator[Violation]:
+    budget_w = lookup.problem.power_budget_w
+    drawn_w = sum(_drawn_w(lookup, plan, gpu_type) for gpu_type in lookup.problem.gpu_types)
+    if budget_w is not None and _exceeds(drawn_w, budget_w):
+        words = f"{drawn_w:g} W at full load; power_budget_w is {budget_w:g}"
+        yield _broken("power", "plan", f"{words}: raise it, plan with policy joint, or set governor: power_latency")
+
+
+def _drawn_w(lookup: _Lookup, plan: Plan, gpu_type: GpuType) -> float:
+    """Watts of all GPUs of one type at full load."""
+    watts = 0.0
+    for gpu in (each for each in plan.gpus if each.gpu_type == gpu_type.name):
+        rows = (lookup.row(gpu, replica) for replica in gpu.replicas)
+        watts += gpu.count * (gpu_type.idle_w + sum(row.power_w for row in rows if row))
+    return watts
+
+
 def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
     names = {service.name for service in problem.services}
     for index, entry in enumerate(plan.unserved):
@@ -296,10 +314,7 @@ def _cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
     total = 0.0
     for gpu_type in problem.gpu_types:
         gpus = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
-        watts = 0.0
-        for gpu in gpus:
-            rows = (lookup.row(gpu, replica) for replica in gpu.replicas)
-            watts += gpu.count * (gpu_type.idle_w + sum(row.power_w for row in rows if row))
+        watts = _drawn_w(lookup, plan, gpu_type)
         paid = sum(gpu.count for gpu in gpus)
         if problem.objective == "max_goodput" and gpu_type.count is not None and gpu_type.count > paid:
             watts += (gpu_type.count - paid) * gpu_type.idle_w

@@ -138,6 +138,7 @@ def node_view(row: NodeRow) -> NodeView:
         spec=manifests.NodeSpec(
             gpus=[manifests.NodeGpu(index=gpu.index, gpu_type=gpu.gpu_type) for gpu in row.gpus],
             cordoned=row.node.cordoned,
+            power_cap_w=row.node.power_cap_w,
         ),
         status=NodeStatus(
             last_seen_at=row.last_seen_at,

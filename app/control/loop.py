@@ -15,10 +15,10 @@ from app.clock import Clock
 from app.control.deliver import make_commands
 from app.control.forecast import make_demands, without_reserves
 from app.control.modes import effective_mode
-from app.control.observe import observe, silent_nodes, without_silent_nodes
+from app.control.observe import asking_gpus, observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
 from app.control.predict import PlannedPoints, cordoned_gpus, make_problem
-from app.control.report import held_event, pushed_event, refused_event, silence_events
+from app.control.report import held_event, pushed_event, refused_event, repartition_events, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
 from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
@@ -47,6 +47,7 @@ class Loop:
     telemetry: Telemetry = field(default_factory=Telemetry)
     held_for: str = ""
     silent: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     layers: tuple[LayerCounts, ...] = ()
@@ -95,6 +96,7 @@ async def tick(loop: Loop) -> TickOutcome:
     # 4. Observe and forecast; GPUs of silent nodes are planned without.
     silent = silent_nodes(snapshot)
     await _tell_silence(loop, snapshot, silent)
+    await _tell_requests(loop, snapshot)
     state = without_silent_nodes(snapshot.state, silent)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
@@ -228,6 +230,15 @@ async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...])
         log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
         await loop.store.add_events(*events)
         loop.silent = silent
+
+
+async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
+    asking = asking_gpus(snapshot)
+    events = repartition_events(snapshot.at, before=loop.asking, after=asking)
+    if events:
+        log.warning("governors ask for another partition", gpus=asking[:10])
+        await loop.store.add_events(*events)
+    loop.asking = asking
 
 
 async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") -> TickOutcome:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from app.control.groups import Question, ask
 from app.control.store import PlanState, PolicySettings
+from app.control.watts import holds_power, too_little, with_caps
 from app.control.worker import PlanAnswer, Solver, SolverUnavailable
 from solvers.bind import bind
 from solvers.check import violations
@@ -91,8 +92,10 @@ async def judge(
     promises_may_break: bool,
 ) -> Decision:
     """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
+    # Where a governor holds power, shares of the budget are caps that it keeps; a plan need not fit in it.
+    checked = replace(problem, power_budget_w=None) if holds_power(governor) else problem
     # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
-    broken = await asyncio.to_thread(violations, problem, answer.plan)
+    broken = await asyncio.to_thread(violations, checked, answer.plan)
     fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]
     if fatal:
         return Decision(
@@ -135,6 +138,11 @@ def _bound(
             is_without_place=True,
             reason=f"no free GPU for {missing} of the plan",
         )
+    capped = with_caps(problem, bound, state.nodes)
+    if capped is None:
+        reason = too_little(problem, bound, state.nodes)
+        return replace(decision, state="refused", bound=None, reason=reason)
+    bound, decision = capped, replace(decision, bound=capped)
     if target is not None and same_state(bound, target):
         return replace(decision, state="kept", bound=None, reason="nothing would change")
     return decision

@@ -131,6 +131,7 @@ def make_problem(
         points=used,
         current=None if target is None else anonymous(_alive(target, state)),
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
+        power_budget_w=settings.power_budget_w,
     )
 
 

@@ -41,6 +41,22 @@ def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str])
     return (*lost, *back)
 
 
+def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[Event, ...]:
+    """One line per GPU whose governor has come to ask for other SM percents."""
+    return tuple(
+        Event(
+            at=at,
+            actor=ACTOR,
+            kind="RepartitionAsked",
+            subject=f"gpu/{gpu}",
+            reason="for three seconds no clock and batch within the plan kept both the power cap and the latencies; "
+            "policy morak gives its services more SMs with the next plan",
+        )
+        for gpu in after
+        if gpu not in before
+    )
+
+
 def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> Event:
     """A plan became the target; says what changes in replicas per service."""
     return Event(

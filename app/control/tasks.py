@@ -13,6 +13,7 @@ import structlog
 from app.control.plan import Decision
 from app.control.predict import cordoned_gpus
 from app.control.task_points import points_of_tasks
+from app.control.watts import is_limited
 from solvers.bind import named
 from solvers.check import task_violations, violations
 from solvers.errors import InvalidInput
@@ -50,12 +51,14 @@ def with_tasks(
     bound = decision.bound or (target if decision.state == "kept" else None)
     if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
         return decision
+    used = {gpu.id for gpu in bound.gpus}
     wanted = FillProblem(
         problem=problem,
         bound=_at_demand(bound, problem),
         tasks=state.tasks,
         points=points_of_tasks(state.tasks, points, problem, layers),
-        gpus=[gpu for gpu in state.gpus if gpu.healthy],
+        # Under a limit on watts all of them are given away: no GPU is opened for tasks alone.
+        gpus=[gpu for gpu in state.gpus if gpu.healthy and (gpu.id in used or not is_limited(problem, state.nodes))],
         cordoned=cordoned_gpus(state),
         running=target,
     )

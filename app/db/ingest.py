@@ -162,7 +162,8 @@ async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) ->
         await connection.execute(
             text(
                 "UPDATE node SET last_window_end = :end, observed_generation = :generation, boot = :boot, "
-                "agent_version = :agent_version, clock_skew_s = :skew_s, problems = :problems "
+                "agent_version = :agent_version, clock_skew_s = :skew_s, problems = :problems, "
+                "repartition = :repartition "
                 "WHERE id = :node AND (last_window_end IS NULL OR last_window_end < :end)"
             ),
             [
@@ -174,6 +175,7 @@ async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) ->
                     "agent_version": entry.observation.agent_version,
                     "skew_s": entry.skew_s,
                     "problems": list(entry.observation.problems),
+                    "repartition": list(entry.observation.repartition),
                 }
                 for entry in newest
             ],

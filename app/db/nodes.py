@@ -54,7 +54,15 @@ async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[No
     found = (await connection.execute(select(node).order_by(node.c.id))).all()
     return (
         tuple(_node(row, now) for row in found),
-        tuple(NodeStatus(node=row.id, last_seen=row.last_seen_at, generation=row.observed_generation) for row in found),
+        tuple(
+            NodeStatus(
+                node=row.id,
+                last_seen=row.last_seen_at,
+                generation=row.observed_generation,
+                repartition=tuple(row.repartition),
+            )
+            for row in found
+        ),
     )
 
 
@@ -111,6 +119,13 @@ async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) 
         raise NotFound(f"no node is called {name!r}")
 
 
+async def set_power_cap(connection: AsyncConnection, name: str, *, power_cap_w: float | None) -> None:
+    """Limit what a node's GPUs may draw together; None = no limit. Raises NotFound."""
+    done = await connection.execute(update(node).where(node.c.id == name).values(power_cap_w=power_cap_w))
+    if done.rowcount == 0:
+        raise NotFound(f"no node is called {name!r}")
+
+
 async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
     """Keep new replicas off one GPU, or let them on again. Raises NotFound."""
     done = await connection.execute(update(gpu).where(gpu.c.id == name).values(cordoned=cordoned))
@@ -128,7 +143,12 @@ async def remove(connection: AsyncConnection, name: str) -> None:
 
 def _node(row: AnyRow, now: datetime) -> Node:
     heard_at = row.last_seen_at or row.created_at
-    return Node(id=row.id, cordoned=row.cordoned, silent_for_s=max(0.0, (now - heard_at).total_seconds()))
+    return Node(
+        id=row.id,
+        cordoned=row.cordoned,
+        silent_for_s=max(0.0, (now - heard_at).total_seconds()),
+        power_cap_w=row.power_cap_w,
+    )
 
 
 def _node_row(row: AnyRow, gpus: tuple[Gpu, ...], now: datetime) -> NodeRow:

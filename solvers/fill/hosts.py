@@ -1,7 +1,7 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from solvers.errors import InvalidInput
 from solvers.plan import BoundGpu, BoundTask
@@ -82,7 +82,9 @@ class Host:
 
 def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
     """A host with the GPU's replicas and no task. Raises InvalidInput for a replica without a service or row."""
-    gpu_type = problem.gpu_type(gpu.gpu_type)
+    kind = problem.gpu_type(gpu.gpu_type)
+    # Its own cap is less where the cluster's or its node's watts are short.
+    gpu_type = replace(kind, power_cap_w=min(kind.power_cap_w, gpu.power_cap_w))
     seats = []
     for replica in gpu.replicas:
         points = problem.points_of(replica.network, gpu.gpu_type)

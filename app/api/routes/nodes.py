@@ -81,6 +81,7 @@ async def _save(context: Context, connection: Connection, manifest: manifests.No
     check_known(types, known, what="GPU type", field="spec.gpus")
     await nodes.save(connection, name, types, at=context.now(), labels=manifest.metadata.labels)
     await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
+    await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)
 
 
 async def _remove(_context: Context, connection: Connection, name: str) -> None:
