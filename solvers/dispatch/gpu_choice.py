@@ -13,6 +13,7 @@ from solvers.dispatch.job import GpuView
 
 FREE_SHARE = 0.8
 DONE_SHARE = 0.8
+_ROUNDING = 1e-9
 
 
 def available(gpus: Iterable[GpuView]) -> list[GpuView]:
@@ -24,6 +25,6 @@ def is_available(gpu: GpuView) -> bool:
     """Whether it is empty, mostly free, or soon ready."""
     if gpu.free_percent <= 0.0:
         return False
-    if gpu.used_percent <= (1.0 - FREE_SHARE) * gpu.sm_percent:
+    if gpu.free_percent >= FREE_SHARE * gpu.sm_percent - _ROUNDING:
         return True
     return gpu.has_early_end or all(each.done_share >= DONE_SHARE for each in gpu.residents)
