@@ -162,6 +162,11 @@ def policy_row(item: Document) -> Cells:
     )
 
 
+def policy_wide_cells(item: Document) -> Cells:
+    groups = documents(dig(item, "spec", "groups"))
+    return (", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups) or "-",)
+
+
 PLAN_STYLES = {"target": GOOD, "refused": BAD, "rejected": BAD, "lost": BAD, "proposed": WARN, "approved": WARN}
 
 

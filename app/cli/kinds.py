@@ -145,6 +145,8 @@ KINDS = (
         path="policies",
         headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),
         row=columns.policy_row,
+        wide_headings=_headings("groups"),
+        wide_row=columns.policy_wide_cells,
         plural="Policies",
     ),
     Kind(

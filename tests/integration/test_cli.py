@@ -213,6 +213,35 @@ def test_decisions_and_reports_answer_on_an_empty_fleet(plimsoll: Callable[..., 
         assert plimsoll(*report).code == 0
 
 
+def test_policies_are_compared_switched_in_groups_and_switched_back(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
+    file.write_text(MANIFESTS + "  scaling: {min_replicas: 1}\n")
+    assert plimsoll("apply", "-f", file, "-y").code == 0
+    compared = plimsoll("policy", "compare", "joint", "k8s_hpa")
+    assert (compared.code, compared.err) == (0, "")
+    assert [line.split()[0] for line in compared.out.splitlines()[1:3]] == ["joint", "k8s_hpa"]
+
+    groups = "groups: [{name: web, policy: hetsev, projects: [default]}]"
+    policy = (
+        f"{{apiVersion: plimsoll/v1, kind: Policy, metadata: {{name: default}}, spec: {{policy: joint, {groups}}}}}"
+    )
+    assert plimsoll("apply", "-f", "-", "-y", stdin=policy).code == 0
+    switched = plimsoll("policy", "switch", "k8s_hpa", "--group", "web", "-y", "--approve")
+    assert (switched.code, switched.err) == (0, "")
+    assert switched.out.splitlines()[0] == "group web: hetsev → k8s_hpa"
+    assert "  web: k8s_hpa decided" in switched.out
+    spec = json.loads(plimsoll("get", "policy", "default", "-o", "json").out)["spec"]
+    assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("k8s_hpa", True)
+    assert "web: k8s_hpa" in plimsoll("get", "policies", "-o", "wide").out
+    assert "k8s_hpa" in plimsoll("describe", "policy", "default").out
+
+    back = plimsoll("policy", "switch", "--back", "-y")
+    assert back.out.splitlines()[0] == "group web: k8s_hpa → hetsev"
+    spec = json.loads(plimsoll("get", "policy", "default", "-o", "json").out)["spec"]
+    assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("hetsev", False)
+
+
 def test_version_says_which_api_answers(plimsoll: Callable[..., Result], control_plane: ControlPlane) -> None:
     assert f"API v1 at {control_plane.url}" in plimsoll("version").out
 
