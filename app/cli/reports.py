@@ -35,6 +35,7 @@ class By(StrEnum):
     SERVICE = "service"
     PROJECT = "project"
     GPU_TYPE = "gpu-type"
+    TASK = "task"
 
     @property
     def view(self) -> str:
@@ -48,7 +49,7 @@ def cost(
     since: Since = "24h",
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what was spent, by service, project or GPU type.
+    """Show what was spent, by service, project or GPU type, or on tasks.
 
     Cost divides each GPU's price by SM percent, with what nobody was given as (idle); whole-GPU cost divides the idle
     part over the services, too. Both add up to the bill.
