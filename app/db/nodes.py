@@ -120,10 +120,9 @@ async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) 
 
 
 async def set_power_cap(connection: AsyncConnection, name: str, *, power_cap_w: float | None) -> None:
-    """Limit what a node's GPUs may draw together; None = no limit. Raises NotFound."""
-    done = await connection.execute(update(node).where(node.c.id == name).values(power_cap_w=power_cap_w))
-    if done.rowcount == 0:
-        raise NotFound(f"no node is called {name!r}")
+    """Limit what a node's GPUs may draw together; None = no limit. The same limit again changes nothing."""
+    changed = node.c.power_cap_w.is_distinct_from(power_cap_w)
+    await connection.execute(update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w))
 
 
 async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:

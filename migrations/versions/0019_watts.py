@@ -23,14 +23,23 @@ COLUMNS = {
 }
 
 
+# A node's cap makes plans too old, as its cordon does; what its agent says does not.
+REVISES = (
+    "DROP TRIGGER node_revises ON node; CREATE TRIGGER node_revises AFTER INSERT OR UPDATE OF {columns} OR DELETE "
+    "ON node FOR EACH ROW EXECUTE FUNCTION bump_catalogue()"
+)
+
+
 def upgrade() -> None:
     """Add the columns; before, there were no such limits and no such requests."""
     for (table, column), (kind, comment) in COLUMNS.items():
         op.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
         op.execute(f"COMMENT ON COLUMN {table}.{column} IS '{comment}'")
+    op.execute(REVISES.format(columns="cordoned, power_cap_w"))
 
 
 def downgrade() -> None:
     """Forget them."""
+    op.execute(REVISES.format(columns="cordoned"))
     for table, column in COLUMNS:
         op.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

@@ -146,6 +146,12 @@ def test_saving_the_same_catalogue_again_makes_no_plan_too_old(database: str) ->
         assert await revision() == before
         await nodes.set_cordon(connection, "n1", cordoned=True)
         assert await revision() == before + 1
+        for _ in range(2):
+            await nodes.set_power_cap(connection, "n1", power_cap_w=120.0)
+            assert await revision() == before + 2
+        assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w == 120.0
+        await nodes.set_power_cap(connection, "n1", power_cap_w=None)
+        assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w is None
 
     with_connection(database, work)
 
@@ -218,7 +224,7 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(databas
 def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         assert await policies.load_current(connection) == PolicySettings()
-        wanted = replace(PolicySettings(), mode=Mode.APPROVE, period_s=3.0, governor="batch_dvfs")
+        wanted = replace(PolicySettings(), mode=Mode.APPROVE, period_s=3.0, governor="batch_dvfs", power_budget_w=900.0)
         saved = await policies.save(connection, wanted, at=START, actor="ann", expected_version=1)
         assert saved == replace(wanted, version=2)
         assert await policies.load_current(connection) == saved
