@@ -134,7 +134,7 @@ class _Filling:
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:
             usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
-            return _is_late(task, place.iteration_ms, spare_s=RESTART_S), usd, place.host.gpu.id
+            return is_late(task, place.iteration_ms, spare_s=RESTART_S), usd, place.host.gpu.id
 
         return min(places, key=order, default=None)
 
@@ -142,14 +142,12 @@ class _Filling:
         """Whether it is saved by an idle GPU, or it is the last moment for that, or it has waited for long."""
         if beside is not None:
             return self._is_saved_by(task, alone, beside.iteration_ms)
-        is_last_moment = _is_late(task, alone.iteration_ms, spare_s=RESTART_S) and not _is_late(
-            task, alone.iteration_ms
-        )
+        is_last_moment = is_late(task, alone.iteration_ms, spare_s=RESTART_S) and not is_late(task, alone.iteration_ms)
         return is_last_moment or task.waiting_s >= self._limits.wait_s
 
     def _is_saved_by(self, task: Task, alone: "_Place", iteration_ms: float) -> bool:
         """Whether it meets its deadline on an idle GPU, and not at this pace."""
-        return _is_late(task, iteration_ms) and not _is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+        return is_late(task, iteration_ms) and not is_late(task, alone.iteration_ms, spare_s=RESTART_S)
 
     def _on(self, task: Task, host: Host) -> "_Place | None":
         """The smallest share of a host with ENOUGH of the speed that the largest one has; None where none fits."""
@@ -176,7 +174,7 @@ class _Place:
         return self.iteration_ms, self.host.gpu.id
 
 
-def _is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
+def is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
     """Whether it ends after its deadline, or so little before it, if it began now and kept this pace."""
     if task.due_in_s is None:
         return False

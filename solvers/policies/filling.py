@@ -15,6 +15,7 @@ _DEFAULT = "solvers.fill.greedy"
 _MODULES = {
     "gpulets": "solvers.policies.gpulets_fill",
     "gslice": "solvers.policies.gslice_fill",
+    "joint": "solvers.fill.exact",
     "mudi": "solvers.policies.mudi",
     "muxflow": "solvers.policies.muxflow",
 }
