@@ -6,7 +6,8 @@
                 After RETUNE_S swapped out all shares of the GPU are divided anew; after `move_s` a task goes elsewhere
     place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
                 shares of the GPU are divided anew (`mudi_tune`)
-    widen       where nobody waits, and tasks or load have left, the SMs are divided anew if that is worth a restart
+    spread      where nobody waits, a task that shares its GPU with others moves to one without tasks, if that is worth
+                a restart; and where tasks or load have left, the SMs are divided anew
 
 A task that has waited `wait_s` gets an idle GPU, as everywhere (`solvers.fill`). Replicas come first in every step:
 none is given a setting that breaks its promise, and a task that stands in the way is swapped out in the same plan. A
@@ -31,6 +32,8 @@ from solvers.problem import OperatingPoint
 from solvers.rows import SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.state import GpuId, ReplicaId, Task
 
+LEFT_S = 60.0
+"""What needs less until it is done is not started anew elsewhere."""
 RETUNE_S = 20.0
 """After so long swapped out a task is no longer the victim of a burst: the GPU is divided anew."""
 MOST_TRIES = 4
@@ -41,7 +44,7 @@ REUSED = 0.7
 """Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
 WORTH = 0.25
 """By so much of the present times a division must be better to be worth a restart."""
-GAIN = 0.05
+GAIN = 0.15
 """By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
 PATIENCE_S = 300.0
 """After so long a task joins others in any case."""
@@ -68,6 +71,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     for task in waiting:
         filling.place(task)
     if all(task.name in filling.placed for task in waiting):
+        filling.spread()
         filling.widen()
     return filling.gpus()
 
@@ -170,6 +174,32 @@ class Filling:
                 return
         if task.waiting_s >= self._limits.wait_s:
             self._take_idle(task)
+
+    def spread(self) -> None:
+        """Move one task, the first that is worth it, from a GPU that several share to one without any."""
+        sites = [site for key, site in sorted(self._sites.items()) if site.is_tunable and key not in self._cordoned]
+        empty = next((site for site in sites if not site.host.tasks), None)
+        crowded = [site for site in sites if len(site.host.residents) > 1 and not site.host.swapped]
+        if empty is None:
+            return
+        places = ((site, at) for site in crowded for at in reversed(range(len(site.host.residents))))
+        any(self._moved(site, empty, at) for site, at in places)
+
+    def _moved(self, site: _Site, empty: _Site, at: int) -> bool:
+        """Whether the resident at that place moves; not beyond MOST_TUNINGS."""
+        host, (was, _) = site.host, site.host.residents[at]
+        task = self._tasks[was.name]
+        left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
+        if left_s < LEFT_S or len(self.tuner.searches) >= MOST_TUNINGS:
+            return False
+        rest = [task for task, _ in host.residents if task.name != was.name]
+        alone = self.tuner.tune(empty.host, [task])
+        others = self.tuner.tune(host, [self._tasks[task.name] for task in rest])
+        if alone is None or others is None or alone.speed + others.speed < self._speed(host) * (1.0 + WORTH):
+            return False
+        empty.host = self._tuned(empty.host, alone, [task], [])
+        site.host = self._tuned(host, others, [self._tasks[task.name] for task in rest], rest)
+        return True
 
     def widen(self) -> None:
         """Divide anew where much is free and that is worth it."""

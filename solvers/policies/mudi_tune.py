@@ -135,14 +135,14 @@ class _Bench:
             sm_percent = smallest_row(self.limited(batch, seats))
             tuned = None if sm_percent is None else self._tuned(batch, sm_percent, seats)
             if tuned is not None:
-                return tuned
+                return self._with_rest(tuned)
         return None
 
     def confirmed(self, tuned: Tuned) -> Tuned:
         """The same with the replica's share as the linear programme finds it, which is checked against the scan."""
         problem = SharingProblem(replicas=(self.limited(tuned.row.batch, tuned.seats),))
         solution, _ = solve_sharing(problem, Budget())
-        return self._with_rest(self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned)
+        return self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
 
     def staying(self, replica: BoundReplica) -> Tuned | None:
         """The best with the replica's batch and share as they are."""
