@@ -36,16 +36,13 @@ def observe(snapshot: Snapshot) -> Observed:
 
 
 def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
-    """GPUs whose governor asks for other SM percents, of nodes that follow the target; sorted."""
+    """GPUs of the target whose governor asks for other SM percents, of nodes that follow it; sorted."""
     target = snapshot.target
-    return tuple(
-        sorted(
-            gpu_id(status.node, index)
-            for status in snapshot.statuses
-            if target is not None and status.generation == target.generation
-            for index in status.repartition
-        )
-    )
+    if target is None:
+        return ()
+    follow = [status for status in snapshot.statuses if status.generation == target.generation]
+    asking = {gpu_id(status.node, index) for status in follow for index in status.repartition}
+    return tuple(sorted(asking & {gpu.id for gpu in target.gpus}))
 
 
 def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
