@@ -4,79 +4,32 @@ Every manifest has `apiVersion: plimsoll/v1`, a `kind`, `metadata` and a `spec`.
 The REST API and the CLI share these classes; `app.api.conversions` turns them into the solvers' nouns and back.
 """
 
-from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from solvers.governors import GOVERNORS
-from solvers.outcome import LEAST_MOVES, TICK
+# Named twice: whoever reads or makes manifests finds all of it here.
+from app.manifest_parts import NAME_PATTERN as NAME_PATTERN
+from app.manifest_parts import PATTERN_RULES as PATTERN_RULES
+from app.manifest_parts import TYPE_NAME_PATTERN as TYPE_NAME_PATTERN
+from app.manifest_parts import Amount as Amount
+from app.manifest_parts import LabelValue as LabelValue
+from app.manifest_parts import Metadata as Metadata
+from app.manifest_parts import Money as Money
+from app.manifest_parts import Name as Name
+from app.manifest_parts import Size as Size
+from app.manifest_parts import Strict as Strict
+from app.manifest_parts import TypeMetadata as TypeMetadata
+from app.manifest_parts import TypeName as TypeName
+from app.manifest_parts import camel
+from app.policy_manifests import Groups as Groups
+from app.policy_manifests import PolicyGroup as PolicyGroup
+from app.policy_manifests import PolicySpec as PolicySpec
 
 API_VERSION = "plimsoll/v1"
 
-NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-PATTERN_RULES = {
-    NAME_PATTERN: "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends",
-    TYPE_NAME_PATTERN: "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends",
-}
-"""What the patterns ask for, in words."""
-
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-"""A DNS-1123 label: lower-case letters, digits and hyphens, at most 63."""
-
-TypeName = Annotated[str, StringConstraints(pattern=TYPE_NAME_PATTERN)]
-"""GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
-
-LabelValue = Annotated[str, StringConstraints(max_length=253)]
-Money = Annotated[Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)]
-Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
 PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
 """Named priorities; a higher number wins when GPUs are short."""
-
-
-class Strict(BaseModel):
-    """Base of everything that a user writes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-def _camel(name: str) -> AliasChoices:
-    head, *rest = name.split("_")
-    return AliasChoices(name, head + "".join(part.capitalize() for part in rest))
-
-
-class Metadata(Strict):
-    """Who an object is."""
-
-    name: Name
-    project: Name = Field(default="default", description="The project that owns the object and pays for it")
-    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
-        default_factory=dict, max_length=64
-    )
-    annotations: dict[Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue] = Field(
-        default_factory=dict, max_length=64
-    )
-    generation: int | None = Field(default=None, ge=1, description="Set by the server; grows with every change")
-    created_at: datetime | None = Field(default=None, description="Set by the server")
-
-
-class TypeMetadata(Metadata):
-    """Who a GPU type, a network or a profile is."""
-
-    name: TypeName
 
 
 class Slo(Strict):
@@ -89,15 +42,15 @@ class Slo(Strict):
 class Scaling(Strict):
     """Limits and delays of the replica count; delays are in seconds."""
 
-    min_replicas: int = Field(default=0, ge=0, le=10_000, validation_alias=_camel("min_replicas"))
-    max_replicas: int | None = Field(default=None, ge=1, le=10_000, validation_alias=_camel("max_replicas"))
-    upscale_delay_s: Amount = Field(default=0.0, le=86_400, validation_alias=_camel("upscale_delay_s"))
-    downscale_delay_s: Amount = Field(default=60.0, le=86_400, validation_alias=_camel("downscale_delay_s"))
+    min_replicas: int = Field(default=0, ge=0, le=10_000, validation_alias=camel("min_replicas"))
+    max_replicas: int | None = Field(default=None, ge=1, le=10_000, validation_alias=camel("max_replicas"))
+    upscale_delay_s: Amount = Field(default=0.0, le=86_400, validation_alias=camel("upscale_delay_s"))
+    downscale_delay_s: Amount = Field(default=60.0, le=86_400, validation_alias=camel("downscale_delay_s"))
     buffer_replicas: int = Field(
         default=0,
         ge=0,
         le=1000,
-        validation_alias=_camel("buffer_replicas"),
+        validation_alias=camel("buffer_replicas"),
         description="Warm spares beyond min_replicas",
     )
 
@@ -220,117 +173,6 @@ class ProfileSpec(Strict):
         max_length=20_000,
         description="[sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, power_w, pressure]",
     )
-
-
-class PolicyGroup(Strict):
-    """Services that a policy of their own decides on, with GPUs of their own."""
-
-    name: Name
-    policy: str = Field(max_length=63)
-    projects: list[Name] = Field(default_factory=list, max_length=100, description="Services of these; empty: of any")
-    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
-        default_factory=dict, max_length=64, description="Services that have all of these labels"
-    )
-    mode: Literal["advise", "approve", "auto"] = Field(
-        default="auto", description="For its services; the more cautious of this, theirs and the policy's counts"
-    )
-
-    @model_validator(mode="after")
-    def _chooses(self) -> "PolicyGroup":
-        if not self.projects and not self.labels:
-            raise ValueError("give projects or labels: a group of all services is what `policy` is for")
-        return self
-
-
-def _unique(groups: list[PolicyGroup]) -> list[PolicyGroup]:
-    names = [group.name for group in groups]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two groups are called {repeated[0]!r}; a name says which one is meant")
-    return groups
-
-
-Groups = Annotated[list[PolicyGroup], Field(max_length=16), AfterValidator(_unique)]
-"""Groups of services in the order in which they are decided."""
-
-
-class PolicySpec(Strict):
-    """How the control loop decides; every write makes a new version, which each plan records."""
-
-    policy: str = Field(default="joint", max_length=63)
-    mode: Literal["off", "advise", "approve", "auto"] = "auto"
-    paused: bool = False
-    period_s: float = Field(default=5.0, ge=0.5, le=3600, allow_inf_nan=False)
-    objective: Literal["min_cost", "max_goodput"] = "min_cost"
-    energy_price_usd_per_kwh: Amount = 0.0
-    max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
-    migration_cost_usd_per_hour: Amount = 0.0
-    headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
-    stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
-    solve_seconds: float = Field(default=TICK.seconds, gt=0, le=600, allow_inf_nan=False)
-    solve_work: float = Field(default=TICK.work, gt=0, le=600, allow_inf_nan=False)
-    seed: int = Field(default=TICK.seed, ge=0, le=2**31 - 1)
-    window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
-    fit_quantile: float = Field(
-        default=0.9,
-        ge=0.5,
-        le=0.999,
-        allow_inf_nan=False,
-        description="Execution times are planned at this quantile of what they may be; 0.5: as stated and learned",
-    )
-    learning: bool = Field(
-        default=True, description="Whether served latencies correct the operating points that are planned with"
-    )
-    hysteresis: float = Field(
-        default=TICK.stability.hysteresis,
-        ge=0.0,
-        le=1.0,
-        allow_inf_nan=False,
-        description="Fraction of the cost that a rearrangement must save beyond the price of its starts",
-    )
-    move_budget: float = Field(
-        default=TICK.stability.move_budget,
-        ge=0.0,
-        le=1.0,
-        allow_inf_nan=False,
-        description="Replicas that one plan may start to save cost, as a fraction of those that run; "
-        f"{LEAST_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
-    )
-    min_dwell_s: float = Field(
-        default=TICK.stability.min_dwell_s,
-        ge=0.0,
-        le=86_400,
-        allow_inf_nan=False,
-        description="Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served "
-        "at once",
-    )
-    governor: str | None = Field(
-        default=None,
-        max_length=63,
-        description="Who turns clocks and batches on the nodes within the plan, second by second: "
-        f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
-    )
-    power_budget_w: Size | None = Field(
-        default=None,
-        description="Watts that all used GPUs together may draw, idle watts included. Without a governor that holds "
-        "power a plan that would draw more is refused; with one, every GPU gets its share as a cap. Absent: no limit",
-    )
-
-    groups: Groups = Field(
-        default_factory=list,
-        description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
-        "group that it fits, and those of none follow `policy`, last",
-    )
-    approve_switch: bool = Field(
-        default=False,
-        description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
-    )
-
-    @field_validator("governor")
-    @classmethod
-    def _known_governor(cls, governor: str | None) -> str | None:
-        if governor is not None and governor not in GOVERNORS:
-            raise ValueError(f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}")
-        return governor
 
 
 class ProjectSpec(Strict):

@@ -1,0 +1,59 @@
+"""What manifests are made of: names, amounts and metadata, each as strict as it can be."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+PATTERN_RULES = {
+    NAME_PATTERN: "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends",
+    TYPE_NAME_PATTERN: "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends",
+}
+"""What the patterns ask for, in words."""
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""A DNS-1123 label: lower-case letters, digits and hyphens, at most 63."""
+
+TypeName = Annotated[str, StringConstraints(pattern=TYPE_NAME_PATTERN)]
+"""GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
+
+LabelValue = Annotated[str, StringConstraints(max_length=253)]
+Money = Annotated[Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)]
+Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Base of everything that a user writes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def camel(name: str) -> AliasChoices:
+    """A field's name as Python and as YAML often have it: `min_replicas`, `minReplicas`."""
+    head, *rest = name.split("_")
+    return AliasChoices(name, head + "".join(part.capitalize() for part in rest))
+
+
+class Metadata(Strict):
+    """Who an object is."""
+
+    name: Name
+    project: Name = Field(default="default", description="The project that owns the object and pays for it")
+    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
+        default_factory=dict, max_length=64
+    )
+    annotations: dict[Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue] = Field(
+        default_factory=dict, max_length=64
+    )
+    generation: int | None = Field(default=None, ge=1, description="Set by the server; grows with every change")
+    created_at: datetime | None = Field(default=None, description="Set by the server")
+
+
+class TypeMetadata(Metadata):
+    """Who a GPU type, a network or a profile is."""
+
+    name: TypeName
