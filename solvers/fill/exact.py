@@ -68,7 +68,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     basis = filling.within_budget(basis)
     if len(wanted.tasks) > MOST_TASKS or len(filling.offers.hosts) > MOST_HOSTS:
         return basis
-    found = filling.within_budget(filling.solved())
+    found = filling.within_budget(filling.solved(basis))
     return found if filling.worth(found) > filling.worth(basis) + _LEAST_GAIN else basis
 
 
@@ -85,10 +85,13 @@ class Filling:
         hosts = [self.offers.host(gpu) for gpu in gpus if gpu.tasks]
         return of_filling(hosts, self.offers.known, self._rents, self._limits)
 
-    def solved(self) -> tuple[BoundGpu, ...]:
-        """The program's mixes; the greedy, to which they are what runs, sees to the others, without their deadlines."""
+    def solved(self, basis: Sequence[BoundGpu]) -> tuple[BoundGpu, ...]:
+        """The program's mixes, with the seats of another filling to choose from too.
+
+        The greedy, to which they are what runs, sees to the others, without their deadlines.
+        """
         hosts = [*self.offers.hosts.values(), *self.offers.idle()]
-        options = self.offers.options(hosts)
+        options = self.offers.options(hosts, basis)
         candidates = [(host, mix) for host in hosts for mix in self._mixes(host, options[host.gpu.id])]
         chosen = _choose(candidates, [self._value(mix) for _, mix in candidates], self._left_w())
         running = self._in_force([candidates[at] for at in chosen])

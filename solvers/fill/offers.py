@@ -61,21 +61,32 @@ class Offers:
                     opened.append(empty_host(self._wanted.problem, gpu))
         return opened
 
-    def options(self, hosts: Sequence[Host]) -> dict[GpuId, list[list[Option]]]:
+    def options(self, hosts: Sequence[Host], basis: Sequence[BoundGpu]) -> dict[GpuId, list[list[Option]]]:
         """By host the options of each task that may be there, by name; of newcomers those who gain most from it.
 
-        One who may already come to SPREAD hosts stands back for others.
+        One who may already come to SPREAD hosts stands back for others. basis: a filling whose seats are among them.
         """
+        placed = {task.name: (gpu.id, task.sm_percent) for gpu in basis for task in gpu.tasks if task.is_resident}
         found, invited = dict[GpuId, list[list[Option]]](), Counter[str]()
         for host in sorted(hosts, key=lambda each: (-each.free_sm_percent, each.gpu.id)):
             own = {name: self._at_home(each, host) for name, each in self.known.items() if each.home == host.gpu.id}
             others = {name: self._newcomer(each, host) for name, each in self.known.items() if each.home != host.gpu.id}
             able = [name for name, options in others.items() if options]
             able.sort(key=lambda name: (invited[name] // SPREAD, -self._solo_worth(others[name], host), name))
-            invited.update(able[:NEWCOMERS])
-            chosen = own | {name: others[name] for name in able[:NEWCOMERS]}
+            based = {name: percent for name, (gpu, percent) in placed.items() if gpu == host.gpu.id and name in able}
+            for name, percent in based.items():
+                others[name] = self._with_share(others[name], host, percent)
+            coming = [*based, *(name for name in able if name not in based)][: max(NEWCOMERS, len(based))]
+            invited.update(coming)
+            chosen = own | {name: others[name] for name in coming}
             found[host.gpu.id] = [chosen[name] for name in sorted(chosen) if chosen[name]]
         return found
+
+    def _with_share(self, options: list[Option], host: Host, sm_percent: float) -> list[Option]:
+        """The options of a newcomer, that share among them."""
+        seat = self._seats.of_share(options[0].standing.task, host, sm_percent)
+        is_there = seat is None or any(option.seat == seat for option in options)
+        return options if is_there or seat is None else [*options, replace(options[0], seat=seat)]
 
     def _used(self) -> Iterable[Host]:
         fleet = {gpu.id: gpu.gpu_type for gpu in self._wanted.gpus}
