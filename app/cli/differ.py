@@ -57,7 +57,7 @@ def shown(value: object) -> str:
 
 def _fields(manifest: AnyManifest, *, only_given: bool = False) -> dict[FieldPath, object]:
     """Every leaf that users write, by its path. The name is what objects are compared by; the rest is the server's."""
-    metadata = {"labels", "annotations"} | ({"project"} if manifest.kind == "Service" else set())
+    metadata = {"labels", "annotations"} | ({"project"} if manifest.kind in ("Service", "Task") else set())
     document = manifest.model_dump(include={"metadata": metadata, "spec": True}, exclude_unset=only_given)
     return dict(_leaves(document, ()))
 

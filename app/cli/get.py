@@ -17,7 +17,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 KindName = Annotated[str, typer.Argument(metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names)]
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml")]
-Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services of this project")]
+Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services or tasks of this project")]
 
 
 def get(
@@ -27,7 +27,8 @@ def get(
     output: Output = Format.TABLE,
     project: Project = None,
     selector: Annotated[
-        str | None, typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services with these labels")
+        str | None,
+        typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services and tasks with these labels"),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many")] = 500,
     show_all: Annotated[bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")] = False,
@@ -35,13 +36,13 @@ def get(
 ) -> None:
     """List objects of one kind, or show one of them.
 
-    Kinds: services, nodes, gpus, gpu-types, networks, profiles, projects, policies, plans, demand, tokens.
+    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, policies, plans, demand, tokens.
     """
     surroundings = surroundings_of(context)
     found = find_kind(kind)
     query: Query = {"project": project, "label_selector": selector, **({} if show_all else found.default_query)}
-    if (project or selector) and found.path != "services":
-        raise typer.BadParameter("--project and --selector are for services")
+    if (project or selector) and found.path not in ("services", "tasks"):
+        raise typer.BadParameter("--project and --selector are for services and tasks")
     if show_all and not found.default_query:
         raise typer.BadParameter("--all is for plans; other kinds are always listed in full")
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 import typer
 
-from app.cli import columns
+from app.cli import columns, task_columns
 from app.cli.client import Document, Query
 from app.cli.output import Cells, Heading
 
@@ -87,6 +87,15 @@ KINDS = (
         row=columns.service_row,
         wide_headings=_headings("project", ">priority", "mode", ">planned rps", ">latency ms", "replicas by type"),
         wide_row=columns.service_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Task",
+        path="tasks",
+        headings=_headings("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
+        row=task_columns.task_row,
+        wide_headings=_headings("project", "kind", ">priority", ">per s", "deadline", ">waited", ">starts", ">swaps"),
+        wide_row=task_columns.task_wide_cells,
         is_deletable=True,
     ),
     Kind(

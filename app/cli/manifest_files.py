@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app import manifests
+from app import manifests, task_manifests
 from app.cli.errors import CliError
 from app.cli.remedies import remedy, unknown_kind
 from app.cli.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
@@ -23,6 +23,7 @@ AnyManifest = (
     | manifests.Profile
     | manifests.Policy
     | manifests.Service
+    | task_manifests.Task
 )
 KINDS: Mapping[str, type[AnyManifest]] = {
     "Project": manifests.Project,
@@ -32,6 +33,7 @@ KINDS: Mapping[str, type[AnyManifest]] = {
     "Profile": manifests.Profile,
     "Policy": manifests.Policy,
     "Service": manifests.Service,
+    "Task": task_manifests.Task,
 }
 STDIN = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")
