@@ -58,7 +58,8 @@ _ROUNDS = 6
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
     wider, heard_at_s = _remembered(memory, {service.name for service in problem.services}, observed.at_s)
-    asked = [name for name in observed.repartition if observed.at_s >= heard_at_s + SETTLING_S]
+    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
+    asked = observed.repartition if is_settled else ()
     for name in asked:
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
@@ -267,12 +268,12 @@ def _carrier(stage: Stage, company: Sequence[_Tenant], shares: Sequence[float], 
     return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(company) else None
 
 
-def _remembered(memory: Json, services: set[str], now_s: float) -> tuple[dict[str, int], float]:
-    """How many steps wider each service counts, and when a request was last heard."""
+def _remembered(memory: Json, services: set[str], now_s: float) -> tuple[dict[str, int], float | None]:
+    """How many steps wider each service counts, and when a request was last heard; None = never."""
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
-        return {}, -math.inf
+        return {}, None
     wider, heard_at_s = memory.get("wider"), memory.get("heard_at_s")
-    if not isinstance(wider, Mapping) or not isinstance(heard_at_s, int | float):
-        return {}, -math.inf
+    if not isinstance(wider, Mapping):
+        return {}, None
     steps = {name: count for name, count in wider.items() if name in services and isinstance(count, int)}
-    return steps, min(float(heard_at_s), now_s)
+    return steps, min(float(heard_at_s), now_s) if isinstance(heard_at_s, int | float) else None

@@ -1,5 +1,6 @@
 """Knees fill GPUs, partitions give all of them away, the cap decides the clock, requests widen."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ def planned(
 ) -> tuple[Plan, PlanReport, Json]:
     plan, report, after = make_plan(problem, Observed(at_s=at_s, repartition=asking), memory, Budget())
     assert violations(problem, plan) == ()
-    return plan, report, after
+    return plan, report, json.loads(json.dumps(after, allow_nan=False))
 
 
 def shares(plan: Plan) -> list[dict[str, float]]:
