@@ -66,8 +66,8 @@ def test_three_tasks_get_even_shares_and_single_ones_what_rounding_leaves() -> N
     # 20 rps: batch 4 may take 200 ms: at 10 % beside 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
     assert summary(tuned(20.0, a_task("a"), a_task("b"), a_task("c"))) == (10.0, 4, [30.0, 30.0, 30.0])
     # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % beside 3 · 20 % 35 · 1.3 = 45.5; so
-    # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the first
-    # two get 10 % more each, 55 · 1.4 = 77 ms.
+    # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the
+    # first two get 10 % more each, 55 · 1.4 = 77 ms.
     assert summary(tuned(45.0, a_task("a"), a_task("b"), a_task("c"), batch=4)) == (20.0, 4, [30.0, 30.0, 20.0])
 
 
@@ -87,8 +87,8 @@ def test_a_replica_stays_as_it_is_where_another_tuning_is_hardly_better() -> Non
 
 
 def test_the_constraint_of_the_slide_holds_beside_the_law() -> None:
-    # W = max(b, λ · SLO) requests within one SLO of 1 s: at 60 rps with batch 4 the 60 must be done in 15 batches, 66.7 ms
-    # each. At 2 rps W is the batch itself, which must be done within the SLO.
+    # W = max(b, λ · SLO) requests within one SLO of 1 s: at 60 rps with batch 4 the 60 must be done in 15 batches of
+    # 66.7 ms. At 2 rps W is the batch itself, which must be done within the SLO.
     service = a_service()
     assert longest_ms(LAW, service, 4, 60.0) == pytest.approx(1000.0 * 4 / 60.0, rel=1e-6)
     assert longest_ms(LAW, service, 4, 2.0) == pytest.approx(1000.0, rel=2e-3)
