@@ -14,6 +14,7 @@ from app.cli.get import Output
 from app.cli.output import BAD, GOOD, Cell, Cells, Format, Heading, console, show_document, show_items, show_table
 from app.cli.policy_compare import compare
 from app.cli.policy_switch import switch
+from app.cli.policy_train import train
 from solvers.policies import policies
 from solvers.policies.cards import Card, card, cards
 
@@ -96,3 +97,4 @@ def _width() -> int:
 
 app.command()(compare)
 app.command()(switch)
+app.command()(train)

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,39 @@ def setting_of(actor: Actor, problem: Problem) -> Setting:
         services=tuple(names.get(key, f"\0{place}") for place, key in enumerate(actor.services)),
         slots=actor.slots,
         sm_percents=actor.sm_percents,
+    )
+
+
+def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1) -> Setting:
+    """What an actor for the Problem's fleet and services is trained on: services that carry least choose first.
+
+    Raises ValueError where a GPU type has no limit, or nothing can be served.
+    """
+    if any(gpu_type.count is None for gpu_type in problem.gpu_types):
+        raise ValueError("an actor is trained for a fleet: say of every GPU type how many GPUs there are")
+    percents = {row.sm_percent for points in problem.points for row in points.rows}
+    if not percents or not problem.services:
+        raise ValueError("there is nothing to train for: no service has an operating point on this fleet")
+    setting = Setting(
+        gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
+        services=tuple(sorted(service.name for service in problem.services)),
+        slots=slots,
+        sm_percents=tuple(sorted(percents)),
+    )
+    most_rps = World(problem, setting, clocks_mhz=clocks_mhz).most_rps
+    order = sorted(range(len(most_rps)), key=lambda place: (most_rps[place], setting.services[place]))
+    return replace(setting, services=tuple(setting.services[place] for place in order))
+
+
+def actor_of(layers: Layers, setting: Setting, problem: Problem, *, notes: str) -> Actor:
+    """The actor with these weights, trained on that setting of the Problem."""
+    return Actor(
+        layers=layers,
+        fleet=fleet_of(problem.gpu_types),
+        services=tuple(known_service(problem.service(name)) for name in setting.services),
+        sm_percents=setting.sm_percents,
+        slots=setting.slots,
+        notes=notes,
     )
 
 
