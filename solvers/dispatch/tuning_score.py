@@ -100,15 +100,29 @@ def tune(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> 
     latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
     jobs = np.minimum(MOST_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * wish.inputs / latency_s
-    score = (
-        wish.weight * _normalised(1.0 / latency_s)
-        + (1.0 - wish.weight) * _normalised(per_gpu_rps)
-        + ALPHA * _slack(latency_s, wish.left_s)
-        - BETA * wish.load * _normalised(_epc(usable, boards, latency_s))
-        - GAMMA * (1.0 - wish.load) * _loss(usable)
-    )
+    found = Found(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
+    score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)
     order = np.argsort(-score, kind="stable")
     return tuple(_setting(usable[at], latency_s[at], per_gpu_rps[at], score[at]) for at in order.tolist())
+
+
+class Found(NamedTuple):
+    """What is predicted of N settings, all (N,)."""
+
+    latency_s: Reals
+    per_gpu_rps: Reals
+    """Inputs per second of a whole GPU with as many of them as it may have."""
+    epc: Reals
+
+
+def scores(wish: Wish, found: Found) -> Reals:
+    """(N,) the documented score but for lost accuracy; N ≥ 1."""
+    return np.asarray(
+        wish.weight * _normalised(1.0 / found.latency_s)
+        + (1.0 - wish.weight) * _normalised(found.per_gpu_rps)
+        + ALPHA * _slack(found.latency_s, wish.left_s)
+        - BETA * wish.load * _normalised(found.epc)
+    )
 
 
 def latency_of(option: Option, inputs: int) -> float:

@@ -28,6 +28,7 @@ _MODULES = {
     "morak": "solvers.policies.morak",
     "mudi": "solvers.policies.mudi",
     "muxflow": "solvers.policies.muxflow",
+    "oltunes": "solvers.policies.oltunes",
 }
 
 

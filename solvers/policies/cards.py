@@ -230,7 +230,23 @@ _OF_INSS = (
     ),
 )
 
-_CARDS = {card.name: card for card in (*_OF_INSS, *_OF_MUDI, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
+_OLTUNES = (
+    Card(
+        name="oltunes",
+        title="tuning score and affinity; dispatches jobs",
+        source="Kim, Ha, Kim, OLTunes, Cluster Computing 2025",
+        techniques=("dispatch.affinity", "dispatch.tuning_score"),
+        decides=(*_ALL, "tasks"),
+        promises=True,
+        limits=(
+            "It looks at one service at a time and never moves what runs: more GPUs than joint.",
+            "Affinity as printed lets few services share while the fleet is not full.",
+        ),
+        good_for="offline jobs with deadlines on a fleet that is there anyway, beside some services",
+    ),
+)
+
+_CARDS = {card.name: card for card in (*_OF_INSS, *_OF_MUDI, *_OLTUNES, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
 
 
 def cards() -> tuple[Card, ...]:

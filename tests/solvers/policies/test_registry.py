@@ -23,10 +23,13 @@ def test_policies_are_listed_and_found_by_name() -> None:
         "morak",
         "mudi",
         "muxflow",
+        "oltunes",
     )
     assert policy("k8s_hpa").make_plan is make_plan
 
 
 def test_unknown_policy_names_those_that_exist() -> None:
-    with pytest.raises(UnknownPolicy, match=r"'hetsec'; there are gpulets, .*gslice, hetsev, .*, joint, k8s_hpa, morak"):
+    with pytest.raises(
+        UnknownPolicy, match=r"'hetsec'; there are gpulets, .*gslice, hetsev, .*, joint, k8s_hpa, morak"
+    ):
         policy("hetsec")
