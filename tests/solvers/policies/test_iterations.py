@@ -44,7 +44,7 @@ def test_without_paces_the_laws_speak() -> None:
 
 
 def test_one_pace_by_hand() -> None:
-    # Features (1, ln 4, 0.3), ln 1.5 seen: w = x · y / (|x|² + NOISE² / SPREAD²), and x · w = y · |x|² / (|x|² + ratio).
+    # With x = (1, ln 4, 0.3) and ln 1.5 seen: w = x · y / (|x|² + NOISE² / SPREAD²), so x · w = y · |x|² / (|x|² + ratio).
     x = np.array([1.0, math.log(4.0), 0.3])
     square, ratio = float(x @ x), NOISE**2 / SPREAD**2
     expected = math.log(1.5) * square / (square + ratio)
