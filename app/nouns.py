@@ -95,7 +95,13 @@ def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
 def to_settings(manifest: manifests.Policy) -> PolicySettings:
     """The settings that a manifest states; their version is given when they are saved."""
     groups = tuple(to_group(group) for group in manifest.spec.groups)
-    return PolicySettings(**{**manifest.spec.model_dump(), "mode": Mode(manifest.spec.mode), "groups": groups})
+    stated = {
+        **manifest.spec.model_dump(),
+        "mode": Mode(manifest.spec.mode),
+        "groups": groups,
+        "carbon_g_per_kwh": tuple(manifest.spec.carbon_g_per_kwh),
+    }
+    return PolicySettings(**stated)
 
 
 def to_group(stated: manifests.PolicyGroup) -> PolicyGroup:

@@ -1,6 +1,6 @@
 """What the control loop's Policy is written as: its settings, and groups of services with a policy of their own."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -49,6 +49,15 @@ class PolicySpec(Strict):
     period_s: float = Field(default=5.0, ge=0.5, le=3600, allow_inf_nan=False)
     objective: Literal["min_cost", "max_goodput"] = "min_cost"
     energy_price_usd_per_kwh: Amount = 0.0
+    carbon_price_usd_per_t: Amount = Field(
+        default=0.0, description="Price of a tonne of carbon dioxide; plans add it to that of energy"
+    )
+    carbon_g_per_kwh: list[Amount] = Field(
+        default_factory=list,
+        max_length=24,
+        description="Grams of carbon dioxide that the grid emits per kWh: one figure, or 24, one per hour of the day "
+        "in UTC. Empty: not known",
+    )
     max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
     migration_cost_usd_per_hour: Amount = 0.0
     headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
@@ -111,6 +120,18 @@ class PolicySpec(Strict):
         default=False,
         description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
     )
+
+    @field_validator("carbon_g_per_kwh", mode="before")
+    @classmethod
+    def _one_figure(cls, stated: Any) -> Any:
+        return [stated] if isinstance(stated, int | float) else stated
+
+    @field_validator("carbon_g_per_kwh")
+    @classmethod
+    def _hours(cls, series: list[float]) -> list[float]:
+        if len(series) not in (0, 1, 24):
+            raise ValueError(f"must have 1 figure or 24, one per hour of the day, not {len(series)}")
+        return series
 
     @field_validator("governor")
     @classmethod

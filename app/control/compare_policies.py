@@ -85,7 +85,9 @@ def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     """What the next tick would decide on: the present rates, from what runs."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     points = PlannedPoints().of(snapshot)
-    problem = make_problem(state, points, make_demands(snapshot), snapshot.settings, target=snapshot.target)
+    problem = make_problem(
+        state, points, make_demands(snapshot), snapshot.settings, target=snapshot.target, at=snapshot.at
+    )
     return problem, observe(snapshot)
 
 

@@ -162,6 +162,7 @@ async def _decide_on(
             snapshot.settings,
             target=snapshot.target,
             without_cordoned=without_cordoned,
+            at=snapshot.at,
         )
         decision = await decide(
             loop.solver,

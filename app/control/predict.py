@@ -4,11 +4,13 @@ that the policy asks for of what they may be; the capacity law is computed."""
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from app.control.energy import price_usd_per_kwh
 from app.control.store import PolicySettings, Snapshot
 from solvers.plan import BoundPlan, anonymous
 from solvers.predict.capacity_law import make_capacity_law
@@ -101,8 +103,11 @@ def make_problem(
     *,
     target: BoundPlan | None,
     without_cordoned: bool = False,
+    at: datetime | None = None,
 ) -> Problem:
     """The one input of every policy. GPUs that are not healthy do not count as stock.
+
+    at: when, for the carbon that the grid emits then; None: the mean over the day.
 
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
     `without_cordoned`: count none of them, for when a plan with them found no place.
@@ -120,7 +125,7 @@ def make_problem(
     )
     return Problem(
         objective=settings.objective,
-        energy_price_usd_per_kwh=settings.energy_price_usd_per_kwh,
+        energy_price_usd_per_kwh=price_usd_per_kwh(settings, at),
         max_replicas_per_gpu=settings.max_replicas_per_gpu,
         capacity_law=make_capacity_law(
             sorted({service.percentile for service in services}) or [0.99],

@@ -163,7 +163,11 @@ def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = _demands(snapshot, changes)
     target = snapshot.target if changes.from_running else None
-    return state, demands, make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=target)
+    return (
+        state,
+        demands,
+        make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=target, at=snapshot.at),
+    )
 
 
 def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
@@ -196,7 +200,7 @@ def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
         return None
     everyone = replace(state, services=snapshot.state.services)
     points = PlannedPoints().of(snapshot)
-    problem = make_problem(everyone, points, make_demands(snapshot), snapshot.settings, target=None)
+    problem = make_problem(everyone, points, make_demands(snapshot), snapshot.settings, target=None, at=snapshot.at)
     try:
         return cost_usd_per_hour(problem, anonymous(snapshot.target))
     except InvalidInput:

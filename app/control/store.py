@@ -59,6 +59,10 @@ class PolicySettings:
     period_s: float = 5.0
     objective: Objective = "min_cost"
     energy_price_usd_per_kwh: float = 0.0
+    carbon_price_usd_per_t: float = 0.0
+    """Of carbon dioxide; with the next it makes energy dearer (`app.control.energy`)."""
+    carbon_g_per_kwh: tuple[float, ...] = ()
+    """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
     max_replicas_per_gpu: int = 4
     migration_cost_usd_per_hour: float = 0.0
     headroom: float = 1.1

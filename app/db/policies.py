@@ -90,7 +90,13 @@ def _settings(values: dict[str, object]) -> PolicySettings:
     known = {field.name for field in fields(PolicySettings)}
     named = {name: value for name, value in values.items() if name in known}
     groups = tuple(_group(entry) for entry in _entries(values["groups"]))
-    return PolicySettings(**{**named, "mode": Mode(str(values["mode"])), "groups": groups})  # type: ignore[arg-type]
+    carbon = tuple(_figures(values["carbon_g_per_kwh"]))
+    read = {**named, "mode": Mode(str(values["mode"])), "groups": groups, "carbon_g_per_kwh": carbon}
+    return PolicySettings(**read)  # type: ignore[arg-type]
+
+
+def _figures(series: object) -> Sequence[float]:
+    return series if isinstance(series, list | tuple) else ()
 
 
 def _entries(groups: object) -> Sequence[Mapping[str, Any]]:

@@ -176,6 +176,8 @@ policy = Table(
     _must("period_s", Double),
     _must("objective", Text),
     _must("energy_price_usd_per_kwh", Double),
+    _must("carbon_price_usd_per_t", Double),
+    _must("carbon_g_per_kwh", ARRAY(Double)),
     _must("max_replicas_per_gpu", Integer),
     _must("migration_cost_usd_per_hour", Double),
     _must("headroom", Double),

@@ -224,7 +224,8 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(databas
 def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         assert await policies.load_current(connection) == PolicySettings()
-        wanted = replace(PolicySettings(), mode=Mode.APPROVE, period_s=3.0, governor="batch_dvfs", power_budget_w=900.0)
+        watts = replace(PolicySettings(), governor="batch_dvfs", power_budget_w=900.0, carbon_g_per_kwh=(400.0,) * 24)
+        wanted = replace(watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0)
         saved = await policies.save(connection, wanted, at=START, actor="ann", expected_version=1)
         assert saved == replace(wanted, version=2)
         assert await policies.load_current(connection) == saved
