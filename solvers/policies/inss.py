@@ -55,6 +55,7 @@ MEMORY_VERSION = 1
 _ROUNDS = 64
 """Proposals of the actor."""
 _STARTS, _PASSES = 16, 6
+"""Of the local search: drawn starts, to which come as many of the actor's best proposals."""
 _MOST_GPUS, _MOST_SLOTS = 16, 24
 """Of a fleet that the local search is for."""
 _BETTER = 0.005
@@ -146,8 +147,8 @@ def _searched(
     else:
         world = _world(settler, _setting(settler))
     rates, queued, weights = _figures(settler, world)
-    if starts is None:
-        starts = random_starts(world, rates, count=_STARTS, seed=seed)
+    fresh = random_starts(world, rates, count=_STARTS, seed=seed)
+    starts = fresh if starts is None else np.concatenate([starts, fresh])
     chosen, _ = improve(world, starts, rates, queued, weights, passes=_PASSES)
     settled = settler.settle(_provision_of(world, chosen))
     found.append(_Found(settled, "feasible", ("a local search provisioned",)))
