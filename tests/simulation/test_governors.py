@@ -109,3 +109,23 @@ def test_a_governed_course_depends_on_its_seed_and_not_on_how_time_is_cut() -> N
     assert whole.closed.cluster.totals() == cut.closed.cluster.totals()
     assert whole.closed.store.pushed == cut.closed.store.pushed
     assert [gpu.clock_mhz for gpu in gpus(whole)] == [gpu.clock_mhz for gpu in gpus(cut)]
+
+
+def test_power_latency_comes_from_below_and_serves_as_much_as_those_that_come_from_above() -> None:
+    served = {}
+    for governor in ("batch_dvfs", "power_latency"):
+        scene = a_busy_gpu(governor)
+        watts = play(scene, 24)
+        served[governor] = scene.closed.cluster.totals()[0].served
+    assert 0.98 * CAP_W <= min(watts[STEADY_S:]) <= max(watts[STEADY_S:]) <= CAP_W
+    assert max(watts) <= 1.02 * CAP_W
+    assert served["power_latency"] >= 0.97 * served["batch_dvfs"]
+
+
+@pytest.mark.parametrize("rate_rps", [60.0, 120.0, 200.0])
+def test_power_latency_keeps_slo_and_cap_at_less_load_and_loses_little_while_it_begins(rate_rps: float) -> None:
+    scenes = {governor: a_busy_gpu(governor, rate_rps=rate_rps) for governor in ("dfs", "power_latency")}
+    watts = {governor: play(scene, 24) for governor, scene in scenes.items()}
+    in_slo = {governor: scene.closed.cluster.totals()[0].in_slo for governor, scene in scenes.items()}
+    assert max(watts["power_latency"]) <= CAP_W
+    assert in_slo["power_latency"] >= 0.98 * in_slo["dfs"]
