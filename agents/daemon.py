@@ -16,7 +16,7 @@ from agents.agent import AgentSettings, NodeAgent
 from agents.clock import Clock, ScaledClock
 from agents.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.ledger import Ledger
-from agents.protocol import ReplicaCommand
+from agents.protocol import ReplicaCommand, TaskCommand
 from agents.standin_device import StandInDevice
 from agents.transport import HttpTransport
 
@@ -123,17 +123,18 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
     if options.gpu_type not in types:
         raise ValueError(f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}")
 
-    def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
-        clock_mhz = gpu.clock_mhz or types[gpu.gpu_type].max_clock_mhz
+    def seconds(part: ReplicaCommand | TaskCommand, gpu: GpuState, size: int) -> float:
         placed = Placed(
-            network=replica.network,
+            network=part.network,
             gpu_type=gpu.gpu_type,
-            sm_percent=replica.sm_percent,
-            batch=replica.batch,
-            clock_mhz=clock_mhz,
+            sm_percent=part.sm_percent,
+            batch=part.batch,
+            clock_mhz=gpu.clock_mhz or types[gpu.gpu_type].max_clock_mhz,
         )
         try:
-            return truth.execution_ms(placed, min(size, truth.max_batch(replica.network))) / 1000.0
+            # Requests come in batches that fit; a task states the batch of its iterations.
+            most = truth.max_batch(part.network) if isinstance(part, ReplicaCommand) else size
+            return truth.execution_ms(placed, min(size, most)) / 1000.0
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
 
@@ -141,7 +142,13 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
     gpus = tuple(
         GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib) for index in range(options.gpus)
     )
-    return StandInDevice(gpus, execution_s=execution_s, clock=clock, launch_s=options.launch_s)
+    return StandInDevice(
+        gpus,
+        execution_s=seconds,
+        iteration_s=lambda task, gpu: seconds(task, gpu, task.batch),
+        clock=clock,
+        launch_s=options.launch_s,
+    )
 
 
 def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:

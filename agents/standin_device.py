@@ -1,7 +1,8 @@
 """A node with pretended GPUs and a real HTTP path: stand-in workers behind the router, on this machine's CPU.
 
 Replicas are HTTP servers in this process on free ports of 127.0.0.1; requests come to the router's port. Execution
-times come from an injected function, power is not pretended. It shows the whole path of a command on any laptop.
+times come from an injected function, power is not pretended; tasks only pass time (`agents.standin_tasks`). It shows
+the whole path of a command on any laptop.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ from agents.device import (
 )
 from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, TaskCommand
 from agents.router import Router
+from agents.standin_tasks import IterationTime, StandInTasks
 from agents.worker import StandInWorker
 
 STOP_S = 1.0
 """Wall seconds that a stopped worker's last requests get; it was drained before."""
 _ANSWER = aiohttp.ClientTimeout(total=5.0)
 NO_POWER = "stand-in GPUs draw no power that could be measured"
-NO_TASKS = "stand-in GPUs serve requests only"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
 """(replica, its GPU as it is now, requests in the batch) → seconds. Raises LaunchFailed where nobody knows."""
@@ -65,39 +66,53 @@ class StandInDevice:
     """Stand-in workers behind a router."""
 
     def __init__(
-        self, gpus: tuple[GpuState, ...], *, execution_s: ExecutionTime, clock: Clock, launch_s: float = 1.0
+        self,
+        gpus: tuple[GpuState, ...],
+        *,
+        execution_s: ExecutionTime,
+        iteration_s: IterationTime,
+        clock: Clock,
+        launch_s: float = 1.0,
     ) -> None:
-        """`gpus`: what is pretended, without replicas; `launch_s`: start of a replica, in seconds of the clock."""
+        """`gpus`: what is pretended, empty; `launch_s`: start of a replica or task, in seconds of the clock."""
         self.router = Router()
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._execution_s = execution_s
         self._clock = clock
         self._launch_s = launch_s
         self._replicas: dict[str, _Replica] = {}
+        self._tasks = StandInTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
         self._window_start_s = clock.now_s()
 
     async def state(self) -> NodeState:
-        return NodeState(gpus=tuple(map(self._with_replicas, self._gpus.values())), routes=self.router.routes)
+        self._tasks.advance(self._gpus)
+        return NodeState(gpus=tuple(map(self._filled, self._gpus.values())), routes=self.router.routes)
 
     async def read(self) -> Readings:
         now_s = self._clock.now_s()
         window_s, self._window_start_s = now_s - self._window_start_s, now_s
-        busy_s = dict.fromkeys(self._gpus, 0.0)
+        self._tasks.advance(self._gpus)
+        busy_s = {index: self._tasks.busy_s(index) for index in self._gpus}
         for each in self._replicas.values():
             busy_s[each.gpu_index] = max(busy_s[each.gpu_index], each.worker.busy_s - each.busy_read_s)
         gpus = tuple(self._read_gpu(gpu, busy_s[gpu.index], window_s) for gpu in self._gpus.values())
         replicas = tuple(map(_read_replica, self._replicas.values()))
-        return Readings(gpus=gpus, replicas=replicas, services=self.router.read(), problems=(NO_POWER,))
+        return Readings(
+            gpus=gpus,
+            replicas=replicas,
+            services=self.router.read(),
+            tasks=self._tasks.read(),
+            problems=(NO_POWER,),
+        )
 
     async def glance(self, gpu_index: int) -> GpuGlance:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_POWER}")
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
-        gpu = self._with_replicas(self._gpu(gpu_index))
-        free_mib = gpu.memory_mib - sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
+        gpu, free_mib = self._filled(self._gpu(gpu_index)), self._free_mib(gpu_index)
         if replica.id in self._replicas:
             raise LaunchFailed(f"replica {replica.id} runs already; stop it first")
-        if replica.memory_mib > free_mib + MEMORY_TOLERANCE * gpu.memory_mib:
+        if replica.memory_mib > free_mib:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
@@ -148,16 +163,17 @@ class StandInDevice:
             raise DeviceError(f"replica {replica_id} does not answer: {error}") from error
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
-        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {NO_TASKS}")
+        self._tasks.start(self._gpu(gpu_index), task, free_mib=self._free_mib(gpu_index))
 
     async def stop_task(self, name: str) -> None:
-        raise UnknownPart(f"there is no task {name}: {NO_TASKS}")
+        self._tasks.stop(name)
 
     async def swap_out(self, task: str) -> None:
-        raise UnknownPart(f"there is no task {task}: {NO_TASKS}")
+        self._tasks.advance(self._gpus)
+        self._tasks.swap_out(task)
 
     async def swap_in(self, task: str) -> None:
-        raise UnknownPart(f"there is no task {task}: {NO_TASKS}")
+        self._tasks.swap_in(task, free_mib=self._free_mib(self._tasks.gpu_of(task)))
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         self._gpus[gpu_index] = replace(self._gpu(gpu_index), clock_mhz=clock_mhz)
@@ -167,6 +183,7 @@ class StandInDevice:
 
     async def close(self) -> None:
         self.router.switch((), {})
+        self._tasks.clear()
         for replica_id in tuple(self._replicas):
             await self.stop_replica(replica_id)
 
@@ -193,9 +210,16 @@ class StandInDevice:
             raise UnknownPart(f"no replica {replica_id} on this node")
         return self._replicas[replica_id]
 
-    def _with_replicas(self, gpu: GpuState) -> GpuState:
+    def _filled(self, gpu: GpuState) -> GpuState:
         mine = [each for each in self._replicas.values() if each.gpu_index == gpu.index]
-        return replace(gpu, replicas=tuple(map(self._replica_state, mine)))
+        return replace(gpu, replicas=tuple(map(self._replica_state, mine)), tasks=self._tasks.on(gpu.index))
+
+    def _free_mib(self, gpu_index: int) -> float:
+        """What nobody holds, with the rounding that sums may carry."""
+        gpu = self._filled(self._gpu(gpu_index))
+        held_mib = sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
+        held_mib += sum(each.memory_mib for each in gpu.tasks if each.holds_memory)
+        return gpu.memory_mib * (1.0 + MEMORY_TOLERANCE) - held_mib
 
     def _replica_state(self, each: _Replica) -> RunningReplica:
         return RunningReplica(
@@ -211,12 +235,14 @@ class StandInDevice:
         )
 
     def _read_gpu(self, gpu: GpuState, busy_s: float, window_s: float) -> GpuReading:
-        """`busy_s`: of the busiest replica, a lower bound of the time in which any of them executed."""
+        """`busy_s`: of the busiest replica or task, a lower bound of the time in which any of them executed."""
+        filled = self._filled(gpu)
+        tasks_mib = sum(each.memory_mib for each in filled.tasks if each.holds_memory)
         return GpuReading(
             index=gpu.index,
             gpu_type=gpu.gpu_type,
             memory_mib=gpu.memory_mib,
-            memory_used_mib=sum(each.memory_mib for each in self._with_replicas(gpu).replicas),
+            memory_used_mib=tasks_mib + sum(each.memory_mib for each in filled.replicas),
             power_w=0.0,
             energy_j=0.0,
             clock_mhz=gpu.clock_mhz or 0.0,

@@ -246,7 +246,13 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
         return 0.001 * size * (100.0 / replica.sm_percent)
 
     async def scenario() -> None:
-        device = StandInDevice((an_empty_gpu(0),), execution_s=execution_s, clock=ScaledClock(), launch_s=0.05)
+        device = StandInDevice(
+            (an_empty_gpu(0),),
+            execution_s=execution_s,
+            iteration_s=lambda *_: 1.0,
+            clock=ScaledClock(),
+            launch_s=0.05,
+        )
         first = a_command(a_gpu(a_replica("r1", sm_percent=20.0, batch=4)))
         second = a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2)
         async with served(device.router.make_app()) as url, aiohttp.ClientSession() as client:
@@ -272,7 +278,13 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
 
 def test_a_stand_in_device_refuses_what_it_cannot_do() -> None:
     async def scenario() -> None:
-        device = StandInDevice((an_empty_gpu(0),), execution_s=lambda *_: 0.001, clock=ScaledClock(), launch_s=0.0)
+        device = StandInDevice(
+            (an_empty_gpu(0),),
+            execution_s=lambda *_: 0.001,
+            iteration_s=lambda *_: 1.0,
+            clock=ScaledClock(),
+            launch_s=0.0,
+        )
         await device.start_replica(0, a_replica("r1", memory_mib=3000.0))
         with pytest.raises(LaunchFailed, match="has 1000"):
             await device.start_replica(0, a_replica("r2", memory_mib=2000.0))

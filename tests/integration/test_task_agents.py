@@ -1,0 +1,147 @@
+"""Tasks through the whole path: `plimsoll serve` and real agents as processes, over HTTP and PostgreSQL."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.db.postgres_store import PostgresStore
+from app.tokens import create_locally
+from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, plimsoll, rows, scalar, until, with_store
+from tests.integration.fleet import make_fleet
+
+pytestmark = pytest.mark.integration
+PATIENCE_S = 90.0
+"""For what takes some seconds on an idle machine: a controller's start, and its first plan."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Plane:
+    """A control plane on a database, which may be killed and started again at the same port, and a node's agent."""
+
+    url: str
+    port: int
+    folder: Path
+    secrets: dict[str, str]
+    process: "subprocess.Popen[bytes] | None" = None
+    starts: int = 0
+
+    def call(self, method: str, path: str, **request: Any) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {self.secrets['admin']}"}
+        address = f"http://127.0.0.1:{self.port}/api/v1/{path}"
+        return httpx2.request(method, address, headers=headers, timeout=15.0, **request)
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"tasks/{name}").json()["status"]
+        return found
+
+    def start(self) -> None:
+        self.starts += 1
+        folder = self.folder / f"plane-{self.starts}"
+        folder.mkdir()
+        self.process = plimsoll(["serve", "--port", str(self.port)], folder, PLIMSOLL_DATABASE_URL=self.url)
+        until(self.is_ready, PATIENCE_S)
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5.0).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @contextmanager
+    def agent(self) -> Iterator[None]:
+        """Node n1 with two pretended T4s."""
+        arguments = ["--url", f"http://127.0.0.1:{self.port}", "--node", "n1", "--device", "standin"]
+        arguments += ["--gpu-type", "T4", "--gpus", "2", "--gpu-memory-mib", "16384", "--launch-s", "0.2"]
+        arguments += ["--router-port", str(a_free_port()), "--state-dir", str(self.folder / "n1"), "--period-s", "0.5"]
+        environment = {**FAULT_ENVIRONMENT, "PLIMSOLL_TOKEN": self.secrets["agent"]}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agents.main", *arguments], env=environment, cwd=os.fspath(Path(__file__).parents[2])
+        )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
+    async def prepare(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
+        await make_fleet(engine, {"default": []})
+        at = datetime.now(UTC)
+        made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
+        return {scope: token.secret for scope, token in made.items()}
+
+    plane = Plane(url=database, port=a_free_port(), folder=tmp_path, secrets=with_store(database, prepare))
+    try:
+        plane.start()
+        policy = {
+            "kind": "Policy",
+            "metadata": {"name": "default"},
+            "spec": {"policy": "hetsev_greedy", "period_s": 0.5},
+        }
+        headers = {"Authorization": f"Bearer {plane.secrets['admin']}", "If-Match": "*"}
+        address = f"http://127.0.0.1:{plane.port}/api/v1/policies/default"
+        assert httpx2.put(address, json=policy, headers=headers, timeout=15.0).status_code == 200
+        yield plane
+    finally:
+        plane.kill()
+
+
+def submit(plane: Plane, name: str, iterations: int) -> None:
+    """A job whose deadline is so near that it gets an idle GPU at once: a task that can wait would."""
+    profiled_s = iterations * 0.010  # the profile states 10 ms an iteration
+    spec = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": iterations}
+    manifest = {"kind": "Task", "metadata": {"name": name}, "spec": {**spec, "deadline_after_s": profiled_s + 50.0}}
+    answer = plane.call("PUT", f"tasks/{name}", json=manifest)
+    assert answer.status_code == 201, answer.text
+
+
+def has_done_something(plane: Plane, name: str) -> bool:
+    return bool(plane.status(name)["done_iterations"] > 0.0)
+
+
+def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cancelled_one_leaves_its_node(
+    plane: Plane,
+) -> None:
+    with plane.agent():
+        submit(plane, "nightly", 300)
+        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        before = plane.status("nightly")
+        assert before["state"] == "running"
+        plane.kill()
+        plane.start()
+        after = plane.status("nightly")
+        assert after["done_iterations"] >= before["done_iterations"]
+        assert after["submitted_at"] == before["submitted_at"]
+        until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
+        done = plane.status("nightly")
+        assert (done["done_iterations"], done["starts"], done["swaps"]) == (300.0, 1, 0)
+        kinds = [line["kind"] for line in plane.call("GET", "events?subject=task/nightly").json()["items"]]
+        assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
+
+        submit(plane, "endless", 1_000_000)
+        until(lambda: has_done_something(plane, "endless"), PATIENCE_S)
+        assert plane.call("POST", "tasks/endless/cancel").json()["status"]["state"] == "cancelled"
+        # Its memory is free again on the node, and the node says that it follows the newest command.
+        memory = "SELECT DISTINCT ON (gpu) memory_used_mib FROM gpu_observation ORDER BY gpu, window_start DESC"
+        until(lambda: {row[0] for row in rows(plane.url, memory)} == {0.0}, PATIENCE_S)
+        assert scalar(plane.url, "SELECT bool_and(gpu IS NULL) FROM task WHERE name = 'endless'") is True
+        billed = "SELECT task, cost_usd > 0 FROM report.cost_by_task_hour GROUP BY task, cost_usd > 0 ORDER BY task"
+        assert rows(plane.url, billed) == [("endless", True), ("nightly", True)]
