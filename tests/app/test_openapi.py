@@ -54,6 +54,7 @@ def test_every_post_takes_an_idempotency_key_but_those_that_are_idempotent() -> 
         and "Idempotency-Key" not in [parameter["name"] for parameter in operation.get("parameters", [])]
     }
     assert keyless == {
+        "POST /api/v1/plans/compare",
         "POST /api/v1/plans/preview",
         "POST /api/v1/nodes/{name}/sync",
         "POST /api/v1/networks/{name}/samples",

@@ -39,7 +39,17 @@ def _routes() -> list[tuple[Method, str]]:
 ROUTES = _routes()
 WRITES = [route for route in ROUTES if route[0] != "GET" and route[1] != AGENTS_ONLY]
 READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
-OPERATORS = ("/services/{name}", "/cordon", "/uncordon", "/approve", "/reject", "/pause", "/resume", "/preview")
+OPERATORS = (
+    "/services/{name}",
+    "/cordon",
+    "/uncordon",
+    "/approve",
+    "/reject",
+    "/pause",
+    "/resume",
+    "/preview",
+    "/compare",
+)
 
 
 @pytest.fixture(scope="module")
