@@ -50,11 +50,13 @@ def _beginning(scenario: Scenario, duration_s: float) -> Scenario:
 
 
 def rows(claims: Sequence[Claim], report: Report, *, truth: Truth) -> tuple[Row, ...]:
-    """A row per claim, and one of `joint` for every claim of `hetsev`; claims of joint alone stay as they are."""
+    """A row per claim, and one of `joint` for every claim of `hetsev`, in whose place its own claim comes."""
     found: list[Row] = []
     has_joint = any(run.policy == "joint" for run in report.runs)
     for claim in claims:
-        figure = f"{claim.figure}, {claim.unit}" + (f" (over {claim.baseline})" if claim.unit == "x" else "")
+        figure = f"{claim.figure.removesuffix(', joint')}, {claim.unit}" + (
+            f" (over {claim.baseline})" if claim.unit == "x" else ""
+        )
         found.append(_row(claim, figure, report, claim.policy, truth))
         if claim.policy == "hetsev" and has_joint:
             found.append(_row(claim, figure, report, "joint", truth))

@@ -44,8 +44,8 @@ SYSTEMS = (
         name="HetSev",
         module="hetsev",
         policy="hetsev",
-        objective="cost of serving within the SLOs",
-        aims=(Aim(figure="cost ratio, whole GPUs", is_more=True),),
+        objective="cost of serving within the SLOs, and throughput where GPUs are short",
+        aims=(Aim(figure="cost ratio, whole GPUs", is_more=True), Aim(figure="throughput, at most", is_more=True)),
     ),
     System(
         name="InSS",
