@@ -22,8 +22,11 @@ from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.api.parts import Check, Parts
 from app.catalogue import load_layers, load_training_layers
+from app.catalogue.kernel_classes import load_kernel_ratios
 from app.clock import Clock, WallClock
 from app.control.controller import Controller, SlowJob
+from app.control.dispatch import Dispatcher, run_dispatcher
+from app.control.dispatch_jobs import is_used
 from app.control.forecasts import CHOOSE_PERIOD_S, choose_forecasts
 from app.control.ingest import IngestQueue
 from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
@@ -32,6 +35,7 @@ from app.control.loop import Loop, TickOutcome
 from app.control.refit import LIMIT_S as REFIT_LIMIT_S
 from app.control.refit import PERIOD_S as REFIT_PERIOD_S
 from app.control.refit import run_in_process, run_refit
+from app.control.task_events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.control.worker import SolverWorker
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
@@ -44,6 +48,7 @@ from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.refits import Attempts, refit_waiting
 from app.db.targets import COMMAND_CHANNEL
+from app.db.task_progress import note_starved
 from app.db.transaction import Engine, transaction, translated
 from app.errors import PlimsollError, Unavailable
 from app.logs import configure_logs
@@ -153,8 +158,9 @@ async def running_controller(
             await maintain(engine, plane.clock.now(), keep)
 
     solver, store = SolverWorker(threads=plane.settings.solver_threads), PostgresStore(engine)
+    loop = Loop(store=store, solver=solver, clock=plane.clock, layers=load_training_layers())
     controller = Controller(
-        Loop(store=store, solver=solver, clock=plane.clock, layers=load_training_layers()),
+        loop,
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
@@ -163,12 +169,21 @@ async def running_controller(
         slow_jobs=_slow_jobs(engine, store, plane.clock),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
+    dispatcher = Dispatcher(store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios())
+
+    async def is_dispatching() -> bool:
+        async with transaction(engine) as connection:
+            return controller.leads and is_used(await policies.load_current(connection))
+
+    wakeups = Listener(plane.url, WAKE_CHANNEL)
+    jobs = asyncio.create_task(run_dispatcher(dispatcher, wakeups, is_dispatching), name="plimsoll-dispatch")
     try:
         yield controller, task
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        for each in (jobs, task):
+            each.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await each
         await solver.close()
         await engine.dispose()
 
@@ -190,7 +205,12 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
         run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
         await refit_waiting(engine, run, layers=load_layers(), now=clock.now, attempts=attempts)
 
+    async def tell_starved() -> None:
+        async with transaction(engine) as connection:
+            await note_starved(connection, clock.now())
+
     return (
+        SlowJob(name="waiting tasks", period_s=STARVED_LOOK_S, run=tell_starved),
         SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),
         SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
         SlowJob(name="refit", period_s=REFIT_PERIOD_S, run=refit),

@@ -135,7 +135,8 @@ class Controller:
                 await self._start_solver()
                 await self._safely_maintain()
             if self.leads:
-                self.last = await tick(self._loop)
+                async with self._loop.turn:
+                    self.last = await tick(self._loop)
                 self.on_tick(self.last)
         except Exception as error:
             self.leads = False

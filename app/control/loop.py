@@ -13,6 +13,7 @@ import structlog
 
 from app.clock import Clock
 from app.control.deliver import make_commands
+from app.control.dispatch_round import tasks_to_fill
 from app.control.forecast import make_demands, without_reserves
 from app.control.modes import effective_mode
 from app.control.observe import asking_gpus, observe, silent_nodes, without_silent_nodes
@@ -20,6 +21,7 @@ from app.control.plan import Decision, decide, same_state
 from app.control.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, repartition_events, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
+from app.control.task_events import refused_events
 from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
 from app.control.worker import Solver
@@ -47,11 +49,14 @@ class Loop:
     telemetry: Telemetry = field(default_factory=Telemetry)
     held_for: str = ""
     silent: tuple[str, ...] = ()
+    refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     layers: tuple[LayerCounts, ...] = ()
     """Of training networks, by which training that was never profiled is judged."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever decides in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +111,14 @@ async def tick(loop: Loop) -> TickOutcome:
         with_tasks,
         decision,
         problem,
-        state,
+        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
         fill=fill,
         points=snapshot.points,
         target=snapshot.target,
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
+    await _tell_refused_tasks(loop, snapshot, decision)
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")
     # 6. Write the decision down, then what the policy wants to remember.
@@ -240,6 +246,14 @@ async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
         log.warning("governors ask for another partition", gpus=asking[:10])
         await loop.store.add_events(*events)
     loop.asking = asking
+
+
+async def _tell_refused_tasks(loop: Loop, snapshot: Snapshot, decision: Decision) -> None:
+    """Once for each as long as it is refused in every tick: the fill proposes the same again."""
+    new = [entry for entry in decision.refused_tasks if entry[0] not in loop.refused_tasks]
+    if new:
+        await loop.store.add_events(*refused_events(new, snapshot.at))
+    loop.refused_tasks = frozenset(name for name, _ in decision.refused_tasks)
 
 
 async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") -> TickOutcome:

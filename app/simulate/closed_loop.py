@@ -17,8 +17,11 @@ from agents.sim.pace import World
 from agents.sim.spec import NodeSpec
 from agents.transport import DirectTransport
 from app.catalogue import load_actors, load_training_layers
+from app.catalogue.kernel_classes import load_kernel_ratios
 from app.clock import Clock
 from app.control.actors import wants_actor
+from app.control.dispatch import Dispatcher
+from app.control.dispatch_jobs import is_used
 from app.control.learn import PERIOD_S as LEARNING_PERIOD_S
 from app.control.learn import Learner, learn_once
 from app.control.loop import Loop, TickOutcome, tick
@@ -75,6 +78,9 @@ class ClosedLoop:
             forecast=RememberedForecast(),
             layers=load_training_layers(),
         )
+        self.dispatcher = Dispatcher(
+            store=self.store, clock=clock, turn=self.loop.turn, kernel_ratios=load_kernel_ratios()
+        )
         self.learner = Learner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
@@ -97,10 +103,12 @@ class ClosedLoop:
                 await agent.govern()
 
     async def step(self) -> None:
-        """Every agent governs where that is due, enforces, observes and syncs once."""
+        """Every agent governs where that is due, enforces, observes and syncs once; then jobs are dispatched."""
         await self._govern()
         for agent in self.agents:
             await agent.step()
+        if is_used(self.store.settings) and await self.dispatcher.round():
+            await self._hand_over()
 
     async def tick(self) -> TickOutcome:
         """One round of the control loop, after one of learning where that is due."""

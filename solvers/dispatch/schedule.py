@@ -55,6 +55,8 @@ class DispatchRules:
     """Compute to memory by network (equation 1)."""
     patience_s: float = 30.0
     """After so long a job comes first of all."""
+    most_jobs: int = MOST_JOBS
+    """Of a GPU, and of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
     waiting = _in_order(state.queues, moment)
+    most = min(state.most_jobs, rules.most_jobs)
     batches: list[Batch] = []
     taken: set[str] = set()
     held: list[float] = []
@@ -79,12 +82,12 @@ def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules:
         if left and moment.is_impatient(left[0]) and _waits_for(gpu, left[0]):
             taken.add(left[0].name)
             continue
-        members = _form(gpu, left, state.most_jobs, moment)
+        members = _form(gpu, left, most, moment)
         if not members:
             continue
         taken.update(member.job.name for member in members)
         room = _room(gpu, members)
-        is_full = len(members) + len(gpu.residents) >= state.most_jobs or _is_full(room)
+        is_full = len(members) + len(gpu.residents) >= most or _is_full(room)
         goes_s = _held_until_s(members, state.window_ms)
         if is_full or now_s >= goes_s - _ROUNDING:
             tuned, name = auto_tune(members, room)
@@ -95,7 +98,7 @@ def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules:
     following = DispatchState(
         queues=without(state.queues, started),
         window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
-        most_jobs=min(MOST_JOBS, state.most_jobs + 1) if batches else state.most_jobs,
+        most_jobs=min(rules.most_jobs, state.most_jobs + 1) if batches else state.most_jobs,
     )
     return Round(batches=tuple(batches), state=following, held_until_s=min(held, default=None))
 

@@ -1,0 +1,213 @@
+"""One round of job dispatch: a snapshot and what is remembered in, the next target out; a function beside `plan`.
+
+Of the tasks that are dispatched each that has no place in the target is a job of `solvers.dispatch`; each that has one
+is a resident of its GPU. Replicas, training and other tasks stay as they are; what they leave of a GPU is what jobs may
+use, as far as the checker allows.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from app.control.dispatch_jobs import (
+    MOST_PER_GPU,
+    DispatchMemory,
+    is_dispatched,
+    is_used,
+    queues_of,
+    variants_of,
+)
+from app.control.observe import silent_nodes, without_silent_nodes
+from app.control.predict import cordoned_gpus, make_problem
+from app.control.store import Snapshot
+from app.control.watts import is_limited
+from solvers.check import task_violations
+from solvers.dispatch.affinity import ratios_of
+from solvers.dispatch.job import Batch, GpuView, Placed, Resident
+from solvers.dispatch.schedule import DispatchRules, DispatchState, schedule
+from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
+from solvers.problem import OperatingPoints, Problem
+from solvers.state import ClusterState, Demand, Gpu, GpuId, GpuType, Task
+
+MOST_WAITING = 256
+"""Jobs that one round looks at: those that were submitted first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """What a round decided."""
+
+    bound: BoundPlan | None = None
+    """The next target; None = nothing changes."""
+    problem: Problem | None = None
+    """By which it was checked."""
+    batches: tuple[Batch, ...] = ()
+    state: DispatchState
+    """After it; to be taken only where the target was pushed."""
+    held_until_s: float | None = None
+    """When the first batch that is held open goes at the latest."""
+    waiting: int = 0
+    """Jobs that had no place before the round."""
+
+
+def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The tasks that the tick's fill may move: jobs that have a place, as they run; those that wait are left out."""
+    if not is_used(snapshot.settings):
+        return tuple(tasks)
+    placed = _places(snapshot.target)
+    found = []
+    for task in tasks:
+        if not is_dispatched(task, snapshot.settings):
+            found.append(task)
+        elif task.name in placed:
+            was = placed[task.name][1]
+            found.append(replace(task, network=was.network, batch=was.batch, iterations=was.iterations))
+    return tuple(found)
+
+
+def dispatch(snapshot: Snapshot, memory: DispatchMemory, kernel_ratios: Mapping[str, float]) -> Dispatched:
+    """One round. A batch that the checker refuses is not deployed; its GPU takes none in this round."""
+    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    target = snapshot.target
+    nothing = Dispatched(state=memory.state)
+    if target is None or not is_used(snapshot.settings):
+        return nothing
+    placed = _alive_places(target, state)
+    jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
+    waiting = sorted((task for task in jobs if task.name not in placed), key=lambda task: (-task.waiting_s, task.name))
+    if not waiting:
+        return nothing
+    networks = {variant.network for task in waiting for variant in variants_of(task)}
+    points = memory.planned_points.of(snapshot, networks | {service.network for service in state.services})
+    demands = tuple(Demand(service=name, arrival_rate_rps=rate) for name, rate in planned_rates_rps(target).items())
+    problem = make_problem(state, points, demands, snapshot.settings, target=target)
+    views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
+    queues = queues_of(snapshot, memory, waiting[:MOST_WAITING], points, views)
+    memory.state = replace(memory.state, queues=queues)
+    rules = DispatchRules(
+        ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),
+        most_jobs=MOST_PER_GPU,
+    )
+    names = {task.name: task for task in state.tasks}
+    while True:
+        decided = schedule(memory.state, views, snapshot.at.timestamp(), rules)
+        gpus = _gpus(state, target, decided.batches, names)
+        refused = _refused(decided.batches, gpus, problem, points)
+        if not refused:
+            break
+        views = [view for view in views if view.id not in refused]
+    following = replace(
+        target,
+        generation=target.generation + 1,
+        parent=target.generation,
+        gpus=tuple(gpus[key] for key in sorted(gpus)),
+    )
+    return Dispatched(
+        bound=following if decided.batches else None,
+        problem=problem,
+        batches=decided.batches,
+        state=decided.state,
+        held_until_s=decided.held_until_s,
+        waiting=len(waiting),
+    )
+
+
+def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
+    return {task.name: (gpu.id, task) for gpu in (target.gpus if target else ()) for task in gpu.tasks}
+
+
+def _alive_places(target: BoundPlan, state: ClusterState) -> dict[str, tuple[GpuId, BoundTask]]:
+    """Of GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
+    alive = {gpu.id for gpu in state.gpus if gpu.healthy}
+    return {name: place for name, place in _places(target).items() if place[0] in alive}
+
+
+def _views(state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool) -> list[GpuView]:
+    """The GPUs that may take jobs, with what replicas and other tasks leave of them.
+
+    `may_open`: whether idle GPUs may; under a limit on watts all of them are given away.
+    """
+    cordoned, bound = cordoned_gpus(state), {gpu.id: gpu for gpu in target.gpus}
+    types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
+    own_jobs, present = {job.name: job for job in jobs}, {task.name for task in state.tasks}
+    views = []
+    for gpu in state.gpus:
+        own = bound.get(gpu.id)
+        if not gpu.healthy or gpu.id in cordoned or gpu.gpu_type not in types or (own is None and not may_open):
+            continue
+        if own is None or own.clock_mhz == types[gpu.gpu_type].clocks_mhz[-1]:
+            views.append(_view(gpu, types[gpu.gpu_type], own, own_jobs, present))
+    return views
+
+
+def _view(gpu: Gpu, gpu_type: GpuType, own: BoundGpu | None, jobs: Mapping[str, Task], present: Set[str]) -> GpuView:
+    tasks = [task for task in (own.tasks if own else ()) if task.is_resident and task.name in present]
+    others: list[BoundReplica | BoundTask] = [*(own.replicas if own else ())]
+    others += [task for task in tasks if task.name not in jobs]
+    return GpuView(
+        id=gpu.id,
+        gpu_type=gpu.gpu_type,
+        memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in others),
+        sm_percent=100.0 - sum(each.sm_percent for each in others),
+        residents=tuple(_resident(task, jobs[task.name]) for task in tasks if task.name in jobs),
+        has_early_end=any(task.kind == "offline" and task.name not in present for task in (own.tasks if own else ())),
+    )
+
+
+def _resident(bound: BoundTask, task: Task) -> Resident:
+    return Resident(
+        name=bound.name,
+        sm_percent=bound.sm_percent,
+        memory_mib=bound.memory_mib,
+        done_share=task.done_iterations / bound.iterations,
+        is_latency_critical=task.weight > 0.5,
+        network=bound.network,
+    )
+
+
+def _gpus(
+    state: ClusterState, target: BoundPlan, batches: Sequence[Batch], tasks: Mapping[str, Task]
+) -> dict[GpuId, BoundGpu]:
+    """The target's GPUs with the batches on them, and without tasks that are done."""
+    started = {member.job.name for batch in batches for member in batch.members}
+    gpus = {
+        gpu.id: replace(gpu, tasks=tuple(each for each in gpu.tasks if each.name in tasks and each.name not in started))
+        for gpu in target.gpus
+    }
+    for batch in batches:
+        gpu = gpus.get(batch.gpu) or _empty(state, batch.gpu)
+        gpus[batch.gpu] = replace(gpu, tasks=(*gpu.tasks, *map(_bound, batch.members)))
+    return {key: gpu for key, gpu in gpus.items() if gpu.replicas or gpu.tasks}
+
+
+def _empty(state: ClusterState, key: GpuId) -> BoundGpu:
+    gpu = next(each for each in state.gpus if each.id == key)
+    gpu_type = next(each for each in state.gpu_types if each.name == gpu.gpu_type)
+    return BoundGpu(
+        id=gpu.id,
+        node=gpu.node,
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu_type.clocks_mhz[-1],
+        power_cap_w=gpu_type.power_cap_w,
+        replicas=(),
+    )
+
+
+def _bound(member: Placed) -> BoundTask:
+    """The job at its setting, from its beginning: how far it came elsewhere was counted in other batches."""
+    job, setting = member
+    return BoundTask(
+        name=job.name,
+        kind="offline",
+        network=setting.network,
+        batch=setting.batch,
+        sm_percent=setting.sm_percent,
+        memory_mib=setting.memory_mib,
+        iterations=-(-job.inputs // setting.batch),
+    )
+
+
+def _refused(
+    batches: Sequence[Batch], gpus: Mapping[GpuId, BoundGpu], problem: Problem, points: Sequence[OperatingPoints]
+) -> frozenset[GpuId]:
+    """GPUs on which a batch breaks a rule: of the device, or what its replicas promise."""
+    return frozenset(batch.gpu for batch in batches if task_violations(problem, [gpus[batch.gpu]], points))
