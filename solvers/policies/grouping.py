@@ -113,17 +113,22 @@ def _held(problem: Problem, services: Collection[str], leaving: Collection[str])
 
 
 def _own(current: Plan | None, services: Collection[str], counts: Mapping[str, int | None]) -> Plan | None:
-    """What runs of these services, on no more GPUs than there are; GPUs that carry nothing else come first."""
+    """What runs of these services, on no more GPUs than there are; where these are short, those that carry nothing else
+    are kept."""
     if current is None:
         return None
     left: dict[str, float] = {name: math.inf if count is None else count for name, count in counts.items()}
+    running = [gpu for gpu in current.gpus if any(each.service in services for each in gpu.replicas)]
+    if any(count > left.get(name, 0) for name, count in _used(running).items()):
+        # By their content, so that what is kept does not hang on the order in which they stand.
+        running.sort(key=lambda gpu: (any(each.service not in services for each in gpu.replicas), repr(gpu)))
     kept = []
-    for gpu in sorted(current.gpus, key=lambda gpu: any(each.service not in services for each in gpu.replicas)):
-        replicas = tuple(replica for replica in gpu.replicas if replica.service in services)
+    for gpu in running:
         count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
-        if replicas and count:
+        if count:
             left[gpu.gpu_type] -= count
-            kept.append(replace(gpu, count=count, replicas=replicas))
+            mine = tuple(replica for replica in gpu.replicas if replica.service in services)
+            kept.append(replace(gpu, count=count, replicas=mine))
     unserved = tuple(entry for entry in current.unserved if entry.service in services)
     return replace(current, gpus=tuple(kept), unserved=unserved)
 

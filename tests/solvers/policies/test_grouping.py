@@ -74,6 +74,15 @@ def test_of_what_runs_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_ar
     assert both.current is not None and sorted(len(gpu.replicas) for gpu in both.current.gpus) == [1, 1]
 
 
+def test_which_gpus_are_kept_where_they_are_short_does_not_hang_on_their_order() -> None:
+    gpus = [a_gpu("b", rate_rps=rate) for rate in (10.0, 20.0, 30.0)]
+    parts = [
+        part_problem(three(count=2, current=a_plan(*each)), {"b"}).current for each in (gpus, list(reversed(gpus)))
+    ]
+    assert parts[0] is not None and parts[0] == parts[1]
+    assert len(parts[0].gpus) == 2
+
+
 def test_a_part_has_the_watts_that_plans_before_it_leave() -> None:
     # Each half draws 50 W on top of 50 W idle: two GPUs with one replica draw 200 W.
     part = part_problem(three(power_budget_w=450.0), {"b"}, before=[a_plan(a_gpu("a", count=2))])
