@@ -11,6 +11,9 @@ from app.control.task_book import TaskRecord, waited_s
 STARVED_AFTER_S = 900.0
 """A task that has not run for so long is told: for 600 s it waits by design before an idle GPU is paid for it."""
 
+LOOK_PERIOD_S = 30.0
+"""So often the leader looks who waits for long."""
+
 
 def progress_event(name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime) -> Event | None:
     """What a node's report changed about a task; None where it only came on. `name`: as its team calls it."""

@@ -64,10 +64,12 @@ def with_tasks(
     )
     refused: Severities = ("physical",) if promises_may_break else ("physical", "promise")
     try:
-        filled = {gpu.id: gpu for gpu in map(_checker(wanted, refused), fill(wanted))}
+        left_out: dict[str, str] = {}
+        filled = {gpu.id: gpu for gpu in map(_checker(wanted, refused, left_out), fill(wanted))}
     except InvalidInput as error:  # only of a plan that is kept though its service or rows have gone
         log.warning("no task is started or swapped: what runs is unknown to the problem", reason=str(error))
         return decision
+    decision = replace(decision, refused_tasks=tuple(sorted(left_out.items())))
     generation = bound.generation if decision.bound is not None else bound.generation + 1
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
     if decision.bound is not None:
@@ -93,8 +95,8 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
     return replace(bound, gpus=tuple(replace(gpu, replicas=tuple(map(at_demand, gpu.replicas))) for gpu in bound.gpus))
 
 
-def _checker(wanted: FillProblem, refused: Severities) -> Callable[[BoundGpu], BoundGpu]:
-    """Takes the tasks off a GPU on which they break a rule."""
+def _checker(wanted: FillProblem, refused: Severities, left_out: dict[str, str]) -> Callable[[BoundGpu], BoundGpu]:
+    """Takes the tasks off a GPU on which they break a rule, and notes the rule under their names in `left_out`."""
 
     def checked(gpu: BoundGpu) -> BoundGpu:
         found = task_violations(wanted.problem, [gpu], wanted.points)
@@ -102,6 +104,7 @@ def _checker(wanted: FillProblem, refused: Severities) -> Callable[[BoundGpu], B
         if not broken:
             return gpu
         log.error("tasks are left out: the checker refused them", where=broken[0].where, detail=broken[0].detail)
+        left_out.update((task.name, f"{broken[0].rule} at {gpu.id}: {broken[0].detail}") for task in gpu.tasks)
         return replace(gpu, tasks=())
 
     return checked

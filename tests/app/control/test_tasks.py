@@ -111,6 +111,8 @@ def test_what_breaks_a_rule_is_left_out_and_nothing_else() -> None:
         decided(new), PROBLEM, a_state(a_task()), fill=lambda _: (sound, broken), points=POINTS, target=None
     )
     assert tasks_of(decision.bound) == {(GPU.id, bound_task())}
+    ((name, rule),) = decision.refused_tasks
+    assert (name, rule.partition(":")[0]) == ("wide", f"sm at {OTHER.id}")
 
 
 def retuned(sm_percent: float) -> BoundGpu:
