@@ -43,6 +43,8 @@ class Decision:
     reason: str = ""
     is_without_place: bool = False
     """Some GPU of the plan found no place in the fleet: only cordoned ones were left."""
+    refused_tasks: tuple[tuple[str, str], ...] = ()
+    """(task, broken rule) of those that the checker left out."""
 
 
 async def decide(
