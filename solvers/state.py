@@ -138,19 +138,6 @@ TaskKind = Literal["training", "offline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How long iterations of a network took beside what: read off one task's progress."""
-
-    gpu: GpuId
-    sm_percent: float
-    iteration_ms: float
-    replicas: tuple[tuple[str, float, int], ...] = ()
-    """(service, SM percent, batch) of each replica on the GPU, sorted."""
-    tasks: tuple[tuple[str, float, int], ...] = ()
-    """(network, SM percent, batch) of every other task that ran there, sorted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Work that nobody waits for request by request, and how far it has come: training, or an offline job.
 
@@ -184,8 +171,8 @@ class Task:
     """(kind, number) of the layers of a network that was never profiled; empty: it was."""
     memory_mib: float | None = None
     """That it needs, where its network was never profiled."""
-    paces: tuple[Pace, ...] = ()
-    """How fast tasks of its network and batch were seen to go, one per surroundings."""
+    iteration_ms: float = 0.0
+    """As last reported while it runs; 0 while it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,6 +170,7 @@ def as_of(record: TaskRecord, now: datetime) -> Task:
         done_iterations=record.done_iterations,
         waiting_s=waiting_s(record, now),
         due_in_s=None if record.deadline_at is None else (record.deadline_at - now).total_seconds(),
+        iteration_ms=record.iteration_ms if record.state == "running" else 0.0,
     )
 
 

@@ -93,16 +93,18 @@ class Filling:
     """Sites as they fill up."""
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
-        self._wanted, self._limits = wanted, limits
+        self.wanted, self._limits = wanted, limits
         self._rows = OperatingRows(wanted.problem)
         self._seats = Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
-        self._slopes = Slopes(wanted.problem, self._seats, partial(tuning_limit_ms, wanted.problem.capacity_law))
+        self.slopes = Slopes(wanted.problem, self._seats, partial(tuning_limit_ms, wanted.problem.capacity_law))
         self.running = wanted.running.gpus if wanted.running else ()
         self.tuner = Tuner(
-            problem=wanted.problem, seats=self._seats, iterations=Iterations(wanted.problem, self._seats, self.running)
+            problem=wanted.problem,
+            seats=self._seats,
+            iterations=Iterations(wanted.problem, self._seats, wanted.tasks, self.running),
         )
         self.placed: set[str] = set()
         self._sites: dict[GpuId, _Site] = {}
@@ -110,6 +112,10 @@ class Filling:
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
             self._sites[gpu.id] = _Site(make_host(wanted.problem, self._rows, replace(gpu, tasks=())))
             self._unused.pop(gpu.id, None)
+
+    def host(self, key: GpuId) -> Host:
+        """A GPU as it stands. Raises KeyError."""
+        return self._sites[key].host
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
@@ -220,7 +226,7 @@ class Filling:
         ranked: list[_Site] = []
         for count in range(self._limits.max_tasks_per_gpu):
             demanded = [
-                (self._slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
+                (self.slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
                 for key, site in by_count.get(count, ())
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
@@ -292,7 +298,7 @@ class Filling:
             batch=row.batch,
             memory_mib=replica.memory_mib if in_place else row.memory_mib,
         )
-        fresh = make_host(self._wanted.problem, self._rows, replace(host.gpu, replicas=(following,)))
+        fresh = make_host(self.wanted.problem, self._rows, replace(host.gpu, replicas=(following,)))
         fresh.residents.extend(host.residents)
         fresh.swapped.extend(host.swapped)
         return fresh
@@ -302,7 +308,7 @@ class Filling:
         idle = [gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned]
         places: list[tuple[float, GpuId, Host, Seat]] = []
         for gpu in {gpu.gpu_type: gpu for gpu in reversed(idle)}.values():
-            host = empty_host(self._wanted.problem, gpu)
+            host = empty_host(self.wanted.problem, gpu)
             fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
             if fitting:
                 usd = host.gpu_type.price_usd_per_hour * host.iteration_ms(fitting[-1])

@@ -21,7 +21,7 @@ from tests.solvers.policies.training_beside import (
 
 def a_tuner(problem: Problem) -> Tuner:
     seats = Seats(POINTS)
-    return Tuner(problem=problem, seats=seats, iterations=Iterations(problem, seats, ()))
+    return Tuner(problem=problem, seats=seats, iterations=Iterations(problem, seats, (), ()))
 
 
 def a_host(rate_rps: float, problem: Problem, *, sm_percent: float = 100.0, batch: int = 1) -> Host:
