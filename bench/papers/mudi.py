@@ -1,0 +1,381 @@
+"""Mudi's own experiments as tables: training beside services on 12 and on 1000 A100s, and the decisions themselves.
+
+Run: `python -m bench.papers.mudi [--quick] [--jobs N]`, or `make bench-papers`. The scenarios are built by
+`bench.papers.mudi_scenario`; all policies of one face the same requests and tasks, one service per GPU, in the
+production loop. Each policy fills with its own technique; `joint` with the greedy one.
+
+Times of training under SM limits come from a script (agents/sim/training.py), so that every row in which training runs
+is `synthetic` and reproduces nothing.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from app.simulate.build import shipped_catalogue
+from app.simulate.report import violations
+from app.simulate.results import RunResult, TaskResult
+from app.simulate.run import Job, jobs_of
+from app.simulate.runner import make_runner, simulate_all
+from bench.papers.mudi_cases import SAME, Decisions, compare, decide, judge
+from bench.papers.mudi_scenario import KINDS, Setting, kind_of, make_scenario
+from bench.papers.table import Row, Table
+from bench.report import print_table, write_results
+
+SYSTEM = "Mudi"
+OURS = "mudi"
+BASELINES = ("gslice", "muxflow", "gpulets")
+POLICIES = (OURS, *BASELINES, "joint")
+SCENARIO = "bench/papers/mudi_scenario.py:make_scenario"
+LOAD = 0.8
+HEAVY = 2.0
+"""More than any policy gets done, so that training takes all that it is given."""
+
+_STAND_INS = (
+    "GPT-2, BERT, RoBERTa and YOLOS are stood in for by other networks, seven of the nine kinds of training too."
+)
+_UNFINISHED = "A task that is not done when the run ends counts with the time that it has been there."
+_ONE_PER_GPU = (
+    "Every policy has one service per GPU, as in the paper; it says how shares are set and where training goes."
+)
+_PROMISES = (
+    "Baselines take SMs that the services' percentiles need: none keeps 98 % of all services' requests in time, while "
+    "`mudi` lets no task run where the capacity law says that a promise would break; at equal promises only `joint` is "
+    "comparable."
+)
+
+Runs = Mapping[str, Sequence[RunResult]]
+"""By policy, one run per seed."""
+
+
+def tables(quick: bool, *, processes: int = 1) -> tuple[Table, ...]:
+    """All of them; quick: shorter runs with one seed, fewer policies and cases, and 48 GPUs in place of 1000."""
+    policies = (OURS, "gslice", "joint") if quick else POLICIES
+    seeds = (1,) if quick else (1, 2, 3)
+    duration_s = 660.0 if quick else 1860.0
+    small = _runs(
+        [Setting(policies=policies, duration_s=duration_s, load=LOAD, seed=seed) for seed in seeds], processes
+    )
+    found = [_small(small, seeds, duration_s), _kinds(small, seeds)]
+    if not quick:
+        found.append(_sweep(policies, duration_s, processes))
+    return (*found, _large(policies, quick=quick, processes=processes), _decisions(quick), _colocation(quick))
+
+
+def _runs(settings: Sequence[Setting], processes: int) -> Runs:
+    jobs: list[Job] = []
+    for setting in settings:
+        scenario = make_scenario(setting)
+        jobs.extend(jobs_of(scenario, shipped_catalogue(scenario), Path()))
+    runs: dict[str, list[RunResult]] = {}
+    for outcome in simulate_all(jobs, make_runner(processes)):
+        if not isinstance(outcome, RunResult):
+            raise SystemExit(f"A run failed: {outcome}")
+        runs.setdefault(outcome.policy, []).append(outcome)
+    return runs
+
+
+def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
+    return Table(
+        system=SYSTEM,
+        title=f"12 GPUs, training at {LOAD:g} of what all GPUs do alone, {duration_s / 60.0:.0f} minutes",
+        scenario=SCENARIO,
+        seeds=tuple(seeds),
+        rows=(
+            *_rows(runs, "requests in violation, %", _late_percent, paper=0.5, demanded=0.5, is_at_least=False),
+            *_rows(runs, "in violation, worst service, %", _worst_late_percent, is_at_least=False, demanded=2.0),
+            *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
+            *_shorter(runs),
+            *_rows(runs, "waiting per task, s", _mean_waiting_s, is_at_least=False),
+            *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
+            *_rows(runs, "cost, USD", lambda run: run.cost_usd, is_at_least=False),
+        ),
+        notes=(_STAND_INS, _ONE_PER_GPU, _UNFINISHED, _PROMISES),
+    )
+
+
+def _shorter(runs: Runs) -> list[Row]:
+    """By how much training is done sooner than under the baselines: the best kind and baseline, and the worst kind."""
+    rivals = [policy for policy in (*BASELINES, "joint") if policy in runs]
+    factors = {
+        policy: [_factors(mine, theirs) for mine, theirs in zip(runs[OURS], runs[policy], strict=True)]
+        for policy in rivals
+    }
+    rows = []
+    for policy in rivals:
+        best, worst, mean = (tuple(pick(list(each.values())) for each in factors[policy]) for pick in (max, min, fmean))
+        is_papers = policy in BASELINES
+        rows += [
+            _row(
+                f"completion, best kind, {policy} over mudi, x", best, paper=2.27 if is_papers else None, demanded=2.27
+            ),
+            _row(f"completion, worst kind, {policy} over mudi, x", worst, demanded=1.0),
+            _row(f"completion, mean of kinds, {policy} over mudi, x", mean),
+        ]
+    return rows
+
+
+def _kinds(runs: Runs, seeds: Sequence[int]) -> Table:
+    return Table(
+        system=SYSTEM,
+        title="12 GPUs, completion time of each kind of training",
+        scenario=SCENARIO,
+        seeds=tuple(seeds),
+        rows=tuple(
+            _row(f"time of {kind.name}, s", tuple(values), policy=policy, is_at_least=False)
+            for kind in KINDS
+            for policy, each in runs.items()
+            if (values := [by_kind[kind.name] for run in each if kind.name in (by_kind := _by_kind(run))])
+        ),
+        notes=(_UNFINISHED,),
+    )
+
+
+def _sweep(policies: Sequence[str], duration_s: float, processes: int) -> Table:
+    """Violations and completion under less and more training; SM utilisation where there is more than is done."""
+    rows: list[Row] = []
+    for load in (0.4, 1.2, HEAVY):
+        runs = _runs([Setting(policies=policies, duration_s=duration_s, load=load, seed=1)], processes)
+        rows += _rows(runs, f"requests in violation at {load:g}, %", _late_percent, is_at_least=False)
+        rows += _rows(runs, f"completion at {load:g}, s", _mean_completion_s, is_at_least=False)
+        if load == HEAVY:
+            rows += _rows(runs, "GPU time that training makes use of, %", _trained_percent)
+            mine = _trained_percent(runs[OURS][0])
+            rows += [
+                _row(
+                    f"SM utilisation over {rival}, %",
+                    (100.0 * (mine / _trained_percent(runs[rival][0]) - 1.0),),
+                    37.0,
+                    37.0,
+                )
+                for rival in policies
+                if rival != OURS
+            ]
+    return Table(
+        system=SYSTEM,
+        title="12 GPUs, sweep over the load of training",
+        scenario=SCENARIO,
+        seeds=(1,),
+        rows=rows,
+        notes=(
+            "SM utilisation is what training gets done, in hours of whole GPUs, over the hours of all GPUs.",
+            _PROMISES,
+        ),
+    )
+
+
+def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
+    nodes, duration_s = (12, 300.0) if quick else (250, 360.0)
+    runs = _runs(
+        [Setting(policies=policies[:2] if quick else policies, duration_s=duration_s, load=0.6, seed=1, nodes=nodes)],
+        processes,
+    )
+    return Table(
+        system=SYSTEM,
+        title=f"{4 * nodes} GPUs, {duration_s / 60.0:.0f} minutes",
+        scenario=SCENARIO,
+        seeds=(1,),
+        rows=(
+            *_rows(runs, "requests in violation, %", _late_percent, paper=1.2, demanded=1.2, is_at_least=False),
+            *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
+            *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
+        ),
+        notes=("The run is shorter than the paper's: most long tasks are not done at its end.", _UNFINISHED),
+    )
+
+
+def _decisions(quick: bool) -> Table:
+    rows: list[Row] = []
+    for gpus, limit_ms in ((12, 18.0), (1000, 30.0)):
+        found: list[Decisions] = [decide(gpus, seed, tasks=10) for seed in range(2 if quick else 10)]
+        rows += [
+            _row(
+                f"decision on one task, {gpus} GPUs, ms",
+                tuple(fmean(each.milliseconds) for each in found),
+                limit_ms,
+                limit_ms,
+                is_at_least=False,
+            ),
+            _row(
+                f"longest decision, {gpus} GPUs, ms",
+                tuple(max(each.milliseconds) for each in found),
+                is_at_least=False,
+            ),
+            _row(
+                f"batches tried at most, {gpus} GPUs",
+                tuple(float(max(each.trials)) for each in found),
+                25.0,
+                24.0,
+                is_at_least=False,
+            ),
+        ]
+    return Table(
+        system=SYSTEM,
+        title="one multiplexing decision: which GPU, batch, shares",
+        scenario="bench/papers/mudi_cases.py:decide",
+        seeds=tuple(range(2 if quick else 10)),
+        rows=rows,
+        notes=("The planner alone, on this machine; the slides' times are of a middleware that also moves tasks.",),
+    )
+
+
+def _colocation(quick: bool) -> Table:
+    singles, groups = (8, 4) if quick else (40, 25)
+    added = [each for seed in range(singles) for each in judge(seed, tasks=4)]
+    rows = [
+        _row(
+            "decisions for the best GPU, %",
+            (100.0 * fmean(each <= SAME for each in added),),
+            92.67,
+            92.67,
+        ),
+    ]
+    for is_unseen in (False, True):
+        found = [each for seed in range(groups) if (each := compare(seed, tasks=3, is_unseen=is_unseen)) is not None]
+        what = "three tasks, one never profiled" if is_unseen else "three tasks"
+        for name, values in (
+            (OURS, [each.mudi for each in found]),
+            ("bare slope", [each.bare_slope for each in found]),
+            ("random", [each.by_chance for each in found]),
+        ):
+            is_ours = name == OURS
+            rows.append(
+                _row(
+                    f"iteration time over the least, {what}, x",
+                    (fmean(values),),
+                    1.10 if is_ours else None,
+                    1.10 if is_ours and not is_unseen else None,
+                    policy=name,
+                    is_at_least=False,
+                )
+            )
+    return Table(
+        system=SYSTEM,
+        title="co-location against the exhaustive optimum, 6 GPUs",
+        scenario="bench/papers/mudi_cases.py:compare",
+        seeds=tuple(range(singles)),
+        rows=rows,
+        notes=(
+            "Tasks come one after the other; the optimum for three knows them all at once, and the simulated truth.",
+            "Every way to co-locate is tuned by Mudi's own device level.",
+        ),
+    )
+
+
+def _rows(
+    runs: Runs,
+    figure: str,
+    read: Callable[[RunResult], float],
+    *,
+    paper: float | None = None,
+    demanded: float | None = None,
+    is_at_least: bool = True,
+) -> list[Row]:
+    """One per policy; what the paper states, and we demand, is Mudi's."""
+    return [
+        _row(
+            figure,
+            tuple(map(read, each)),
+            paper if policy == OURS else None,
+            demanded if policy == OURS else None,
+            policy=policy,
+            is_at_least=is_at_least,
+        )
+        for policy, each in runs.items()
+    ]
+
+
+def _row(
+    figure: str,
+    values: tuple[float, ...],
+    paper: float | None = None,
+    demanded: float | None = None,
+    *,
+    policy: str = OURS,
+    is_at_least: bool = True,
+) -> Row:
+    return Row(
+        figure=figure,
+        policy=policy,
+        paper=paper,
+        is_at_least=is_at_least,
+        demanded=demanded,
+        values=values,
+        truth="synthetic",
+    )
+
+
+def _late_percent(run: RunResult) -> float:
+    return 100.0 * violations(run)
+
+
+def _worst_late_percent(run: RunResult) -> float:
+    return 100.0 * max(1.0 - each.attainment for each in run.services if each.attainment is not None)
+
+
+def _completion_s(task: TaskResult) -> float:
+    return task.until_s - task.submitted_s
+
+
+def _mean_completion_s(run: RunResult) -> float:
+    return fmean(map(_completion_s, run.tasks))
+
+
+def _mean_waiting_s(run: RunResult) -> float:
+    return fmean(task.waited_s for task in run.tasks)
+
+
+def _unfinished_percent(run: RunResult) -> float:
+    return 100.0 * fmean(task.finished_s is None for task in run.tasks)
+
+
+def _trained_percent(run: RunResult) -> float:
+    return 100.0 * sum(task.counted_gpu_hours for task in run.tasks) / sum(run.gpu_hours.values())
+
+
+def _by_kind(run: RunResult) -> dict[str, float]:
+    """Mean completion time by kind."""
+    found: dict[str, list[float]] = {}
+    for task in run.tasks:
+        found.setdefault(kind_of(task.task), []).append(_completion_s(task))
+    return {kind: fmean(times) for kind, times in found.items()}
+
+
+def _factors(mine: RunResult, theirs: RunResult) -> dict[str, float]:
+    """By kind, their completion time over ours."""
+    ours, rivals = _by_kind(mine), _by_kind(theirs)
+    return {kind: rivals[kind] / ours[kind] for kind in ours}
+
+
+def main() -> None:
+    """Print the tables and write bench/results/mudi.json."""
+    parser = argparse.ArgumentParser(prog="python -m bench.papers.mudi", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a slice of everything, within half a minute")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    options = parser.parse_args()
+    written = []
+    for table in tables(options.quick, processes=options.jobs):
+        shown = [
+            {
+                "figure": row.figure,
+                "policy": row.policy,
+                "paper": row.paper,
+                "ours": row.mean,
+                "±": row.half_interval,
+                "demanded": row.demanded,
+                "holds": {True: "yes", False: "NO", None: "-"}[row.holds],
+                "truth": row.truth,
+            }
+            for row in table.rows
+        ]
+        print(f"\n{table.title}")
+        print_table(shown)
+        print("\n".join(table.notes))
+        written += [{"table": table.title, **row} for row in shown]
+    write_results("mudi_quick" if options.quick else "mudi", written, settings={"quick": options.quick})
+
+
+if __name__ == "__main__":
+    main()
