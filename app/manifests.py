@@ -68,10 +68,26 @@ class GpuChoice(Strict):
     excluded: list[TypeName] = Field(default_factory=list, max_length=64)
 
 
+class Variant(Strict):
+    """One network that can do the work, and how well."""
+
+    network: TypeName
+    accuracy: float = Field(ge=0, le=1, allow_inf_nan=False, description="As you state it; compared with the floor")
+
+
 class ServiceSpec(Strict):
     """What a team wants served."""
 
     network: TypeName
+    variants: list[Variant] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Networks that may serve it, `network` among them; policy `joint` takes the cheapest that reaches "
+        "accuracy_floor, others take `network`",
+    )
+    accuracy_floor: float = Field(
+        default=0.0, ge=0, le=1, allow_inf_nan=False, description="Variants below it are never chosen"
+    )
     slo: Slo
     scaling: Scaling = Scaling()
     priority: float = Field(
@@ -96,6 +112,23 @@ class ServiceSpec(Strict):
                 raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
             return PRIORITY_CLASSES[value]
         return value
+
+    @model_validator(mode="after")
+    def _variants_reach_the_floor(self) -> "ServiceSpec":
+        accuracy = {each.network: each.accuracy for each in self.variants}
+        if not self.variants:
+            if self.accuracy_floor > 0.0:
+                raise ValueError("accuracy_floor is for variants; state them, or leave it out")
+            return self
+        if len(accuracy) < len(self.variants):
+            raise ValueError("variants have the same network twice")
+        if self.network not in accuracy:
+            raise ValueError(f"variants must have {self.network} among them, with its accuracy")
+        if accuracy[self.network] < self.accuracy_floor:
+            raise ValueError(
+                f"network {self.network} is below accuracy_floor {self.accuracy_floor:g}; name one above it"
+            )
+        return self
 
 
 class GpuTypeSpec(Strict):

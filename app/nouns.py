@@ -25,6 +25,8 @@ def to_service(manifest: manifests.Service) -> Service:
         allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
         excluded_gpu_types=tuple(spec.gpu_types.excluded),
         mode=Mode(spec.mode),
+        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        accuracy_floor=spec.accuracy_floor,
         labels=tuple(sorted(manifest.metadata.labels.items())),
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from app.manifests import PRIORITY_CLASSES, Metadata, Size, Strict, TypeName
+from app.manifests import PRIORITY_CLASSES, Metadata, Size, Strict, TypeName, Variant
 
 MOST_ITERATIONS = 10**9
 
@@ -28,13 +28,6 @@ Complaint: TypeAlias = tuple[str, str]
 """Field of the spec, and what is wrong with it."""
 
 
-class TaskVariant(Strict):
-    """A network that can do a job's work, and how well."""
-
-    network: TypeName
-    accuracy: float = Field(ge=0, le=1, allow_inf_nan=False, description="As you state it; compared with the floor")
-
-
 class TaskSpec(Strict):
     """What is to be done, until when, and how urgent it is."""
 
@@ -48,7 +41,7 @@ class TaskSpec(Strict):
         default=None, min_length=1, description="Of a training network that was never profiled: its layers by kind"
     )
     memory_mib: Size | None = Field(default=None, description="GPU memory that a network needs which has `layers` here")
-    variants: list[TaskVariant] = Field(
+    variants: list[Variant] = Field(
         default_factory=list, max_length=16, description="Networks that may do an offline job, `network` among them"
     )
     accuracy_floor: float = Field(

@@ -60,6 +60,8 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
     allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
     return manifests.ServiceSpec(
         network=noun.network,
+        variants=[manifests.Variant(network=each.network, accuracy=each.accuracy) for each in noun.variants],
+        accuracy_floor=noun.accuracy_floor,
         slo=manifests.Slo(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
         scaling=manifests.Scaling(
             min_replicas=noun.scaling.min_replicas,

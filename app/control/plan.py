@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from app.control.groups import Question, ask
 from app.control.store import PlanState, PolicySettings
+from app.control.variants import words_on_variants
 from app.control.watts import holds_power, too_little, with_caps
 from app.control.worker import PlanAnswer, Solver, SolverUnavailable
 from solvers.bind import bind
@@ -72,10 +73,11 @@ async def decide(
         answer = await ask(solver, question, question.budget)
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
+    words = words_on_variants(problem, state.services, settings)
     return await judge(
         problem,
         state,
-        answer,
+        replace(answer, report=replace(answer.report, messages=(*answer.report.messages, *words))),
         governor=settings.governor,
         target=target,
         memory=memory,

@@ -12,6 +12,7 @@ import numpy as np
 
 from app.control.energy import price_usd_per_kwh
 from app.control.store import PolicySettings, Snapshot
+from app.control.variants import networks_of, with_choices
 from solvers.plan import BoundPlan, anonymous
 from solvers.predict.capacity_law import make_capacity_law
 from solvers.predict.online import Health, RowKey, log_factors, new_health
@@ -49,8 +50,8 @@ class PlannedPoints:
     _kept: dict[Group, tuple[MadeFrom, OperatingPoints]] = field(default_factory=dict)
 
     def of(self, snapshot: Snapshot, networks: Collection[str] | None = None) -> tuple[OperatingPoints, ...]:
-        """The snapshot's points, with planned times for these networks: None = those that some service runs."""
-        wanted = {service.network for service in snapshot.state.services} if networks is None else networks
+        """The snapshot's points, with planned times for these networks: None = those that may serve some service."""
+        wanted = networks_of(snapshot.state.services) if networks is None else networks
         learned = snapshot.corrections if snapshot.settings.learning else ()
         healths = {correction.group: correction.health for correction in learned}
         z = normal_deviate(snapshot.settings)
@@ -116,14 +117,15 @@ def make_problem(
     gpu_types = _stocked(state, carrying)
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
-    networks = {service.network for service in services}
+    planned = {service.name for service in services}
+    networks = networks_of([service for service in state.services if service.name in planned])
     used = tuple(
         sorted(
             (entry for entry in points if entry.network in networks and entry.gpu_type in known),
             key=lambda entry: (entry.network, entry.gpu_type),
         )
     )
-    return Problem(
+    problem = Problem(
         objective=settings.objective,
         energy_price_usd_per_kwh=price_usd_per_kwh(settings, at),
         max_replicas_per_gpu=settings.max_replicas_per_gpu,
@@ -138,6 +140,7 @@ def make_problem(
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
         power_budget_w=settings.power_budget_w,
     )
+    return with_choices(problem, state.services, settings, target)
 
 
 def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:

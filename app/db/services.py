@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.tables import AnyRow, gpu_type, network, project, service, service_version
 from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
-from solvers.state import Mode, Scaling, Service, Slo
+from solvers.state import Mode, Scaling, Service, Slo, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,11 @@ async def save(
     row = locked.one_or_none()
     is_there = row is not None and row.deleted_at is None
     _check_generation(noun.name, row.generation if row is not None and is_there else 0, expected_generation)
-    specification = {**_specification(noun), "labels": dict(noun.labels if labels is None else labels), "annotations": dict(annotations or {})}
+    specification = {
+        **_specification(noun),
+        "labels": dict(noun.labels if labels is None else labels),
+        "annotations": dict(annotations or {}),
+    }
     if row is None:
         generation = 1
         await connection.execute(
@@ -137,6 +141,7 @@ async def _check_names(connection: AsyncConnection, noun: Service) -> None:
     wanted = (
         ("project", project.c.name, [noun.project]),
         ("network", network.c.name, [noun.network]),
+        ("variants", network.c.name, [each.network for each in noun.variants]),
         ("allowed_gpu_types", gpu_type.c.name, list(noun.allowed_gpu_types or ())),
         ("excluded_gpu_types", gpu_type.c.name, list(noun.excluded_gpu_types)),
     )
@@ -163,6 +168,8 @@ def _specification(noun: Service) -> dict[str, object]:
         "allowed_gpu_types": None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types),
         "excluded_gpu_types": list(noun.excluded_gpu_types),
         "mode": noun.mode.value,
+        "variants": [[each.network, each.accuracy] for each in noun.variants],
+        "accuracy_floor": noun.accuracy_floor,
     }
 
 
@@ -191,6 +198,8 @@ def _noun(row: AnyRow) -> Service:
         allowed_gpu_types=None if row.allowed_gpu_types is None else tuple(row.allowed_gpu_types),
         excluded_gpu_types=tuple(row.excluded_gpu_types),
         mode=Mode(row.mode),
+        variants=tuple(Variant(network=network, accuracy=accuracy) for network, accuracy in row.variants),
+        accuracy_floor=row.accuracy_floor,
         labels=tuple(sorted(row.labels.items())),
     )
 

@@ -160,6 +160,8 @@ service_version = Table(
     Column("allowed_gpu_types", TEXTS),
     _must("excluded_gpu_types", TEXTS),
     _must("mode", Text),
+    _must("variants", JSON),
+    _must("accuracy_floor", Double),
     _must("labels", JSON),
     _must("annotations", JSON),
     _must("created_at", TIME),

@@ -44,7 +44,9 @@ def shipped_catalogue(scenario: Scenario) -> Catalogue:
     """What the shipped catalogue has of what the scenario names. Raises CatalogueError for what it has not."""
     gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
     works = works_of(scenario.spec)
-    networks = sorted({*(each.network for each in scenario.spec.services), *(work.network for _, work, _ in works)})
+    services = scenario.spec.services
+    served = {name for each in services for name in (each.network, *(one.network for one in each.variants))}
+    networks = sorted(served | {work.network for _, work, _ in works})
     return Catalogue(gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types))
 
 

@@ -31,10 +31,13 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
 def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
     known, training = list_networks("inference"), list_networks("training")
     for place, service in enumerate(spec.services):
-        if service.network in training:
-            yield ("services", place, "network"), not_for_services(service.network)
-        elif service.network not in known:
-            yield ("services", place, "network"), no_such("network", service.network, known)
+        named: dict[tuple[str | int, ...], str] = {("network",): service.network}
+        named |= {("variants", number, "network"): each.network for number, each in enumerate(service.variants)}
+        for path, network in named.items():
+            if network in training:
+                yield ("services", place, *path), not_for_services(network)
+            elif network not in known:
+                yield ("services", place, *path), no_such("network", network, known)
 
 
 def _works(spec: ScenarioSpec) -> Iterator[Complaint]:

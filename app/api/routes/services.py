@@ -128,9 +128,12 @@ async def _check_names(context: Context, connection: Connection, service: Servic
     networks = {row.name: row for row in await profiles.list_networks(connection)}
     types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
     visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
-    check_known([service.network], tuple(networks), what="network", field="spec.network")
-    if networks[service.network].is_training:
-        raise InvalidRequest(not_for_services(service.network), field="spec.network")
+    named = {"spec.network": service.network}
+    named |= {f"spec.variants[{place}].network": each.network for place, each in enumerate(service.variants)}
+    for field, network in named.items():
+        check_known([network], tuple(networks), what="network", field=field)
+        if networks[network].is_training:
+            raise InvalidRequest(not_for_services(network), field=field)
     check_known(service.allowed_gpu_types or (), types, what="GPU type", field="spec.gpu_types.allowed")
     check_known(service.excluded_gpu_types, types, what="GPU type", field="spec.gpu_types.excluded")
     check_known([service.project], visible, what="project", field="metadata.project")
