@@ -20,7 +20,7 @@ Ours, so that it settles in few periods and then keeps its limits for good under
   so that never overshoots. One that broke the limit is tried again only where even that would keep it.
 * Far below the cap (more than 20 %) a latency of FAR_LATENCY_SHARE of its limit asks for clock and batch at once: each
   step of the clock takes latencies below β L_u again, and one after the other takes twice as long.
-* A replica at its largest batch that more requests wait for than one batch takes wants a higher clock, too.
+* Where no batch grows any more, a replica that more requests wait for than one batch takes wants a higher clock, too.
 * A step of the clock downwards doubles with every failing period in a row before, up to eight times.
 * After a breach of the cap no batch grows, and the clock rises only as far as the line from the present power to that
   of the breach keeps the cap (power is convex in the clock), until power has fallen for good, as in `ladder`.
@@ -151,10 +151,8 @@ def _under_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
     may_grow = not power.is_warned
     raised = {each.id: each.raised for each in tenants if may_grow and each.share < STEADY_LATENCY_SHARE}
     near_share = FAR_LATENCY_SHARE if power.stride == FAR_RUNGS else STEADY_LATENCY_SHARE
-    is_clock_wanted = any(
-        each.share >= near_share or (each.is_short and raised.get(each.id, each.batch) == each.batch)
-        for each in tenants
-    )
+    grows = any(raised.get(each.id, each.batch) > each.batch for each in tenants)
+    is_clock_wanted = any(each.share >= near_share or (each.is_short and not grows) for each in tenants)
     return _Turn(batches=raised, clock=1 if is_clock_wanted else 0)
 
 
