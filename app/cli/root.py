@@ -79,7 +79,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("trace", "trace:app", "Import, make, change and describe load for simulations."),
     ),
     "Reports": (
-        Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type."),
+        Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type, or on tasks."),
         Entry("slo", "reports:slo", "Show how many requests met their SLO, by service."),
         Entry("events", "events:events", "Show who changed what, and what the loop did."),
     ),

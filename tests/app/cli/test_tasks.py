@@ -13,6 +13,7 @@ from tests.app.cli.runner import cli
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "task.yaml"
 MANIFEST = """\
+apiVersion: plimsoll/v1
 kind: Task
 metadata: {name: nightly, project: vision, labels: {team: search}}
 spec: {kind: offline, network: resnet50, batch: 8, inputs: 16000, priority: batch}
@@ -142,7 +143,7 @@ def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, old: str, new
     file.write_text(MANIFEST.replace(old, new))
     refused = cli("apply", "-f", file, "-y", api=FakeApi())
     assert refused.code == 1
-    assert f"{file}:3: {complaint}" in refused.err
+    assert f"{file}:4: {complaint}" in refused.err
 
 
 @pytest.mark.parametrize(
