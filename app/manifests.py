@@ -6,7 +6,7 @@ The REST API and the CLI share these classes; `app.api.conversions` turns them i
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 # Named twice: whoever reads or makes manifests finds all of it here.
 from app.manifest_parts import NAME_PATTERN as NAME_PATTERN
@@ -113,22 +113,26 @@ class ServiceSpec(Strict):
             return PRIORITY_CLASSES[value]
         return value
 
-    @model_validator(mode="after")
-    def _variants_reach_the_floor(self) -> "ServiceSpec":
-        accuracy = {each.network: each.accuracy for each in self.variants}
-        if not self.variants:
-            if self.accuracy_floor > 0.0:
-                raise ValueError("accuracy_floor is for variants; state them, or leave it out")
-            return self
-        if len(accuracy) < len(self.variants):
-            raise ValueError("variants have the same network twice")
-        if self.network not in accuracy:
-            raise ValueError(f"variants must have {self.network} among them, with its accuracy")
-        if accuracy[self.network] < self.accuracy_floor:
-            raise ValueError(
-                f"network {self.network} is below accuracy_floor {self.accuracy_floor:g}; name one above it"
-            )
-        return self
+    @field_validator("variants")
+    @classmethod
+    def _has_its_network(cls, variants: list[Variant], info: ValidationInfo) -> list[Variant]:
+        names, own = [each.network for each in variants], info.data.get("network")
+        if len(set(names)) < len(names):
+            raise ValueError("have the same network twice")
+        if names and own is not None and own not in names:
+            raise ValueError(f"must have {own} among them, with its accuracy")
+        return variants
+
+    @field_validator("accuracy_floor")
+    @classmethod
+    def _is_reached(cls, floor: float, info: ValidationInfo) -> float:
+        accuracy = {each.network: each.accuracy for each in info.data.get("variants", [])}
+        own = info.data.get("network")
+        if not accuracy and floor > 0.0 and "variants" in info.data:
+            raise ValueError("is for variants; without them leave it out")
+        if own in accuracy and accuracy[own] < floor:
+            raise ValueError(f"{own} has {accuracy[own]:g}; take a network above the floor, or lower it")
+        return floor
 
 
 class GpuTypeSpec(Strict):

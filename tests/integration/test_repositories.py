@@ -29,7 +29,7 @@ from app.db.postgres_store import PostgresStore
 from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from solvers.outcome import SolveReport, SolveStatus, Violation
 from solvers.problem import CapacityLaw, Problem, ServiceDemand
-from solvers.state import Mode, Service, Slo
+from solvers.state import Mode, Service, Slo, Variant
 from tests.integration.fleet import START, make_bound, make_gpu_type, make_record, push, with_fleet
 
 pytestmark = pytest.mark.integration
@@ -55,8 +55,10 @@ def test_a_service_grows_a_generation_only_when_it_changes(database: str) -> Non
     async def work(connection: AsyncConnection) -> None:
         save = services.save
         assert await save(connection, make_service(), at=LATER, actor="ann", expected_generation=1) == 1
-        changed = make_service(latency_ms=50.0)
+        variants = (Variant(network="resnet50", accuracy=0.76),)
+        changed = replace(make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7)
         assert await save(connection, changed, at=LATER, actor="ann", expected_generation=1) == 2
+        assert await save(connection, changed, at=LATER, actor="ann", expected_generation=2) == 2
         row = await services.get(connection, "chat")
         assert (row.service, row.generation, row.created_at, row.updated_by) == (changed, 2, START, "ann")
         with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
@@ -85,6 +87,11 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
         (make_service(project="web"), Conflict, "project 'default' has a service 'chat'"),
         (make_service("x", project="nobody"), InvalidRequest, "project: there is no 'nobody'"),
         (replace(make_service("x"), network="alexnet"), InvalidRequest, "network: there is no 'alexnet'"),
+        (
+            replace(make_service("x"), variants=(Variant(network="alexnet", accuracy=0.5),)),
+            InvalidRequest,
+            "variants: there is no 'alexnet'",
+        ),
         (replace(make_service("x"), allowed_gpu_types=("T4", "B200")), InvalidRequest, "there is no 'B200'"),
     ],
 )
