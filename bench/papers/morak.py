@@ -31,6 +31,7 @@ from bench.papers.morak_stage import (
 )
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
+from solvers.governors.power_latency import FAILING_PERIODS
 
 SEEDS = (1, 2, 3)
 TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
@@ -42,6 +43,8 @@ LEAST_GAIN = 67.7
 PAPER_ENERGY_GAINS = (22.2, 50.2)
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0)
 LATENCIES_MS = (25.0, 50.0, 100.0, 200.0)
+LOOP_S = 5
+"""The control loop's period: so long a request waits for the next plan at most."""
 SCENARIO = "bench.papers.morak_stage.stages"
 
 _KEPT = "throughput within both limits, rps"
@@ -63,6 +66,8 @@ class Result:
     over_percent: tuple[float, ...]
     """Periods above the cap, of all GPUs'."""
     joule_per_request: tuple[float, ...]
+    joule_per_work: tuple[float, ...]
+    """Per second of work of a whole GPU, so that networks of all sizes count alike."""
     most_w: tuple[float, ...]
     batch_ms: tuple[float, ...]
     """Mean of the longest batch of each GPU."""
@@ -170,6 +175,17 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
             truth=stage.truth,
         )
     )
+    rows += [
+        Row(
+            figure="energy per second of a whole GPU's work, J",
+            policy=name,
+            paper=None,
+            is_at_least=False,
+            values=each.joule_per_work,
+            truth=stage.truth,
+        )
+        for name, each in results.items()
+    ]
     note = "Watts of all GPUs over requests of all networks, idle watts included; the paper states 22.2 to 50.2 %."
     return _table(stage, "150 W and 300 ms: energy (figure 8)", seeds, rows, note)
 
@@ -184,12 +200,10 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
         "limit 100 to 60 ms": (TIGHT, tighter),
         "limit 60 to 100 ms": (tighter, TIGHT),
     }
-    rows = []
+    rows, again = [], []
     for figure, (first, then) in courses.items():
-        gpus = gpus_of(stage, "morak", TIGHT)
-        courses_of = [play(stage, gpus, "power_latency", [first] * PERIODS + [then] * PERIODS, seed) for seed in seeds]
-        begin = 0 if figure == "start" else PERIODS
-        settled = [settled_after([gpu[begin : begin + PERIODS] for gpu in course]) for course in courses_of]
+        found = [_settled(stage, first, then, seed, is_start=figure == "start") for seed in seeds]
+        again += [figure] if any(needs for _, needs in found) else []
         rows.append(
             Row(
                 figure=f"periods until both limits are kept for good: {figure}",
@@ -197,11 +211,28 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
                 paper=None,
                 is_at_least=False,
                 demanded=float(SETTLING),
-                values=tuple(float(each) for each in settled),
+                values=tuple(float(periods) for periods, _ in found),
                 truth=stage.truth,
             )
         )
-    return _table(stage, "settling after a start and after changes of the limits", seeds, rows)
+    notes = (
+        f"After {' and '.join(again)} no clock and batch keeps both limits with the SM percents as they were: the "
+        f"governor asks, and {LOOP_S} seconds later, the loop's period, the next plan partitions anew."
+    )
+    title = "settling after a start and after changes of the limits"
+    return _table(stage, title, seeds, rows, *([notes] if again else []))
+
+
+def _settled(stage: Stage, first: Setting, then: Setting, seed: int, *, is_start: bool) -> tuple[int, bool]:
+    """Periods from the start or the change on; whether it took another partition."""
+    gpus = gpus_of(stage, "morak", first)
+    course = play(stage, gpus, "power_latency", [first] * PERIODS + [then] * PERIODS, seed)
+    begin = 0 if is_start else PERIODS
+    periods = settled_after([gpu[begin : begin + PERIODS] for gpu in course])
+    if periods < PERIODS:
+        return periods, False
+    anew = play(stage, gpus_of(stage, "morak", then), "power_latency", [then] * PERIODS, seed)
+    return FAILING_PERIODS + LOOP_S + settled_after(anew), True
 
 
 def _cap_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
@@ -269,10 +300,10 @@ def result(stage: Stage, name: str, setting: Setting, seeds: tuple[int, ...]) ->
     """What a baseline, Morak or `joint` comes to under fixed limits."""
     governor = "power_latency" if name == "morak" else (name if name in BASELINES else None)
     gpus = gpus_of(stage, name, setting)
-    return measured([play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds])
+    return measured(stage, [play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds])
 
 
-def measured(courses: Sequence[Course]) -> Result:
+def measured(stage: Stage, courses: Sequence[Course]) -> Result:
     """The figures of one course per seed, from period SETTLING on."""
     settled = [[gpu[SETTLING:] for gpu in course] for course in courses]
     flat = [[period for gpu in course for period in gpu] for course in settled]
@@ -283,9 +314,16 @@ def measured(courses: Sequence[Course]) -> Result:
         kept_by_network=tuple(_by_network(of, s) for of, s in zip(flat, seconds, strict=True)),
         over_percent=tuple(100.0 * fmean(not each.keeps_cap for each in of) for of in flat),
         joule_per_request=tuple(sum(each.power_w for each in of) / sum(each.rate_rps for each in of) for of in flat),
+        joule_per_work=tuple(sum(each.power_w for each in of) / _work_s(stage, of) for of in flat),
         most_w=tuple(max(each.power_w for each in of) for of in flat),
         batch_ms=tuple(fmean(each.longest_ms for each in of) for of in flat),
     )
+
+
+def _work_s(stage: Stage, periods: Sequence[Period]) -> float:
+    """Seconds that whole GPUs at the highest clock and the largest batch would take for the requests of all periods."""
+    whole_rps = {name: rate_rps / len(stage.networks) for name, rate_rps in plenty_rps(stage).items()}
+    return sum(rate_rps / whole_rps[name] for each in periods for name, rate_rps in each.rates_rps.items())
 
 
 def _by_network(periods: Sequence[Period], seconds: int) -> Mapping[str, float]:

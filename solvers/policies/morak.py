@@ -249,7 +249,7 @@ def _has_room(tenants: Mapping[str, _Tenant], company: Company, name: str) -> bo
 
 
 def _partitioned(problem: Problem, stage: Stage, company: Sequence[_Tenant]) -> Carrier | None:
-    """A GPU partitioned among them, at the highest clock that keeps its rules and serves all; None where none does.
+    """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 
     Where no clock keeps the cap with all SMs given away, each has its knee alone.
     """
@@ -258,8 +258,19 @@ def _partitioned(problem: Problem, stage: Stage, company: Sequence[_Tenant]) -> 
         for clock_mhz in reversed(stage.gpu_type.clocks_mhz) if shares else ():
             carrier = _carrier(stage, company, shares, clock_mhz)
             if carrier is not None and obeys(problem, carrier):
-                return carrier if min(true_capacities(problem, carrier)) >= LEAST_CAPACITY_RPS else None
+                return carrier if _keeps(problem, stage, carrier) else None
     return None
+
+
+def _keeps(problem: Problem, stage: Stage, carrier: Carrier) -> bool:
+    """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
+    found = [beside(problem, stage.gpu_type, carrier.seats, at) for at in range(len(carrier.seats))]
+    if len(found) == 1:
+        return found[0].capacity_rps >= LEAST_CAPACITY_RPS
+    return all(
+        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms and each.capacity_rps >= LEAST_CAPACITY_RPS
+        for seat, each in zip(carrier.seats, found, strict=True)
+    )
 
 
 def _carrier(stage: Stage, company: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float) -> Carrier | None:
