@@ -13,14 +13,17 @@ from agents.sim.truth import load_truth
 from app.catalogue.kernel_classes import load_count_ratios, load_kernel_ratios
 from app.simulate.jobs.report import JobsReport
 from app.simulate.jobs.requests import Pattern
-from bench.papers.oltunes_jobs import POLICIES, Case, run_case
+from bench.papers.oltunes_jobs import CLUSTER, POLICIES, Case, run_case
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
 from solvers.dispatch.affinity import COMPUTE_FROM
+from solvers.dispatch.tuning_score import BASE_W
 
 PATTERNS: tuple[Pattern, ...] = ("uniform", "poisson", "trace")
 STRESS, LIGHT = 0.5, 0.3
 """Of the printed rates. PyTorch on at most 8 inputs is slow: at the printed rates every policy is overloaded."""
+SPAN_S = 2.0
+"""Over which the paper sums a GPU's EPC."""
 SCENARIO = "bench/papers/oltunes_jobs.py"
 OTHERS = tuple(policy for policy in POLICIES if policy != "oltunes")
 
@@ -34,11 +37,27 @@ FIGURES: Mapping[str, Measure] = {
     "throughput, inputs/s": lambda run: run.jobs.inputs_per_s,
     "violations, %": lambda run: run.jobs.violations_percent,
     "EPC of a job, W": lambda run: run.jobs.mean_epc,
+    "EPC of a GPU every 2 s, waiting counted, W": lambda run: epc_of_a_gpu(run),
+    "energy of an input, J": lambda run: energy_of_an_input_j(run),
     "energy, Wh": lambda run: 1000.0 * run.energy_kwh,
     "accuracy loss, %": lambda run: run.jobs.accuracy_loss_percent,
     "GPU utilisation, %": lambda run: run.utilisation_percent,
     "spread of utilisation over GPUs, %": lambda run: run.utilisation_spread_percent,
 }
+
+
+def epc_of_a_gpu(run: JobsReport) -> float:
+    """Mean EPC of a GPU, summed over the jobs of every 2 s, its base counted once; latency from the submission on.
+
+    OLTunes' section 4.2.3 says that it sums over the tasks of every 2 s, and 4.1.3 that latency has queueing in it.
+    """
+    spans = sum(CLUSTER.values()) * run.counted_s / SPAN_S
+    return BASE_W + run.jobs.epc_above_base / spans
+
+
+def energy_of_an_input_j(run: JobsReport) -> float:
+    """Energy of the whole fleet over the inputs that were done."""
+    return run.energy_kwh * 3.6e6 / (run.jobs.inputs_per_s * run.counted_s)
 
 
 def tables(quick: bool) -> tuple[Table, ...]:
@@ -88,12 +107,13 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
             only="reserve_and_pack",
         ),
         _claim(
-            "EPC above its base, waiting counted, against reserve_and_pack, up to, %",
-            None,
+            "EPC of a GPU every 2 s, waiting counted, against reserve_and_pack, up to, %",
+            -84.6,
             stress,
-            lambda run: run.jobs.epc_above_base / max(1, run.jobs.finished),
+            epc_of_a_gpu,
             only="reserve_and_pack",
         ),
+        _claim("energy of an input against the baselines, up to, %", None, stress, energy_of_an_input_j),
         Row(
             figure="accuracy loss, worst pattern, %",
             policy="oltunes",
@@ -183,9 +203,11 @@ _NOTES = (
     f"printed rates every policy is overloaded; the light load is {LIGHT:g} times Table 7.",
     "The trace is Azure's LLM trace 2023 by the second (`code` for the language networks, `conv` for the others), "
     "scaled to Table 7's Poisson mean.",
-    "The EPC falls short: it adds a base of 60 W to joules, and what a job draws above it is about one joule at run "
-    "times of 0.1 s, so that no choice moves the sum by 84.6 %. Without the base, and with the time since the "
-    "submission as latency, it falls by more, because the baselines queue. Energy in Wh is from the simulated watts.",
+    "EPC by job and run time, the letter of equation 7, falls short: it adds a base of 60 W to joules, and what a job "
+    "draws above it is about one joule at run times of 0.1 s, so that no choice moves the sum by 84.6 %. Summed over "
+    "the jobs of every 2 s on a GPU (section 4.2.3), with latency as section 4.1.3 defines it (queueing included), it "
+    "says how long the baselines' jobs wait, the longer the run the more, rather than what they draw. Energy in J and Wh "
+    "is from the simulated watts.",
     "Baselines ask for the least SM percent that gives 90 % of the speed at the largest batch: the papers say nothing.",
     "Every GPU begins with one container of each network, a further one takes 2 s to start: cold starts make the 99th "
     "percentile of those that do not queue.",
