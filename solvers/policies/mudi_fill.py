@@ -6,8 +6,8 @@
                 After RETUNE_S swapped out all shares of the GPU are divided anew; after `move_s` a task goes elsewhere
     place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
                 shares of the GPU are divided anew (`mudi_tune`)
-    spread      where nobody waits, a task that shares its GPU with others moves to one without tasks, if that is worth
-                a restart; and where tasks or load have left, the SMs are divided anew
+    spread      where nobody waits, a task moves to a GPU without tasks if that is worth a restart; and where tasks or
+                load have left, the SMs are divided anew
 
 A task that has waited `wait_s` gets an idle GPU, as everywhere (`solvers.fill`). Replicas come first in every step:
 none is given a setting that breaks its promise, and a task that stands in the way is swapped out in the same plan. A
@@ -182,29 +182,39 @@ class Filling:
             self._take_idle(task)
 
     def spread(self) -> None:
-        """Move one task, the first that is worth it, from a GPU that several share to one without any."""
+        """Move one task, the first that is worth it of the slowest, to a GPU without tasks."""
         sites = [site for key, site in sorted(self._sites.items()) if site.is_tunable and key not in self._cordoned]
-        empty = next((site for site in sites if not site.host.tasks), None)
-        crowded = [site for site in sites if len(site.host.residents) > 1 and not site.host.swapped]
-        if empty is None:
-            return
-        places = ((site, at) for site in crowded for at in reversed(range(len(site.host.residents))))
-        any(self._moved(site, empty, at) for site, at in places)
+        empty = [site for site in sites if not site.host.tasks]
+        slowest = sorted(
+            (
+                (-slowness, site.host.gpu.id, at, site)
+                for site in sites
+                if not site.host.swapped
+                for at, slowness in enumerate(self._slownesses(site.host))
+            ),
+            key=lambda each: each[:3],
+        )
+        if empty:
+            any(self._moved(site, at, empty) for *_, at, site in slowest[:MOST_TRIES])
 
-    def _moved(self, site: _Site, empty: _Site, at: int) -> bool:
+    def _moved(self, site: _Site, at: int, empty: Sequence[_Site]) -> bool:
         """Whether the resident at that place moves; not beyond MOST_TUNINGS."""
         host, (was, _) = site.host, site.host.residents[at]
         task = self._tasks[was.name]
         left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
         if left_s < LEFT_S or len(self.tuner.searches) >= MOST_TUNINGS:
             return False
-        rest = [task for task, _ in host.residents if task.name != was.name]
-        alone = self.tuner.tune(empty.host, [task])
-        others = self.tuner.tune(host, [self._tasks[task.name] for task in rest])
-        if alone is None or others is None or alone.speed + others.speed < self._speed(host) * (1.0 + WORTH):
+        there = min(empty, key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id))
+        rest = [each for each, _ in host.residents if each.name != was.name]
+        tasks = [self._tasks[each.name] for each in rest]
+        alone = self.tuner.tune(there.host, [task])
+        others = self.tuner.tune(host, tasks) if tasks else None
+        if alone is None or (tasks and others is None):
             return False
-        empty.host = self._tuned(empty.host, alone, [task], [])
-        site.host = self._tuned(host, others, [self._tasks[task.name] for task in rest], rest)
+        if alone.speed + (others.speed if others else 0.0) < self._speed(host) * (1.0 + WORTH):
+            return False
+        there.host = self._tuned(there.host, alone, [task], [])
+        site.host = self._tuned(host, others, tasks, rest) if others else _without_tasks(host)
         return True
 
     def widen(self) -> None:
@@ -335,3 +345,7 @@ class Filling:
 
     def _is_unused(self, gpu: BoundGpu) -> bool:
         return gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type
+
+
+def _without_tasks(host: Host) -> Host:
+    return Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=host.replicas)
