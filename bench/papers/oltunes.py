@@ -206,8 +206,8 @@ _NOTES = (
     "EPC by job and run time, the letter of equation 7, falls short: it adds a base of 60 W to joules, and what a job "
     "draws above it is about one joule at run times of 0.1 s, so that no choice moves the sum by 84.6 %. Summed over "
     "the jobs of every 2 s on a GPU (section 4.2.3), with latency as section 4.1.3 defines it (queueing included), it "
-    "says how long the baselines' jobs wait, the longer the run the more, rather than what they draw. Energy in J and Wh "
-    "is from the simulated watts.",
+    "says how long the baselines' jobs wait, the longer the run the more, rather than what they draw. Energy in J and "
+    "Wh is from the simulated watts.",
     "Baselines ask for the least SM percent that gives 90 % of the speed at the largest batch: the papers say nothing.",
     "Every GPU begins with one container of each network, a further one takes 2 s to start: cold starts make the 99th "
     "percentile of those that do not queue.",
