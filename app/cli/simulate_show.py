@@ -15,6 +15,7 @@ def show_report(report: Report, stream: TextIO) -> None:
     figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
     rows = [_policy(summary, seeds_note(report, summary.policy)) for summary in report.policies]
     show_table([Heading("policy"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
+    _show_carbon(report, stream)
     stream.write("\n")
     show_table(
         [Heading("service"), Heading("policy"), *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms"))],
@@ -34,6 +35,13 @@ def show_report(report: Report, stream: TextIO) -> None:
     )
     if any(summary.tasks for summary in report.policies):
         _show_tasks(report, stream)
+
+
+def _show_carbon(report: Report, stream: TextIO) -> None:
+    """One line, where the scenario has a grid intensity."""
+    known = [(summary.policy, summary.carbon_g) for summary in report.policies if summary.carbon_g is not None]
+    if known:
+        stream.write(f"g CO2e: {', '.join(f'{policy} {_estimate(grams)}' for policy, grams in known)}\n")
 
 
 def _show_tasks(report: Report, stream: TextIO) -> None:

@@ -102,6 +102,9 @@ def _policy_table(report: Report) -> str:
         "served on. Used memory: HetSev's accounting, the price of the memory that replicas occupy. Worst p99: highest "
         "mean among the services, of served requests only. Red: below the SLO's percentile."
     )
+    carbon = [f"{each.policy} {estimate_cell(each.carbon_g).text} g" for each in report.policies if each.carbon_g]
+    if carbon:
+        words += f" CO2 equivalent of the energy by the scenario's grid intensity: {', '.join(carbon)}."
     return table(headings, (_policy_row(report, each) for each in report.policies)) + paragraph(words, "faint")
 
 

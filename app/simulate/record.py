@@ -12,6 +12,7 @@ from app.clock import Clock
 from app.control.loop import TickOutcome
 from app.control.memory_store import MemoryStore
 from app.simulate.accounting import Bill, Targets, make_bill, sum_bills, within
+from app.simulate.carbon import GridIntensity
 from app.simulate.handovers import Handovers
 from app.simulate.moves import count_moves
 from app.simulate.overdue import count_overdue
@@ -62,6 +63,8 @@ class Recorder:
     step_s: float
     reference_ms: Mapping[tuple[str, int], float]
     """Of an iteration, by network and batch of the tasks."""
+    grid: GridIntensity | None = None
+    """By which energy becomes carbon."""
     outcomes: list[TickOutcome] = field(default_factory=list)
     _handovers: Handovers = field(init=False)
     _tasks: TaskNotes = field(init=False)
@@ -131,7 +134,17 @@ class Recorder:
             refused=sum(outcome.state == "refused" for outcome in self.outcomes),
             series=self._series(),
             tasks=self._tasks.results(self.clock.now()),
+            carbon_g=self._carbon_g(),
             decision_seconds=tuple(outcome.seconds["total"] for outcome in self.outcomes if outcome.state is not None),
+        )
+
+    def _carbon_g(self) -> float | None:
+        """Of every step's energy by the grid's intensity in the middle of the step."""
+        if self.grid is None:
+            return None
+        first_s = (self.begun_at - self.start).total_seconds() + self.step_s / 2.0
+        return sum(
+            self.grid.grams(step.energy_j, first_s + self.step_s * place) for place, step in enumerate(self._steps)
         )
 
     def _moves(self) -> Moves:

@@ -73,6 +73,8 @@ class PolicySummary:
     services: tuple[ServiceSummary, ...]
     tasks: TaskSummary | None = None
     """None where some run has none."""
+    carbon_g: Estimate | None = None
+    """None where the scenario has no grid intensity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         replicas_started=over(lambda run: run.moves.replicas_started),
         services=tuple(_service(runs, place) for place in range(len(runs[0].services))),
         tasks=_tasks(runs) if all(run.tasks for run in runs) else None,
+        carbon_g=_where_known([run.carbon_g for run in runs]),
     )
 
 

@@ -195,6 +195,8 @@ class RunResult:
     series: Series
     tasks: tuple[TaskResult, ...] = ()
     """In the order of their submission."""
+    carbon_g: float | None = None
+    """CO2 equivalent of the energy; None where the scenario has no grid intensity."""
     decision_seconds: tuple[float, ...] = ()
     """Wall seconds of each decision, in order; the only part that differs from machine to machine."""
 

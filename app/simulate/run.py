@@ -10,6 +10,7 @@ from app.clock import ManualClock
 from app.control.worker import InlineSolver, PlanAnswer, PlanRequest
 from app.logs import nothing_logged
 from app.simulate.build import Catalogue, make_cluster, make_world
+from app.simulate.carbon import read_grid_intensity
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.foresight import foreseen, with_true_times
 from app.simulate.notes import notes_on
@@ -99,6 +100,7 @@ async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
         reference_ms=reference_times_ms(spec, job.catalogue.points),
+        grid=None if spec.grid_intensity is None else read_grid_intensity(job.folder / spec.grid_intensity),
     )
 
     def reach(now_s: float) -> None:

@@ -257,6 +257,9 @@ class ScenarioSpec(Strict):
     tasks: list[SimulatedTask] = Field(default_factory=list, max_length=2000)
     task_lists: list[TaskList] = Field(default_factory=list, max_length=100)
     faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
+    grid_intensity: PurePath | None = Field(
+        default=None, description="CSV, beside the scenario: second or hour of the simulation, g_co2_per_kwh"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -335,7 +338,9 @@ def with_policies(scenario: Scenario, names: Sequence[str]) -> Scenario:
 
 
 def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
-    """Traces and job lists, relative to the scenario's own file."""
+    """Traces, job lists and a grid intensity, relative to the scenario's own file."""
+    if spec.grid_intensity is not None:
+        yield spec.grid_intensity
     yield from (service.load.trace.file for service in spec.services if service.load.trace is not None)
     yield from (entry.file for entry in spec.task_lists)
 

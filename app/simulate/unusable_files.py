@@ -1,4 +1,4 @@
-"""Traces and job lists of a scenario that cannot be used, each with the path of the field below `spec`."""
+"""Files of a scenario that cannot be used, each with the path of the field below `spec`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app.errors import InvalidRequest
 from app.simulate.build import trace_shape
+from app.simulate.carbon import read_grid_intensity
 from app.simulate.scenario import Scenario
 from app.simulate.scenario_checks import Complaint
 from app.simulate.scenario_checks import Path as FieldPath
@@ -25,5 +26,7 @@ def _readings(scenario: Scenario, folder: Path) -> Iterator[tuple[FieldPath, Cal
     for place, service in enumerate(scenario.spec.services):
         if service.load.trace is not None:
             yield ("services", place, "load", "trace"), partial(trace_shape, service.load.trace, folder)
+    if scenario.spec.grid_intensity is not None:
+        yield ("grid_intensity",), partial(read_grid_intensity, folder / scenario.spec.grid_intensity)
     for place, entry in enumerate(scenario.spec.task_lists):
         yield ("task_lists", place, "file"), partial(jobs_in, entry, folder)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agents.sim.truth import Truth
-from app.simulate.jobs.carbon import JOULES_PER_KWH, GridIntensity
+from app.simulate.carbon import JOULES_PER_KWH, GridIntensity
 from app.simulate.jobs.dispatchers import Dispatcher
 from app.simulate.jobs.report import Course, JobsReport, judge
 from app.simulate.jobs.requests import JobRequest

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.truth import load_truth
-from app.simulate.jobs.carbon import GridIntensity
+from app.simulate.carbon import GridIntensity
 from app.simulate.jobs.report import JobsReport
 from app.simulate.jobs.requests import JobRequest
 from app.simulate.jobs.run import STEP_S, JobsRun, run_jobs

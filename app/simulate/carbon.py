@@ -1,14 +1,16 @@
 """Grid intensity: grams of CO2 equivalent per kilowatt hour over time, and what an amount of energy comes to."""
 
-import csv
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from app.errors import InvalidRequest
+from app.measurements.rows import open_rows, refusal
 
 JOULES_PER_KWH = 3.6e6
+MOST_G_PER_KWH = 1e5
 _UNITS_S = {"second": 1.0, "hour": 3600.0}
 _VALUE = "g_co2_per_kwh"
 
@@ -32,19 +34,26 @@ class GridIntensity:
 
 def read_grid_intensity(path: Path) -> GridIntensity:
     """From a CSV with the columns `second` or `hour`, and `g_co2_per_kwh`. Raises InvalidRequest."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    unit = next((name for name in _UNITS_S if rows and name in rows[0]), None)
-    if unit is None or _VALUE not in rows[0]:
-        raise InvalidRequest(
-            f"has no rows, or not the columns second or hour, and {_VALUE}; give it both", field=path.name
-        )
-    try:
-        points = [(float(row[unit]) * _UNITS_S[unit], float(row[_VALUE])) for row in rows]
-    except (TypeError, ValueError):
-        raise InvalidRequest(f"{unit} and {_VALUE} must be numbers in every row", field=path.name) from None
-    if any(later <= earlier for (earlier, _), (later, _) in pairwise(points)):
-        raise InvalidRequest(f"{unit} must grow from row to row", field=path.name)
-    if any(not 0.0 <= value <= 1e5 for _, value in points):
-        raise InvalidRequest(f"{_VALUE} must be from 0 to 100,000", field=path.name)
+    rows = open_rows(path, _check_header)
+    unit = _unit(rows.names)
+    when, what = rows.names.index(unit), rows.names.index(_VALUE)
+    points = []
+    for line, cells in rows.rows:
+        try:
+            points.append((float(cells[when]) * _UNITS_S[unit], float(cells[what])))
+        except ValueError:
+            raise refusal(f"{unit} and {_VALUE} must be numbers", file=f"{rows.file}:{line}") from None
+    if any(not later > earlier for (earlier, _), (later, _) in pairwise(points)):
+        raise refusal(f"{unit} must grow from row to row", file=rows.file)
+    if any(not 0.0 <= value <= MOST_G_PER_KWH for _, value in points):
+        raise refusal(f"{_VALUE} must be from 0 to {MOST_G_PER_KWH:,.0f}", file=rows.file)
     return GridIntensity(starts_s=tuple(at for at, _ in points), g_per_kwh=tuple(value for _, value in points))
+
+
+def _check_header(place: str, names: Sequence[str]) -> None:
+    if _VALUE not in names or not any(unit in names for unit in _UNITS_S):
+        raise InvalidRequest(f"has not the columns second or hour, and {_VALUE}; give it both", field=place)
+
+
+def _unit(names: Sequence[str]) -> str:
+    return next(name for name in _UNITS_S if name in names)
