@@ -73,6 +73,17 @@ class BoundReplicaView(View):
     memory_mib: float
 
 
+class BoundTaskView(View):
+    """One task on what a GPU's replicas leave over."""
+
+    name: str = Field(description="What nodes call it; a task's status says it as `id`")
+    network: str
+    batch: int
+    sm_percent: float
+    memory_mib: float
+    is_resident: bool = Field(description="false: swapped out, it holds nothing of the GPU")
+
+
 class BoundGpuView(View):
     """One GPU of a plan."""
 
@@ -82,6 +93,7 @@ class BoundGpuView(View):
     clock_mhz: float
     power_cap_w: float
     replicas: list[BoundReplicaView]
+    tasks: list[BoundTaskView] = []
 
 
 class RateView(View):

@@ -98,6 +98,9 @@ def _flat(row: Document) -> dict[str, str]:
 def _brief(entry: Document) -> str:
     if "service" in entry and "sm_percent" in entry:
         return f"{text(entry, 'service')} {plain(entry['sm_percent'])} % × {plain(entry.get('batch'))}"
+    if "is_resident" in entry:
+        where = f"{plain(entry.get('sm_percent'))} %" if entry["is_resident"] else "swapped out"
+        return f"{text(entry, 'name')} {where} × {plain(entry.get('batch'))}"
     return plain(entry)
 
 
