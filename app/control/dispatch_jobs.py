@@ -104,7 +104,8 @@ def _job(task: Task, memory: DispatchMemory, now_s: float) -> Job:
 
 
 def _inputs(task: Task) -> int:
-    return task.batch * task.iterations
+    """That are still to be done."""
+    return max(1, math.ceil(task.batch * (task.iterations - task.done_iterations)))
 
 
 def _options(task: Task, points: Sequence[OperatingPoints], types: Mapping[str, GpuType]) -> Iterator[Option]:

@@ -60,7 +60,9 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
             found.append(task)
         elif task.name in placed:
             was = placed[task.name][1]
-            found.append(replace(task, network=was.network, batch=was.batch, iterations=was.iterations))
+            done = task.done_iterations * task.batch / was.batch
+            again = replace(task, network=was.network, batch=was.batch, iterations=was.iterations)
+            found.append(replace(again, done_iterations=min(done, float(was.iterations))))
     return tuple(found)
 
 
@@ -158,7 +160,7 @@ def _resident(bound: BoundTask, task: Task) -> Resident:
         name=bound.name,
         sm_percent=bound.sm_percent,
         memory_mib=bound.memory_mib,
-        done_share=task.done_iterations / bound.iterations,
+        done_share=task.done_iterations / task.iterations,
         is_latency_critical=task.weight > 0.5,
         network=bound.network,
     )
@@ -175,7 +177,9 @@ def _gpus(
     }
     for batch in batches:
         gpu = gpus.get(batch.gpu) or _empty(state, batch.gpu)
-        gpus[batch.gpu] = replace(gpu, tasks=(*gpu.tasks, *map(_bound, batch.members)))
+        gpus[batch.gpu] = replace(
+            gpu, tasks=(*gpu.tasks, *(_bound(member, tasks[member.job.name]) for member in batch.members))
+        )
     return {key: gpu for key, gpu in gpus.items() if gpu.replicas or gpu.tasks}
 
 
@@ -192,17 +196,20 @@ def _empty(state: ClusterState, key: GpuId) -> BoundGpu:
     )
 
 
-def _bound(member: Placed) -> BoundTask:
-    """The job at its setting, from its beginning: how far it came elsewhere was counted in other batches."""
-    job, setting = member
+def _bound(member: Placed, task: Task) -> BoundTask:
+    """The task at its setting; it goes on from the inputs that were reported as done."""
+    setting = member.setting
+    iterations = -(-task.batch * task.iterations // setting.batch)
+    done = task.done_iterations * task.batch // setting.batch
     return BoundTask(
-        name=job.name,
+        name=task.name,
         kind="offline",
         network=setting.network,
         batch=setting.batch,
         sm_percent=setting.sm_percent,
         memory_mib=setting.memory_mib,
-        iterations=-(-job.inputs // setting.batch),
+        iterations=iterations,
+        done_iterations=min(done, iterations - 1.0),
     )
 
 

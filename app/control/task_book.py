@@ -45,7 +45,7 @@ class TaskRecord:
     state: TaskState | None = None
     """As last reported from there; None = not yet, or no more."""
     done_iterations: float = 0.0
-    """As last reported from anywhere it was meant to be."""
+    """As last reported from anywhere it was meant to be; of the batch with which it was submitted."""
     iteration_ms: float = 0.0
     """Mean of the newest window in which it made progress; 0 = it made none yet."""
     last_ran_at: datetime | None = None
@@ -200,15 +200,19 @@ def _place(node: str, reading: TaskReading) -> Place:
 
 def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecord:
     has_run = reading.state in ("running", "finished")
-    progress = max(0.0, reading.done_iterations - record.done_iterations)
+    # A dispatcher may run it with another batch than it was submitted with.
+    factor = reading.batch / record.task.batch
+    done_iterations = min(reading.done_iterations * factor, float(record.task.iterations))
+    iteration_ms = reading.iteration_ms / factor
+    progress = max(0.0, done_iterations - record.done_iterations)
     return replace(
         record,
         state=reading.state,
-        done_iterations=reading.done_iterations,
-        iteration_ms=reading.iteration_ms or record.iteration_ms,
+        done_iterations=done_iterations,
+        iteration_ms=iteration_ms or record.iteration_ms,
         last_ran_at=end if has_run else record.last_ran_at,
         finished_at=end if reading.state == "finished" else None,
-        ran_s=record.ran_s + progress * reading.iteration_ms / 1000.0,
+        ran_s=record.ran_s + progress * iteration_ms / 1000.0,
         starts=record.starts + (record.state in (None, "failed") and reading.state != "failed"),
         swaps=record.swaps + (reading.state in ("swapping", "swapped") and record.state == "running"),
     )

@@ -13,7 +13,18 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from app.errors import no_such
-from app.manifests import NAME_PATTERN, Amount, LabelValue, Metadata, Name, PolicySpec, ServiceSpec, Strict, TypeName
+from app.manifests import (
+    NAME_PATTERN,
+    Amount,
+    LabelValue,
+    Metadata,
+    Name,
+    PolicySpec,
+    ServiceSpec,
+    Strict,
+    TypeName,
+    Variant,
+)
 from app.simulate.scenario_checks import Complaint, complaints, group_complaints
 from solvers.state import TaskKind
 
@@ -157,6 +168,17 @@ class SimulatedTask(TaskWork):
     submit_s: Seconds = 0.0
     deadline_s: Positive | None = Field(default=None, description="When it should be done; absent: whenever")
     priority: Priority = 1.0
+    weight: float = Field(default=0.5, ge=0, le=1, description="Above 0.5 its latency counts, else its throughput")
+    variants: list[Variant] = Field(default_factory=list, max_length=16, description="Networks that may do it")
+    accuracy_floor: float = Field(default=0.0, ge=0, le=1, description="Variants below it are never chosen")
+
+    @model_validator(mode="after")
+    def _variants_fit(self) -> Self:
+        if self.variants and self.network not in [each.network for each in self.variants]:
+            raise ValueError(f"variants must have its own network {self.network}, with its accuracy, among them")
+        if self.accuracy_floor > max((each.accuracy for each in self.variants), default=self.accuracy_floor):
+            raise ValueError(f"no variant reaches accuracy_floor {self.accuracy_floor:g}; lower it")
+        return self
 
     @model_validator(mode="after")
     def _deadline_is_later(self) -> Self:

@@ -13,7 +13,7 @@ from app.simulate.scenario import ScenarioSpec, SimulatedTask, TaskList, TaskWor
 from app.simulate.scenario_checks import Path as FieldPath
 from app.simulate.traces.jobs import JobList, read_jobs
 from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Task, TaskKind
+from solvers.state import Task, TaskKind, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ def works_of(spec: ScenarioSpec) -> Iterator[tuple[FieldPath, TaskWork, TaskKind
     """What tasks iterate, with the path of the field below `spec`."""
     for place, task in enumerate(spec.tasks):
         yield ("tasks", place), task, task.kind
+        for each in task.variants:
+            yield ("tasks", place, "variants"), TaskWork(network=each.network, batch=task.batch), task.kind
     for place, entry in enumerate(spec.task_lists):
         for number, work in enumerate(entry.networks):
             yield ("task_lists", place, "networks", number), work, entry.kind
@@ -64,6 +66,9 @@ def _task(task: SimulatedTask) -> Task:
         iterations=task.iterations,
         due_in_s=None if task.deadline_s is None else task.deadline_s - task.submit_s,
         priority=task.priority,
+        weight=task.weight,
+        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in task.variants),
+        accuracy_floor=task.accuracy_floor,
     )
 
 

@@ -257,18 +257,20 @@ def test_nothing_starts_where_a_gpu_may_not_be_used(what: str) -> None:
     assert {gpu for gpu, _ in place.tasks.values()} == {"n1/gpu-0"}
 
 
-def test_a_job_on_a_silent_node_begins_anew_elsewhere() -> None:
+def test_a_job_on_a_silent_node_goes_on_elsewhere_from_its_last_report() -> None:
     place = Place("n1", "n2")
     place.submit(a_job("a"))
     place.round()
     (lost, _) = place.tasks["a"]
+    place.report("a", "running", 20.5, node=lost.split("/")[0])
     other = {"n1/gpu-0": "n2", "n2/gpu-0": "n1"}[lost]
     place.clock.advance(60.0)
     place.heard(other)
     assert place.round()
     gpu, task = place.tasks["a"]
     assert gpu == f"{other}/gpu-0"
-    assert task.done_iterations == 0.0
+    # 20 of 50 batches of eight.
+    assert (task.batch, task.iterations, task.done_iterations) == (8, 50, 20.0)
 
 
 def test_the_accurate_variant_is_taken_and_none_below_the_floor() -> None:
@@ -324,11 +326,13 @@ def test_the_tick_leaves_jobs_to_the_dispatcher_and_keeps_those_that_run() -> No
     place = Place()
     place.submit(a_job("a"), a_job("training", kind="training", network="net", batch=1))
     place.round()
+    place.report("a", "running", 10.0)
+    assert place.store.tasks.records["a"].done_iterations == 20.0  # of four inputs each
     place.submit(a_job("later"))
     snapshot = asyncio.run(place.store.load_snapshot(place.clock.now()))
     filled = {task.name: task for task in tasks_to_fill(snapshot, snapshot.state.tasks)}
     assert set(filled) == {"a", "training"}
-    assert (filled["a"].batch, filled["a"].iterations) == (8, 50)
+    assert (filled["a"].batch, filled["a"].iterations, filled["a"].done_iterations) == (8, 50, 10.0)
     before = place.tasks["a"]
     place.heard("n1")
     loop = Loop(store=place.store, solver=Answering(), clock=place.clock)

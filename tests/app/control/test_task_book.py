@@ -153,3 +153,17 @@ def test_what_nobody_submitted_is_nobodys() -> None:
     book = TaskBook()
     book.take(reported(reading("running", 1.0)), after(5.0))
     assert book.records == {}
+
+
+def test_progress_in_another_batch_counts_in_that_of_the_submission() -> None:
+    # 200 batches of 128 examples are 400 of the 64 that were submitted; one in 30 ms is two in 15 ms each.
+    book = TaskBook()
+    book.submit([TASK], START)
+    book.place(a_target())
+    book.take(reported(reading("running", 200.0, batch=128, iteration_ms=30.0)), after(10.0))
+    record = book.records["nightly"]
+    assert (record.done_iterations, record.iteration_ms) == (400.0, 15.0)
+    assert record.ran_s == pytest.approx(6.0)
+    # 7.5 batches too many in the last, half-empty one are no more than all.
+    book.take(reported(reading("finished", 503.75, batch=128, iteration_ms=30.0)), after(20.0))
+    assert book.records["nightly"].done_iterations == 1000.0

@@ -40,3 +40,14 @@ def test_every_service_is_back_two_minutes_after_a_gpu_is_lost() -> None:
     worst = {name: min(share or 0.0 for share in each.attainment) for name, each in done.series.services.items()}
     assert min(worst.values()) < 0.98
     assert all((each.attainment[-1] or 0.0) >= 0.98 for each in done.series.services.values())
+
+
+def test_dispatched_jobs_are_done_in_time_and_their_carbon_is_told() -> None:
+    done = run("jobs.yaml", duration_s=420, policy="oltunes")
+    jobs = {each.task: each for each in done.tasks}
+    assert jobs["report"].is_in_time
+    assert jobs["labels"].is_in_time
+    assert all(each.attainment is not None and each.attainment >= each.percentile for each in done.services)
+    assert done.carbon_g is not None
+    # The grid gives between 290 and 410 g per kWh.
+    assert 290.0 < done.carbon_g / done.energy_kwh < 410.0

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from app.catalogue import load_profiles
 from app.control.memory_store import MemoryStore
@@ -157,3 +158,29 @@ def test_what_tasks_do_in_the_warm_up_does_not_count(done: RunResult) -> None:
 def test_tasks_come_back_from_a_reports_file(done: RunResult) -> None:
     report = make_report(a_scenario(), [done])
     assert report_from_json(report_to_json(report)) == report
+
+
+def test_a_jobs_weight_variants_and_floor_are_submitted() -> None:
+    variants = [{"network": "resnet101", "accuracy": 0.77}, {"network": "resnet50", "accuracy": 0.76}]
+    job = {"name": "job", "kind": "offline", "network": "resnet101", "batch": 8, "iterations": 10, "weight": 0.8}
+    scenario = a_scenario(tasks=[{**job, "variants": variants, "accuracy_floor": 0.5}])
+    catalogue = shipped_catalogue(scenario)
+    (submission,) = make_submissions(scenario.spec, catalogue.points, Path())
+    assert submission.task.weight == 0.8
+    assert [each.network for each in submission.task.variants] == ["resnet101", "resnet50"]
+    assert submission.task.accuracy_floor == 0.5
+    assert {"resnet50", "resnet101"} <= {points.network for points in catalogue.points}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"variants": [{"network": "resnet50", "accuracy": 0.76}]}, "must have its own network resnet101"),
+        ({"variants": [{"network": "resnet101", "accuracy": 0.7}], "accuracy_floor": 0.8}, "lower it"),
+        ({"weight": 1.5}, "less than or equal to 1"),
+    ],
+)
+def test_impossible_variants_are_refused(changes: dict[str, object], words: str) -> None:
+    job = {"name": "job", "kind": "offline", "network": "resnet101", "batch": 8, "iterations": 10}
+    with pytest.raises(ValidationError, match=words):
+        a_scenario(tasks=[{**job, **changes}])
