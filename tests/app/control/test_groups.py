@@ -137,6 +137,13 @@ def test_memories_are_kept_by_group_and_reach_their_own_policy_only() -> None:
     assert answer.memory == {"calls": 3}
 
 
+def test_the_cluster_s_policy_keeps_its_memory_where_every_service_is_of_a_group() -> None:
+    everyone = replace(GROUPED, groups=(replace(WEB, projects=("default", "shop")),))
+    question = replace(a_question(settings=everyone), memory={"of": "joint"})
+    answer = asyncio.run(ask(Answering(on_own_gpus), question, Budget(seconds=9.0)))
+    assert (answer.memory, answer.group_memory) == ({"of": "joint"}, {"web": {"calls": 1}})
+
+
 def test_where_a_group_s_policy_fails_the_whole_plan_does_and_names_it() -> None:
     class Picky(Answering):
         async def make_plan(self, request: PlanRequest):  # type: ignore[no-untyped-def]
