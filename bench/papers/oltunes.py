@@ -9,7 +9,7 @@ the other policies, since the paper states differences; "up to" means the best o
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from agents.sim.truth import load_truth
+from agents.sim.truth import Truth, load_truth
 from app.catalogue.kernel_classes import load_count_ratios, load_kernel_ratios
 from app.simulate.jobs.report import JobsReport
 from app.simulate.jobs.requests import Pattern
@@ -27,6 +27,7 @@ SPAN_S = 2.0
 SCENARIO = "bench/papers/oltunes_jobs.py"
 OTHERS = tuple(policy for policy in POLICIES if policy != "oltunes")
 
+Run = Callable[[Truth, Case], JobsReport]
 Measure = Callable[[JobsReport], float]
 Runs = Mapping[str, Sequence[JobsReport]]
 """One report per seed, by policy."""
@@ -60,7 +61,7 @@ def energy_of_an_input_j(run: JobsReport) -> float:
     return run.energy_kwh * 3.6e6 / (run.jobs.inputs_per_s * run.counted_s)
 
 
-def tables(quick: bool) -> tuple[Table, ...]:
+def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
     """One table per pattern at the stress load, one at a light load, and one with what the paper claims of all."""
     seeds = (0,) if quick else (0, 1, 2)
     length_s, warm_up_s = (16.0, 4.0) if quick else (45.0, 10.0)
@@ -69,7 +70,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
     def runs_of(pattern: Pattern, load: float, seeds: Sequence[int]) -> Runs:
         return {
             policy: [
-                run_case(
+                run(
                     truth,
                     Case(policy=policy, pattern=pattern, seed=seed, length_s=length_s, warm_up_s=warm_up_s, load=load),
                 )
