@@ -41,11 +41,11 @@ async def list_rows(
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
-    """Delete a project. Raises NotFound, Conflict when it has services, or had."""
+    """Delete a project. Raises NotFound, Conflict when it has services or tasks, or had."""
     try:
         async with connection.begin_nested():
             gone = await connection.execute(delete(project).where(project.c.name == name))
     except IntegrityError as error:
-        raise Conflict(f"project {name!r} has services, or had; it is kept for their history") from error
+        raise Conflict(f"project {name!r} has services or tasks, or had; it is kept for their history") from error
     if gone.rowcount == 0:
         raise NotFound(f"no project is called {name!r}")

@@ -39,8 +39,11 @@ def _routes() -> list[tuple[Method, str]]:
 ROUTES = _routes()
 WRITES = [route for route in ROUTES if route[0] != "GET" and route[1] != AGENTS_ONLY]
 READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
+OF_PROJECTS = ("/services/{name}", "/tasks/{name}")
 OPERATORS = (
     "/services/{name}",
+    "/tasks/{name}",
+    "/cancel",
     "/cordon",
     "/uncordon",
     "/approve",
@@ -94,7 +97,9 @@ def test_viewers_and_agents_write_nothing(api: Api, method: Method, template: st
 
 
 @pytest.mark.parametrize(("method", "template"), WRITES)
-def test_operators_write_services_and_run_the_cluster_and_no_more(api: Api, method: Method, template: str) -> None:
+def test_operators_write_services_and_tasks_and_run_the_cluster_and_no_more(
+    api: Api, method: Method, template: str
+) -> None:
     answer = api.call(method, _path(template), {}, token="operator")
     assert (answer.status_code != 403) is template.endswith(OPERATORS)
 
@@ -115,8 +120,8 @@ def test_a_bound_token_sees_nothing_of_the_whole_cluster(api: Api, template: str
     assert api.call("GET", _path(template), token="a-viewer").status_code == 403
 
 
-@pytest.mark.parametrize(("method", "template"), [route for route in WRITES if route[1] != "/services/{name}"])
-def test_a_bound_operator_writes_only_services(api: Api, method: Method, template: str) -> None:
+@pytest.mark.parametrize(("method", "template"), [route for route in WRITES if not route[1].startswith(OF_PROJECTS)])
+def test_a_bound_operator_writes_only_services_and_tasks(api: Api, method: Method, template: str) -> None:
     assert api.call(method, _path(template), {}, token="a-operator").status_code == 403
 
 
