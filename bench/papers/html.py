@@ -5,7 +5,7 @@ from html import escape
 
 from app.simulate.html_parts import STYLE, Cell, bullets, paragraph, table
 from bench.papers.outcomes import Outcome
-from bench.papers.show import TRUTHS, amount, by_figure, cells
+from bench.papers.show import TRUTHS, amount, by_figure, cells, count_words
 from bench.papers.table import Row, Table
 from bench.papers.verdicts import Verdict
 
@@ -49,7 +49,7 @@ def _summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterat
     rows: list[tuple[str | Cell, ...]] = []
     for outcome in outcomes:
         mine = [verdict for verdict in verdicts if verdict.system == outcome.system.name]
-        name = f"{outcome.system.name}: {outcome.system.objective}"
+        name = f"{outcome.system.name}: {outcome.system.objective}" + (f"; joint {count_words(mine)}" if mine else "")
         rows.extend(_verdict(name, each) for each in mine)
         if not mine:
             words = "failed" if outcome.error else "no figure of both"

@@ -60,13 +60,21 @@ def summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterato
     yield "joint against each paper's own policy, on the paper's own objective"
     for outcome in outcomes:
         mine = [verdict for verdict in verdicts if verdict.system == outcome.system.name]
-        yield f"{outcome.system.name}: {outcome.system.objective} ({outcome.seconds:.0f} s)"
+        yield from _wrapped(f"{outcome.system.name}: {outcome.system.objective} ({outcome.seconds:.0f} s)", "")
         if outcome.error:
             yield from _wrapped(f"FAILED: {outcome.error}", "  ")
         elif not mine:
             yield "  no figure of joint beside the policy's own"
+        else:
+            yield from _wrapped(count_words(mine), "  ")
         for verdict in mine:
-            yield from _wrapped(verdict_words(verdict), "  ")
+            yield from _wrapped(f"- {verdict_words(verdict)}", "  ")
+
+
+def count_words(verdicts: Sequence[Verdict]) -> str:
+    """In how many figures `joint` is as good, and much better; at least one verdict."""
+    good, much = sum(one.is_as_good for one in verdicts), sum(one.is_much_better for one in verdicts)
+    return f"at least as good in {good} of {len(verdicts)}, by 10 % or more in {much}"
 
 
 def verdict_words(verdict: Verdict) -> str:

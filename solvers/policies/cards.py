@@ -88,7 +88,7 @@ _MORAK = (
     Card(
         name="morak",
         title="knee points fill GPUs and split them",
-        source="Morak, sections III-C and V-C",
+        source="Liu et al., Morak, IEEE MASS 2023, sections III-C and V-C",
         techniques=("sharing.knee_partition", "predict.knee_point", "policies.type_by_type"),
         decides=_ALL,
         promises=True,
@@ -182,7 +182,7 @@ _OF_MUDI = (
     ),
 )
 
-_INSS = "InSS"
+_INSS = "InSS (published in IEEE TPDS 2024)"
 _OF_INSS = (
     Card(
         name="inss",

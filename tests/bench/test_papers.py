@@ -94,9 +94,10 @@ def a_report() -> tuple[list[Outcome], tuple[Verdict, ...]]:
 
 def test_the_text_has_the_summary_first_then_every_row_within_80_columns() -> None:
     lines = list(told(*a_report()))
-    assert lines[1:3] == [
+    assert lines[1:4] == [
         "Mudi: completion of <training> (3 s)",
-        "  at least 10 % better: completion time, min: 14.00 against 21.00 (+50.0 %; 12",
+        "  at least as good in 1 of 1, by 10 % or more in 1",
+        "  - at least 10 % better: completion time, min: 14.00 against 21.00 (+50.0 %; 12",
     ]
     assert "  FAILED: ValueError: no <weights>" in lines
     rows = [line.split() for line in lines]
@@ -144,7 +145,8 @@ def test_the_page_stands_alone_and_has_every_figure(is_quick: bool) -> None:
     tags.feed(report_to_html(found, judged, machine=MACHINE, is_quick=is_quick))
     assert tags.opened == []
     words = " ".join(" ".join(tags.texts).split())
-    assert "Mudi: completion of <training>" in words and "at least 10 % better" in words
+    assert "Mudi: completion of <training>; joint at least as good in 1 of 1, by 10 % or more in 1" in words
+    assert "at least 10 % better" in words
     assert "InSS failed: ValueError: no <weights>" in words
     assert "processor made by <hand>" in words
     assert all(f"{truth}" in words for truth in ("scaled", "synthetic"))
