@@ -37,7 +37,7 @@ class Plane:
     starts: int = 0
 
     def call(self, method: str, path: str, **request: Any) -> httpx2.Response:
-        headers = {"Authorization": f"Bearer {self.secrets['admin']}"}
+        headers = {"Authorization": f"Bearer {self.secrets['admin']}", **request.pop("headers", {})}
         address = f"http://127.0.0.1:{self.port}/api/v1/{path}"
         return httpx2.request(method, address, headers=headers, timeout=15.0, **request)
 
@@ -145,3 +145,19 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         assert scalar(plane.url, "SELECT bool_and(gpu IS NULL) FROM task WHERE name = 'endless'") is True
         billed = "SELECT task, cost_usd > 0 FROM report.cost_by_task_hour GROUP BY task, cost_usd > 0 ORDER BY task"
         assert rows(plane.url, billed) == [("endless", True), ("nightly", True)]
+
+
+def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(plane: Plane) -> None:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "oltunes", "period_s": 5.0}}
+    assert plane.call("PUT", "policies/default", json=policy, headers={"If-Match": "*"}).status_code == 200
+    with plane.agent():
+        until(lambda: scalar(plane.url, "SELECT count(*) FROM gpu") == 2, PATIENCE_S)
+        until(lambda: scalar(plane.url, "SELECT max(id) FROM plan WHERE state = 'target'") is not None, PATIENCE_S)
+        for name in ("first", "second", "third"):
+            submit(plane, name, 200)
+        names = ("first", "second", "third")
+        until(lambda: all(plane.status(name)["state"] == "finished" for name in names), PATIENCE_S)
+        assert [plane.status(name)["done_iterations"] for name in names] == [200.0] * 3
+        # Who made the plan is said by its report: the dispatcher's count jobs, the tick's plan services.
+        assert scalar(plane.url, "SELECT count(*) FROM plan WHERE method = 'dispatch' AND state <> 'lost'") >= 1
+        assert scalar(plane.url, "SELECT count(*) FROM plan WHERE state = 'refused'") == 0
