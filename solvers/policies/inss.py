@@ -58,6 +58,8 @@ _STARTS, _PASSES = 16, 6
 """Of the local search: drawn starts, to which come as many of the actor's best proposals."""
 _MOST_GPUS, _MOST_SLOTS = 16, 24
 """Of a fleet that the local search is for."""
+_SAME_RATE = 0.05
+"""Of a rate: below it, what was proposed for the old rate counts for the new one."""
 _BETTER = 0.005
 """Of the weighted demand: as much more must be served before anything moves."""
 
@@ -84,10 +86,16 @@ def plan_as(
     """The same under another belief."""
     begun = budget.elapsed()
     settler = Settler(problem=problem, belief=variant.belief, queued=_queued(problem, observed))
-    held = settler.settle(lawful(settler, _remembered(problem, memory)))
-    found = _Found(held, "kept", ("batches: what is provisioned serves all rates",))
-    if settler.short(held):
+    remembered = _remembered(problem, memory)
+    held = settler.settle(lawful(settler, remembered))
+    tried = _tried(memory) if set(held.provision) == {gpu for gpu in remembered if gpu.shares} else {}
+    if not settler.short(held):
+        found = _Found(held, "kept", ("batches: what is provisioned serves all rates",))
+    elif _is_tried(problem, tried):
+        found = _Found(held, "kept", ("no provision served clearly more when rates were last like these",))
+    else:
         found = _provision(settler, held, observed, seed=budget.seed)
+        tried = {service.name: service.arrival_rate_rps for service in problem.services}
     plan = _plan(settler, variant, found.settled)
     report = PlanReport(
         status=found.status,
@@ -97,7 +105,7 @@ def plan_as(
         messages=found.messages,
         served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
     )
-    return plan, report, _remember(found.settled.provision)
+    return plan, report, _remember(found.settled.provision, tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +341,28 @@ def _provisioned(entry: Json) -> Provisioned | None:
     return Provisioned(name, tuple(found))
 
 
-def _remember(provision: Provision) -> Json:
+def _tried(memory: Json) -> Mapping[str, float]:
+    """The rates for which provisions were proposed last."""
+    tried = memory.get("tried") if isinstance(memory, Mapping) else None
+    if not isinstance(tried, Mapping):
+        return {}
+    return {
+        name: float(rate)
+        for name, rate in tried.items()
+        if isinstance(rate, int | float) and not isinstance(rate, bool)
+    }
+
+
+def _is_tried(problem: Problem, tried: Mapping[str, float]) -> bool:
+    """Whether no rate has changed by much since then: the proposals would be the same."""
+    return bool(tried) and all(
+        abs(service.arrival_rate_rps - tried.get(service.name, -1.0)) <= _SAME_RATE * service.arrival_rate_rps
+        for service in problem.services
+    )
+
+
+def _remember(provision: Provision, tried: Mapping[str, float]) -> Json:
     gpus: list[Json] = [
         [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]] for gpu in provision if gpu.shares
     ]
-    return {"version": MEMORY_VERSION, "gpus": gpus}
+    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": dict(tried)}

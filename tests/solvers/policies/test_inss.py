@@ -102,9 +102,13 @@ def test_nothing_moves_for_less_than_a_clear_gain() -> None:
     over = a_problem(a_service(rate_rps=100.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2])
     plan, report, remembered = decide(replace(over, current=first), memory)
     assert shares(plan) == shares(first)
-    assert remembered == memory
     assert report.status == "kept"
-    assert "no provision serves clearly more" in report.messages[-1]
+    assert report.messages[-1] == "no provision serves clearly more than the present one"
+    # At a rate like that it is not looked for again; at another one it is.
+    _, report, remembered = decide(replace(with_rates(over, 1.02), current=first), remembered)
+    assert report.messages == ("no provision served clearly more when rates were last like these",)
+    _, report, _ = decide(replace(with_rates(over, 1.2), current=first), remembered)
+    assert report.messages[-1] == "no provision serves clearly more than the present one"
 
 
 def test_what_runs_is_taken_over_where_it_serves() -> None:
