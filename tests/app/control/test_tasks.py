@@ -143,3 +143,27 @@ def narrow_points() -> OperatingPoints:
     """`web` has rows at 40 and at 50 percent."""
     points = web_points("cheap")
     return replace(points, rows=(points.rows[0]._replace(sm_percent=40.0), *points.rows))
+
+
+def shares_of(plan: BoundPlan, state: ClusterState) -> dict[str, float]:
+    """SM percent of the task by GPU."""
+    decision = with_tasks(decided(plan), PROBLEM, state, fill=fill, points=POINTS, target=None)
+    assert decision.bound is not None
+    return {gpu.id: task.sm_percent for gpu in decision.bound.gpus for task in gpu.tasks}
+
+
+@pytest.mark.parametrize(("cap_w", "shares"), [(300.0, {GPU.id: 50.0}), (180.0, {GPU.id: 30.0}), (150.0, {})])
+def test_a_task_keeps_to_its_gpus_share_of_the_clusters_watts(cap_w: float, shares: dict[str, float]) -> None:
+    # Idle power and `web` take 150 W; a task draws 1 W per percent.
+    capped = a_plan(replace(TARGET.gpus[0], power_cap_w=cap_w))
+    state = a_state(a_task())
+    limited = replace(state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes))
+    assert shares_of(capped, limited) == shares
+
+
+def test_under_a_limit_on_watts_no_gpu_is_opened_for_a_task_alone() -> None:
+    # At 99 of its 100 rps `web` bears nobody beside it; in 150 s the task is done only on a GPU of its own.
+    full, state = a_plan(bound_gpu(GPU, rate_rps=99.0)), a_state(a_task(due_in_s=150.0))
+    assert shares_of(full, state) == {OTHER.id: 100.0}
+    limited = replace(state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes))
+    assert shares_of(full, limited) == {}
