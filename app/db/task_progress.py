@@ -1,7 +1,8 @@
 """What targets, nodes and time make of tasks: where they are wanted, how far they came, who waits for long."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -14,7 +15,7 @@ from app.db import events
 from app.db.observation_rows import Placed
 from app.db.tasks import record_of
 from solvers.plan import BoundPlan
-from solvers.state import gpu_id
+from solvers.state import GpuId, gpu_id
 
 
 async def note_places(connection: AsyncConnection, target: BoundPlan) -> None:
@@ -35,17 +36,14 @@ async def note_reports(connection: AsyncConnection, fresh: Sequence[Placed], rec
 
     `wake`: the channel that is notified when a task is done, since its room is free.
     """
-    noted = [await _load(connection, fresh)]
-    lines: list[Event] = []
-    for entry in fresh:
-        noted.append(_after(noted[-1], entry))
-        lines += _events(noted[-2], noted[-1], entry.observation.node, received)
-    changed = [each for name, each in sorted(noted[-1].items()) if each.record != noted[0][name].record]
+    before = await _load(connection, fresh)
+    after, lines = _taken(before, fresh, received)
+    changed = [record for key, record in sorted(after.items()) if record != before[key].record]
     if changed:
-        await connection.execute(text(_SAVE), [_columns(each.record) for each in changed])
+        await connection.execute(text(_SAVE), _columns(changed))
     for line in lines:
         await events.add(connection, line)
-    if any(each.record.finished_at is not None for each in changed):
+    if any(record.finished_at is not None for record in changed):
         await connection.execute(text("SELECT pg_notify(:channel, 'task')"), {"channel": wake})
 
 
@@ -76,33 +74,30 @@ async def _load(connection: AsyncConnection, fresh: Sequence[Placed]) -> Mapping
     return {row.id: _Noted(name=row.name, record=record_of(row)) for row in found}
 
 
-def _after(noted: Mapping[str, _Noted], entry: Placed) -> Mapping[str, _Noted]:
-    """The same tasks after one more observation."""
-    report = report_of(entry.observation, entry.end)
-    return {key: replace(each, record=reported(each.record, report)) for key, each in noted.items()}
+def _taken(
+    before: Mapping[str, _Noted], fresh: Sequence[Placed], received: datetime
+) -> tuple[Mapping[str, TaskRecord], Sequence[Event]]:
+    """The records after these observations, and what the audit says of them."""
+    after = {key: each.record for key, each in before.items()}
+    on: defaultdict[GpuId, set[str]] = defaultdict(set)
+    for key, record in after.items():
+        if record.place is not None:
+            on[record.place[0]].add(key)
+    lines: list[Event] = []
+    for entry in fresh:
+        report = report_of(entry.observation, entry.end)
+        near = (report.readings.keys() & after.keys()).union(*(on[gpu] for gpu in report.gpus))
+        for key in sorted(near):
+            was, after[key] = after[key], reported(after[key], report)
+            line = progress_event(before[key].name, was, after[key], node=report.node, at=received)
+            lines += [] if line is None else [line]
+    return after, lines
 
 
-def _events(
-    before: Mapping[str, _Noted], after: Mapping[str, _Noted], node: str, received: datetime
-) -> Iterable[Event]:
-    for key, each in sorted(after.items()):
-        line = progress_event(each.name, before[key].record, each.record, node=node, at=received)
-        if line is not None:
-            yield line
-
-
-def _columns(record: TaskRecord) -> dict[str, object]:
-    return {
-        "id": record.task.name,
-        "state": record.state,
-        "done_iterations": record.done_iterations,
-        "iteration_ms": record.iteration_ms,
-        "last_ran_at": record.last_ran_at,
-        "finished_at": record.finished_at,
-        "ran_s": record.ran_s,
-        "starts": record.starts,
-        "swaps": record.swaps,
-    }
+def _columns(records: Sequence[TaskRecord]) -> dict[str, list[object]]:
+    names = ("state", "done_iterations", "iteration_ms", "last_ran_at", "finished_at", "ran_s", "starts", "swaps")
+    columns: dict[str, list[object]] = {name: [getattr(record, name) for record in records] for name in names}
+    return {"id": [record.task.name for record in records], **columns}
 
 
 _LOAD = """
@@ -113,10 +108,14 @@ ORDER BY id FOR NO KEY UPDATE
 """
 
 _SAVE = """
-UPDATE task SET state = :state, done_iterations = :done_iterations, iteration_ms = :iteration_ms,
-    last_ran_at = :last_ran_at, finished_at = :finished_at, ran_s = :ran_s, starts = :starts, swaps = :swaps,
-    starved_at = CASE WHEN :state = 'running' THEN NULL ELSE starved_at END
-WHERE id = :id
+UPDATE task SET state = w.state, done_iterations = w.done_iterations, iteration_ms = w.iteration_ms,
+    last_ran_at = w.last_ran_at, finished_at = w.finished_at, ran_s = w.ran_s, starts = w.starts, swaps = w.swaps,
+    starved_at = CASE WHEN w.state = 'running' THEN NULL ELSE starved_at END
+FROM unnest(CAST(:id AS text[]), CAST(:state AS text[]), CAST(:done_iterations AS float8[]),
+            CAST(:iteration_ms AS float8[]), CAST(:last_ran_at AS timestamptz[]), CAST(:finished_at AS timestamptz[]),
+            CAST(:ran_s AS float8[]), CAST(:starts AS int[]), CAST(:swaps AS int[]))
+     AS w (id, state, done_iterations, iteration_ms, last_ran_at, finished_at, ran_s, starts, swaps)
+WHERE task.id = w.id
 """
 
 # Locked in the order of ids, as `_LOAD` does.
