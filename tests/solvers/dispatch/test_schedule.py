@@ -90,6 +90,13 @@ def test_at_most_four_jobs_share_a_gpu_with_those_that_run_there() -> None:
     assert len(round_of(*jobs, gpus=shared, rules=loose).batches[0].members) == 2
 
 
+def test_fewer_jobs_may_share_where_the_rules_say_so() -> None:
+    jobs = [a_job(f"j{at}", a_setting(name, sm_percent=5.0)) for at, name in enumerate(["compute", "memory"] * 3)]
+    decided = round_of(*jobs, rules=replace(RULES, patience_s=0.5, most_jobs=3))
+    assert len(decided.batches[0].members) == 3
+    assert decided.state.most_jobs == 3
+
+
 def test_trap_a_first_job_that_does_not_fit_holds_nobody_up() -> None:
     big = a_job("big", a_setting("compute", memory_mib=20000.0), deadline_s=2.5)
     small = a_job("small", COMPUTE)
