@@ -20,6 +20,9 @@ from solvers.cost import gpu_power_w
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.problem import Problem
 
+_ROUNDING = 1e-9
+"""Of a sum of watts; a thousandth of what the checker allows."""
+
 
 def draws_w(problem: Problem, plan: Plan) -> float:
     """Watts of all used GPUs at full load. Raises InvalidInput for a service, GPU type or row that is unknown."""
@@ -28,7 +31,7 @@ def draws_w(problem: Problem, plan: Plan) -> float:
 
 def fits(problem: Problem, plan: Plan) -> bool:
     """Whether a plan is within the problem's power budget; so is every plan where there is none."""
-    return problem.power_budget_w is None or draws_w(problem, plan) <= problem.power_budget_w
+    return problem.power_budget_w is None or draws_w(problem, plan) <= problem.power_budget_w * (1.0 + _ROUNDING)
 
 
 def trimmed(problem: Problem, plan: Plan) -> Plan:
@@ -43,7 +46,7 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     for gpu in plan.gpus:
         gpus[replace(gpu, count=1)] += gpu.count
     drawn_w = draws_w(problem, plan)
-    while gpus and drawn_w > budget_w:
+    while gpus and drawn_w > budget_w * (1.0 + _ROUNDING):
         _, before, after = min(_cuts(problem, gpus), key=lambda cut: cut[0])
         gpus[before] -= 1
         gpus += Counter()  # Without those of which none is left.

@@ -27,6 +27,7 @@ from solvers.joint.generate import PHASES, Relaxation, generate
 from solvers.joint.master import Duals, Master
 from solvers.joint.prices import prices_of
 from solvers.joint.problem import Demand
+from solvers.joint.proofs import Proofs
 from solvers.joint.search import METHOD, JointSearch
 from solvers.joint.solution import JointSolution
 from solvers.joint.tables import Reals, Tables
@@ -47,10 +48,12 @@ _SIZES = (2, 7)
 _PROGRAMS = 0.1
 """Of the neighbourhoods: there an integer program has the row of watts; in the others, which take far less time, a watt
 has its price and the rest is hoped to fit."""
-_TIGHT = (0.96, 0.88)
+_TIGHT = (0.96, 0.9)
 """Of the budget: whole plans draw more than fractions of GPUs, so that relaxations are given that much less."""
 _ROUGH_SHARE = 0.1
 """Of what is left of the time, for each of these."""
+_FEW_GPUS = 40
+"""Of more, such a program is too slow for what it gains."""
 _DEAR = 100.0
 """Of a GPU's price by the watt: beside such a price of watts that of GPUs hardly counts."""
 _SLACK = 1e-9
@@ -101,6 +104,8 @@ class WattSearch(JointSearch):
         self._pool = Pool(self._tables, self._columns)
         stock = np.minimum(self._demand.stock, most_gpus(self._tables, self._demand.watts))
         self._demand = replace(self._demand, stock=stock)
+        # No plan costs more than the GPUs that can be fed, however many there are.
+        self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)
         plan, columns = self._priced(plan_at, start)
         relaxation = self._relax(columns)
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
@@ -117,9 +122,11 @@ class WattSearch(JointSearch):
         method = METHOD
         if self._is_proven:
             return plan, method
-        plan = min(plan, self._rounded(relaxation), key=self._key)
-        self._look(plan)
-        if self.is_small(relaxation) and not self._is_proven:
+        is_small, is_full = self.is_small(relaxation), not (plan.shortage_rps.any() or plan.replicas_missing.any())
+        if is_small or not is_full:
+            plan = min(plan, self._rounded(relaxation), key=self._key)
+            self._look(plan)
+        if is_small and not self._is_proven:
             plan, method = self._branch(relaxation, plan, _BRANCHING_SHARE), f"{METHOD}, branch and price"
         return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
 
@@ -128,7 +135,7 @@ class WattSearch(JointSearch):
 
         Each relaxation has fewer watts than the one before, until a plan at its price is within the budget.
         """
-        best, columns = self._of(Plan(policy="none")), start
+        plans, columns = list[IntegerPlan](), start
         for share in _TIGHT:
             tight = replace(self._demand, watts=share * self._demand.watts)
             rough = generate(
@@ -139,9 +146,10 @@ class WattSearch(JointSearch):
             )
             columns = rough.columns
             found = plan_at(min(rough.solution.duals.watt_price, _DEAR * self._gpu_watt()))
-            best = min(best, self._of(trimmed(self._problem, found)), key=self._key)
+            plans.append(self._of(trimmed(self._problem, found)))
             if fits(self._problem, found) or self._deadline.is_late():
                 break
+        best = min(plans, key=self._key)
         self._look(best)
         return best, columns
 
@@ -172,7 +180,7 @@ class WattSearch(JointSearch):
             pool.sync()
             counts = Counter(plan.counts)
             removed = choose(search, counts, int(self._rng.integers(_SIZES[0], _SIZES[1] + 1)))
-            if self._rng.random() < _PROGRAMS:
+            if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
                 found: Mapping[int, int] | None = self._completed(counts - removed, relaxation, is_over)
             else:
                 saved = duals.watt_price * self._watts(removed)
