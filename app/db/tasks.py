@@ -102,14 +102,20 @@ async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime,
         return int(row.generation)
     for key in FIXED:
         if key in changed:
+            # How much is to be done may be written in other words.
+            stated = _way(wanted) if key == "iterations" else key
             raise InvalidRequest(
                 "cannot be changed once the task is submitted; delete it and submit it again, or give the new one "
                 "another name",
-                field=f"spec.{key}",
+                field=f"spec.{stated}",
             )
     generation = int(row.generation) + 1
     await connection.execute(update(task).where(task.c.id == row.id).values(generation=generation, **values))
     return generation
+
+
+def _way(wanted: Submission) -> str:
+    return next((name for name in ("epochs", "inputs") if name in wanted.stated), "iterations")
 
 
 async def cancel(connection: AsyncConnection, name: str, *, at: datetime) -> bool:

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
+from app.catalogue import list_networks, load_profiles
 from app.cli.task_columns import span
 from app.task_manifests import TaskSpec
 from tests.app.cli.fake_api import FakeApi, Json
@@ -123,6 +125,14 @@ def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
         "Task vision deleted",
     ]
     assert api.objects == {}
+
+
+def test_the_example_runs_what_the_catalogue_has_profiled() -> None:
+    for document in yaml.safe_load_all(EXAMPLE.read_text()):
+        spec = TaskSpec.model_validate(document["spec"])
+        assert spec.network in list_networks("training" if spec.kind == "training" else "inference")
+        batches = {row.batch for entry in load_profiles([spec.network], ["T4"]) for row in entry.rows}
+        assert spec.batch in batches
 
 
 @pytest.mark.parametrize(
