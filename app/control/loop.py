@@ -118,7 +118,7 @@ async def tick(loop: Loop) -> TickOutcome:
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
-    await _tell_refused_tasks(loop, snapshot, decision)
+    await tell_refused_tasks(loop, snapshot, decision)
     decision = _unless_proposed(loop, snapshot, decision)
     watch.lap("decide")
     # 6. Write the decision down, then what the policy wants to remember.
@@ -248,7 +248,7 @@ async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
     loop.asking = asking
 
 
-async def _tell_refused_tasks(loop: Loop, snapshot: Snapshot, decision: Decision) -> None:
+async def tell_refused_tasks(loop: Loop, snapshot: Snapshot, decision: Decision) -> None:
     """Once for each as long as it is refused in every tick: the fill proposes the same again."""
     new = [entry for entry in decision.refused_tasks if entry[0] not in loop.refused_tasks]
     if new:

@@ -1,14 +1,22 @@
 """What the audit says of tasks, and how often."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from agents.protocol import TaskState
+from app.clock import ManualClock
+from app.control.loop import Loop, tell_refused_tasks
+from app.control.memory_store import MemoryStore
+from app.control.plan import Decision
 from app.control.task_book import TaskRecord, remaining_s, submitted, waited_s, waiting_s
 from app.control.task_events import Starved, progress_event, refused_events, starved_event
+from app.control.worker import InlineSolver
 from app.errors import Conflict
+from solvers.outcome import PlanReport
+from solvers.plan import Plan
 from solvers.state import GpuId, Task
 from tests.app.control.test_task_book import TASK, a_book, after, reading, reported
 
@@ -112,3 +120,18 @@ def test_a_cancelled_task_waits_no_more_and_nothing_is_heard_of_it() -> None:
 def test_deadlines_count_from_submission() -> None:
     task = Task(name="x", kind="offline", network="n", batch=1, iterations=1, due_in_s=90.0)
     assert submitted(task, START).deadline_at == START + timedelta(seconds=90.0)
+
+
+def test_a_task_that_is_refused_in_every_tick_is_told_once() -> None:
+    async def scenario() -> list[tuple[str, str]]:
+        store = MemoryStore()
+        loop = Loop(store=store, solver=InlineSolver(), clock=ManualClock(START))
+        snapshot = await store.load_snapshot(START)
+        sound = Decision(
+            state="kept", plan=Plan(policy="joint"), report=PlanReport(status="kept", cost_usd_per_hour=0.0)
+        )
+        for refused in ((), (("a", "sm"),), (("a", "sm"), ("b", "power")), (("b", "power"),), (("a", "sm"),)):
+            await tell_refused_tasks(loop, snapshot, replace(sound, refused_tasks=refused))
+        return [(event.subject, event.reason.rpartition(" ")[2]) for event in store.events]
+
+    assert asyncio.run(scenario()) == [("task/a", "sm"), ("task/b", "power"), ("task/a", "sm")]
