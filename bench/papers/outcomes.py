@@ -17,7 +17,7 @@ from bench.papers.table import Table
 QUICK_LIMIT_S = 180.0
 LIMIT_S = 3600.0
 _MOST_WORDS = 500
-"""Characters of what a failed one said last."""
+"""Characters of a failed one's last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,9 @@ def in_process(system: System, quick: bool) -> Outcome:
         except subprocess.TimeoutExpired:
             return Outcome(system=system, error=f"it was ended after {limit_s:.0f} s")
         if ended.returncode or not out.is_file():
-            words = (ended.stderr or ended.stdout).strip()[-_MOST_WORDS:]
-            return Outcome(system=system, error=words or f"it ended with code {ended.returncode}")
+            said = (ended.stderr or ended.stdout).strip().splitlines()
+            words = said[-1][:_MOST_WORDS] if said else f"it ended with code {ended.returncode}"
+            return Outcome(system=system, error=words)
         return Outcome(system=system, tables=msgspec.json.decode(out.read_bytes(), type=tuple[Table, ...]))
 
 
