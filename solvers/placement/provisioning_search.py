@@ -4,8 +4,9 @@ Many starts are improved side by side; the best of all is the answer. A pass cos
 one of N · J², so this is for fleets of some tens of GPUs.
 
 Score, greater is better: Σ_s λ_s p_s · min(1, h_s / λ_s), what is served by weight (λ rates, p priorities, h what
-replicas carry), as a share of all; then, counting a fiftieth, the least h_s / λ_s up to 2: room for rates to grow until
-the next decision; then few SM percents, so that a slot does not hold what another one needs.
+replicas carry), as a share of all; 0.3 times the least h_s / λ_s up to 1, so that shortage is shared: what is planned
+is cautious, and a small shortage may be none; then, counting a fiftieth, the least h_s / λ_s up to 2: room for rates to
+grow until the next decision; then few SM percents, so that a slot does not hold what another one needs.
 
 Source: ours, for where InSS (section 5.2) has no valid actor, or its proposals fall short.
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from solvers.placement.provisioning_world import Indices, Reals, World
 
+EVEN_WEIGHT = 0.3
 _ROOM_WEIGHT, _MOST_ROOM = 0.02, 2.0
 _PERCENT_WEIGHT = 1e-5
 _GAIN = 1e-9
@@ -84,4 +86,5 @@ def _scores(world: World, chosen: Indices, rates_rps: Reals, queued: Reals, weig
     percents = world.option_percents[chosen].sum(axis=1)
     # A second replica of a service on the same GPU is never lawful.
     is_lawful = ~world.repeats_service(chosen)
-    return np.where(is_lawful, served + _ROOM_WEIGHT * least - _PERCENT_WEIGHT * percents, -1.0)
+    even = EVEN_WEIGHT * np.minimum(least, 1.0)
+    return np.where(is_lawful, served + even + _ROOM_WEIGHT * least - _PERCENT_WEIGHT * percents, -1.0)

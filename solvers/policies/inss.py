@@ -29,7 +29,7 @@ import numpy as np
 from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.outcome import Budget, PlanReport, PlanStatus
 from solvers.placement.actor import Actor, BadActor, Situation, actor_from_bytes, propose, refusal, setting_of
-from solvers.placement.provisioning_search import improve, random_starts
+from solvers.placement.provisioning_search import EVEN_WEIGHT, improve, random_starts
 from solvers.placement.provisioning_world import Indices, Reals, Setting, World
 from solvers.plan import Plan
 from solvers.policies.configure import planning_clock_mhz
@@ -150,16 +150,17 @@ def _searched(
     services = [service for service in settler.problem.services if service.max_replicas != 0]
     if not services or not has_stock or not 0 < gpus <= _MOST_GPUS or len(services) > _MOST_SLOTS:
         return found
+    settings: list[tuple[Setting, Indices | None]] = [(_setting(settler), None)]
     if actor is not None:
-        world = _world(settler, setting_of(actor, settler.problem))
-    else:
-        world = _world(settler, _setting(settler))
-    rates, queued, weights = _figures(settler, world)
-    fresh = random_starts(world, rates, count=_STARTS, seed=seed)
-    starts = fresh if starts is None else np.concatenate([starts, fresh])
-    chosen, _ = improve(world, starts, rates, queued, weights, passes=_PASSES)
-    settled = settler.settle(_provision_of(world, chosen))
-    found.append(_Found(settled, "feasible", ("a local search provisioned",)))
+        settings.append((setting_of(actor, settler.problem), starts))
+    for setting, proposed in settings:
+        world = _world(settler, setting)
+        rates, queued, weights = _figures(settler, world)
+        begin = random_starts(world, rates, count=_STARTS, seed=seed)
+        if proposed is not None:
+            begin = np.concatenate([proposed, begin])
+        chosen, _ = improve(world, begin, rates, queued, weights, passes=_PASSES)
+        found.append(_Found(settler.settle(_provision_of(world, chosen)), "feasible", ("a local search provisioned",)))
     return found
 
 
@@ -238,13 +239,17 @@ def _provision_of(world: World, chosen: Indices) -> Provision:
 
 
 def _is_better(settler: Settler, one: Settled, other: Settled, *, by: float) -> bool:
-    """Whether one serves more than the other by that part of the demand; where neither does, has more room."""
-    demand = sum(service.priority * service.arrival_rate_rps for service in settler.problem.services) or 1.0
-    gain = settler.unserved(other) - settler.unserved(one)
+    """Whether one serves all, or is worth more than the other by that much; where worth is equal, has more room."""
+    gain = _worth(settler, one) - _worth(settler, other)
     if by > 0.0:
-        is_whole = not settler.short(one)
-        return is_whole or gain > by * demand
-    return gain > 1e-9 * demand or (abs(gain) <= 1e-9 * demand and settler.headroom(one) > settler.headroom(other))
+        return not settler.short(one) or gain > by
+    return gain > 1e-9 or (abs(gain) <= 1e-9 and settler.headroom(one) > settler.headroom(other))
+
+
+def _worth(settler: Settler, settled: Settled) -> float:
+    """What is served, as a share of the weighted demand, and how evenly: as the local search has it."""
+    demand = sum(service.priority * service.arrival_rate_rps for service in settler.problem.services) or 1.0
+    return EVEN_WEIGHT * min(settler.headroom(settled), 1.0) - settler.unserved(settled) / demand
 
 
 def _plan(settler: Settler, variant: Variant, settled: Settled) -> Plan:
