@@ -22,7 +22,7 @@ def a_random_scenario(seed: int) -> Scenario:
     fleet = [_a_pool(random, name) for name in ("a", "b")[: random.randint(1, 2)]]
     nodes = [f"{pool['name']}-{number}" for pool in fleet for number in range(1, pool["nodes"] + 1)]
     kinds = get_args(FaultKind)
-    governor = (None, *sorted(GOVERNORS))[seed % 5]
+    governor = (None, *sorted(GOVERNORS))[seed % (1 + len(GOVERNORS))]
     faults = [_a_fault(random, kinds[(seed + other) % len(kinds)], random.choice(nodes)) for other in (0, 2)]
     return a_scenario(
         duration_s=90,
