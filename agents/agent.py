@@ -101,7 +101,7 @@ class NodeAgent:
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
-        self._progress = Progress()
+        self._progress = Progress(ledger.directory)
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
         self._random = Random(f"{settings.node} {settings.boot}")

@@ -25,7 +25,7 @@ class Ledger:
 
         Raises OSError when the directory cannot be made or read.
         """
-        self._directory = directory
+        self.directory = directory
         self.problems: tuple[str, ...] = ()
         """What was wrong with the files, in words."""
         self._command: NodeCommand | None = None
@@ -63,8 +63,8 @@ class Ledger:
             raise ValueError(reason)
         if command == self._command:
             return
-        if self._directory is not None:
-            _write(self._directory, command)
+        if self.directory is not None:
+            _write(self.directory, command)
         self._command = command
 
     def _load(self, directory: Path) -> None:

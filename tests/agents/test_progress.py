@@ -1,7 +1,11 @@
 """A task that has to be started again goes on from where it was."""
 
+from pathlib import Path
+
+import pytest
+
 from agents.actions import StartTask, Stop
-from agents.progress import Progress
+from agents.progress import FILE, Progress
 from agents.protocol import GpuCommand, NodeCommand, TaskCommand, TaskReading
 
 TASK = TaskCommand(
@@ -57,3 +61,27 @@ def test_what_is_commanded_no_more_is_forgotten() -> None:
 
 def test_other_actions_stay_as_they_are() -> None:
     assert Progress().resumed(Stop(replica_id="a")) == Stop(replica_id="a")
+
+
+def test_a_restarted_agent_goes_on_from_what_was_last_read(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    progress.note((a_reading(40.0),), COMMAND)
+    progress.note((a_reading(41.5),), COMMAND)
+    assert begins_at(Progress(tmp_path)) == 41.5
+    Progress(tmp_path).note((), None)
+    assert begins_at(Progress(tmp_path)) == 5.0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"nightly": "far"}', b"\xff"])
+def test_a_damaged_file_costs_progress_and_nothing_else(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    progress = Progress(tmp_path)
+    assert begins_at(progress) == 5.0
+    progress.note((a_reading(40.0),), COMMAND)
+    assert begins_at(Progress(tmp_path)) == 40.0
+
+
+def test_a_directory_that_cannot_be_written_does_not_stop_the_agent(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "gone")
+    progress.note((a_reading(40.0),), COMMAND)
+    assert begins_at(progress) == 40.0
