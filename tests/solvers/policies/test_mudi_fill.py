@@ -284,3 +284,17 @@ def test_no_task_starves_while_there_is_an_idle_gpu(seed: int) -> None:
         ]
         running = a_plan(*fill(to_fill(bound, tasks, gpus=1 + count, running=running, problem=problem)))
     assert running is not None and len(shares(running.gpus)) == count
+
+
+def test_one_that_is_slow_alone_moves_to_a_gpu_whose_service_leaves_more() -> None:
+    # 60 rps of the slow network take as much as 120 of `web`: half of the GPU with room. 70 % are 40 % faster.
+    problem = a_problem(a_service(), a_service("heavy", network="slow"))
+    heavy = bound_gpu(0, service="heavy", network="slow", sm_percent=50.0, batch=4)
+    was = a_plan(replace(heavy, tasks=(bound_task("nightly", 50.0),)), bound_gpu(1))
+    bound = a_plan(heavy, bound_gpu(1))
+    moved = fill(to_fill(bound, [a_task()], gpus=2, running=was, problem=problem))
+    assert shares(moved) == {"nightly": ("n1/gpu-1", 70.0)}
+    # Where it gets no more it stays.
+    same = a_plan(replace(bound_gpu(0, **TUNED), tasks=(bound_task("nightly", 70.0),)), bound_gpu(1))
+    stays = fill(to_fill(a_plan(bound_gpu(0, **TUNED), bound_gpu(1)), [a_task()], gpus=2, running=same))
+    assert shares(stays) == {"nightly": ("n1/gpu-0", 70.0)}
