@@ -3,8 +3,8 @@
 Run: `python -m bench.papers.inss [--quick]`. Prints the tables, writes bench/results/papers_inss.json.
 
 Every policy goes through the production loop on the same requests. Throughput at saturation is what is served in time
-at the highest load, in steps, at which fewer than 1 % of all requests are late or dropped: one mix of constant rates per
-seed, drawn from the ranges of the published program. What differs from the paper stands in the tables' notes.
+at the highest load, in steps, at which fewer than 1 % of all requests are late or dropped: one mix of constant rates
+per seed, drawn from the ranges of the published program. What differs from the paper stands in the tables' notes.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
             Row(figure=figure, policy=name, paper=None, is_at_least=figure[0] == "t", values=values, truth="scaled")
             for figure, values in figures.items()
         ]
-    note = "A jump counts as late until the forecast has seen it and replicas have started; the paper's rates are not known."
+    note = "A jump counts as late until the forecast has seen it and replicas have started."
     return _table(f"rates that jump every minute, load {SWING_LOAD:g}", seeds, rows, (_BOARDS, note))
 
 

@@ -1,12 +1,11 @@
 """Actors and worlds for tests: untrained, but lawful."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from solvers.placement.actor import HIDDEN, Actor, fleet_of, known_service, setting_of
-from solvers.placement.provisioning_world import World
+from solvers.placement.actor import HIDDEN, Actor, fleet_of, known_service
+from solvers.placement.provisioning_world import Setting, World
 from solvers.problem import Problem
 
 
@@ -35,6 +34,12 @@ def random_actor(problem: Problem, *, seed: int, slots: int = 1) -> Actor:
 
 def world_of(problem: Problem, *, slots: int = 1, knows_neighbours: bool = True) -> World:
     """The world of a Problem at its types' highest clocks."""
-    setting = setting_of(random_actor(problem, seed=0, slots=slots), problem)
+    setting = Setting(
+        gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
+        services=tuple(service.name for service in problem.services),
+        slots=slots,
+        sm_percents=tuple(sorted({row.sm_percent for points in problem.points for row in points.rows})),
+        knows_neighbours=knows_neighbours,
+    )
     clocks = [gpu_type.clocks_mhz[-1] for gpu_type in problem.gpu_types]
-    return World(problem, replace(setting, knows_neighbours=knows_neighbours), clocks_mhz=clocks)
+    return World(problem, setting, clocks_mhz=clocks)
