@@ -15,14 +15,31 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.db import profiles, services
 from app.db.postgres_store import PostgresStore
 from app.tokens import create_locally
+from solvers.problem import OperatingPoint, OperatingPoints
+from solvers.state import Scaling, Service, Slo
 from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, plimsoll, rows, scalar, until, with_store
 from tests.integration.fleet import make_fleet
 
 pytestmark = pytest.mark.integration
 PATIENCE_S = 90.0
 """For what takes some seconds on an idle machine: a controller's start, and its first plan."""
+REPLICA_MIB = 2048.0
+POINTS = OperatingPoints(
+    network="resnet50",
+    gpu_type="T4",
+    sensitivity=0.5,
+    rows=tuple(OperatingPoint(sm, 8, 1000.0, 1.0, 1.0, 480.0 / sm, REPLICA_MIB, 20.0, 0.1) for sm in (40.0, 60.0)),
+)
+"""Two shares that fit beside each other."""
+SERVICE = Service(
+    name="chat",
+    network="resnet50",
+    slo=Slo(latency_ms=400.0, percentile=0.98),
+    scaling=Scaling(min_replicas=1, max_replicas=1),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +102,9 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
     async def prepare(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
         await make_fleet(engine, {"default": []})
         at = datetime.now(UTC)
+        async with engine.begin() as connection:
+            await profiles.save_profiles(connection, [profiles.Profile(points=POINTS, provenance="measured")], at=at)
+            await services.save(connection, SERVICE, at=at, actor="test")
         made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
         return {scope: token.secret for scope, token in made.items()}
 
@@ -105,10 +125,9 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
 
 
 def submit(plane: Plane, name: str, iterations: int) -> None:
-    """A job whose deadline is so near that it gets an idle GPU at once: a task that can wait would."""
-    profiled_s = iterations * 0.010  # the profile states 10 ms an iteration
+    """A job that has what the service's replica leaves over."""
     spec = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": iterations}
-    manifest = {"kind": "Task", "metadata": {"name": name}, "spec": {**spec, "deadline_after_s": profiled_s + 50.0}}
+    manifest = {"kind": "Task", "metadata": {"name": name}, "spec": spec}
     answer = plane.call("PUT", f"tasks/{name}", json=manifest)
     assert answer.status_code == 201, answer.text
 
@@ -139,9 +158,9 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         submit(plane, "endless", 1_000_000)
         until(lambda: has_done_something(plane, "endless"), PATIENCE_S)
         assert plane.call("POST", "tasks/endless/cancel").json()["status"]["state"] == "cancelled"
-        # Its memory is free again on the node, and the node says that it follows the newest command.
+        # Its memory is free again on the node: what is left is the service's replica.
         memory = "SELECT DISTINCT ON (gpu) memory_used_mib FROM gpu_observation ORDER BY gpu, window_start DESC"
-        until(lambda: {row[0] for row in rows(plane.url, memory)} == {0.0}, PATIENCE_S)
+        until(lambda: sorted(row[0] for row in rows(plane.url, memory)) == [0.0, REPLICA_MIB], PATIENCE_S)
         assert scalar(plane.url, "SELECT bool_and(gpu IS NULL) FROM task WHERE name = 'endless'") is True
         billed = "SELECT task, cost_usd > 0 FROM report.cost_by_task_hour GROUP BY task, cost_usd > 0 ORDER BY task"
         assert rows(plane.url, billed) == [("endless", True), ("nightly", True)]
@@ -161,3 +180,18 @@ def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(plane
         # Who made the plan is said by its report: the dispatcher's count jobs, the tick's plan services.
         assert scalar(plane.url, "SELECT count(*) FROM plan WHERE method = 'dispatch' AND state <> 'lost'") >= 1
         assert scalar(plane.url, "SELECT count(*) FROM plan WHERE state = 'refused'") == 0
+
+
+def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(plane: Plane) -> None:
+    with plane.agent():
+        submit(plane, "nightly", 1_000_000)
+        until(lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0), PATIENCE_S)
+    seen = [plane.status("nightly")["done_iterations"]]
+
+    def goes_on() -> bool:
+        seen.append(plane.status("nightly")["done_iterations"])
+        return bool(seen[-1] > seen[0] + 50.0)
+
+    with plane.agent():
+        until(goes_on, PATIENCE_S)
+    assert seen == sorted(seen)
