@@ -39,8 +39,8 @@ _BOARDS = (
 )
 _MIXES = "The paper prints no rates: each seed draws constant ones from the published program's ranges."
 _WHY_NOT = (
-    "Gains over baselines are bounded by what the fleet can carry: `joint`, which plans the same fleet under the same "
-    "law, saturates where InSS does."
+    "A baseline that keeps the SLOs at no load is compared by what it serves in time at InSS's load. iGniter's gain is "
+    "far from the paper's: here it sizes replicas from the same operating points, and scales to several of them."
 )
 _MEMORY = (
     "Replicas take 1.7 to 3.5 GB here (PyTorch's runtime is most of it) and boards have 6 and 8, so that three rarely "
@@ -76,6 +76,13 @@ def _six(seeds: Sequence[int], *, quick: bool) -> Table:
     rivals = RIVALS[:3] if quick else RIVALS
     found = {name: saturation(Setup(services=SIX), name, seeds, loads) for name in ("inss", *rivals)}
     rows = [_throughput_row(name, played) for name, played in found.items()]
+    for name in PAPER_GAINS:
+        if not any(one.goodput_rps for one in found[name]):
+            same = [
+                play(replace(Setup(services=SIX), mix=one.seed), (name,), one.load, (one.seed,))
+                for one in found["inss"]
+            ]
+            found[name] = tuple(one for played in same for one in played)
     for name, paper in PAPER_GAINS.items():
         rows.append(_gain_row(f"gain in throughput over {name}, %", found["inss"], found[name], paper, demanded=paper))
     if "gpulets_bda" in found:
@@ -223,7 +230,7 @@ def _throughput_row(name: str, played: Sequence[Played]) -> Row:
 def _gain_row(
     figure: str, ours: Sequence[Played], theirs: Sequence[Played], paper: float, *, demanded: float | None = None
 ) -> Row:
-    """Of the means over the seeds; a baseline that keeps the SLOs at no load counts as 0 rps."""
+    """Of the means over the seeds."""
     mine, rival = fmean(one.goodput_rps for one in ours), fmean(one.goodput_rps for one in theirs)
     gain = 100.0 * (mine / rival - 1.0) if rival > 0.0 else float("inf")
     return Row(figure=figure, policy="inss", paper=paper, demanded=demanded, values=(gain,), truth="scaled")

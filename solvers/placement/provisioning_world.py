@@ -30,8 +30,7 @@ Flags = npt.NDArray[np.bool_]
 
 PENALTY = 100.0
 """ω (section 6.1)."""
-_NEVER = 1e12
-"""Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and any GPU has."""
+_NEVER = 1e12  # Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and GPU has.
 _TOLERANCE = 1e-6
 """Of SM percents; of memory and watts as a fraction."""
 
@@ -94,6 +93,8 @@ class World:
         used = [points for points in problem.points if points.network in networks]
         self.batches: Indices = np.array(sorted({row.batch for points in used for row in points.rows}), dtype=np.intp)
         self._percents = np.array(setting.sm_percents)
+        self.slots = len(self.service_of)
+        self.options = len(setting.gpus) * len(setting.sm_percents) + 1
         self._rows, self._sensitivity = self._read_rows(problem, clocks_mhz)
         law = problem.capacity_law
         self._ratios = np.array(law.slo_ratios)
@@ -112,16 +113,6 @@ class World:
             self._sensitivity[:] = 0.0
         self.whole_rps = self._whole_rps()
         self.most_rps = self._most_rps()
-
-    @property
-    def slots(self) -> int:
-        """J."""
-        return len(self.service_of)
-
-    @property
-    def options(self) -> int:
-        """A; the last one is "nowhere"."""
-        return len(self.setting.gpus) * len(self._percents) + 1
 
     def place(self, option: int) -> tuple[int, float]:
         """GPU and SM percent of an option but the last."""
