@@ -6,7 +6,6 @@ papers.html. Exit code 1: some system's experiments failed; the others' are ther
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -48,7 +47,8 @@ def write(found: Sequence[Outcome], judged: Sequence[Verdict], *, is_quick: bool
             for each in found
         ],
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
+    # Endless figures become null: JSON has none.
+    (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     page = report_to_html(found, judged, machine=machine(), is_quick=is_quick)
     (RESULTS / f"{name}.html").write_text(page, encoding="utf-8")
     print(f"\nWrote {RESULTS / name}.json and .html")

@@ -1,5 +1,6 @@
 """Reproduced tables as text of 80 columns: a figure per block, a policy per line."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -18,8 +19,8 @@ TRUTHS = {
 
 def amount(value: float | None) -> str:
     """A figure with three digits or so; a dash where there is none."""
-    if value is None:
-        return "-"
+    if value is None or not math.isfinite(value):
+        return "-" if value is None or math.isnan(value) else "endless"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
     return f"{value:,.{digits}f}"
 

@@ -1,10 +1,9 @@
-"""One system's tables, in a process of its own: `python -m bench.papers.single MODULE OUT [--quick]` writes JSON."""
+"""One system's tables, in a process of its own: `python -m bench.papers.single MODULE OUT [--quick]` pickles them."""
 
 import argparse
+import pickle
 from importlib import import_module
 from pathlib import Path
-
-import msgspec
 
 from bench.papers.table import Table
 
@@ -17,7 +16,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     tables: tuple[Table, ...] = tuple(import_module(f"bench.papers.{options.module}").tables(options.quick))
-    options.out.write_bytes(msgspec.json.encode(tables))
+    options.out.write_bytes(pickle.dumps(tables))
 
 
 if __name__ == "__main__":

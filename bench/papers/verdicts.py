@@ -1,5 +1,6 @@
 """Verdicts: `joint` against a paper's own policy, on the paper's own objective."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def verdicts(system: System, tables: Sequence[Table]) -> tuple[Verdict, ...]:
 
 def _beside(table: Table, own: Row, *, is_more: bool) -> Iterator[Verdict]:
     for row in table.rows:
-        if (row.policy, row.figure) == (JOINT, own.figure):
+        if (row.policy, row.figure) == (JOINT, own.figure) and math.isfinite(row.mean) and math.isfinite(own.mean):
             yield Verdict(
                 system=table.system,
                 table=table.title,

@@ -1,6 +1,8 @@
 """The papers' report: verdicts by hand, what one failing system costs, and text and page of tables made by hand."""
 
 import json
+import math
+import pickle
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -175,9 +177,14 @@ def test_experiments_that_are_not_written_or_raise_are_named() -> None:
     assert raising.tables == ()
 
 
-def test_tables_cross_a_process_border_unchanged() -> None:
-    assert msgspec.json.decode(msgspec.json.encode((TABLE,)), type=tuple[Table, ...])[0].rows[0] == TABLE.rows[0]
-    assert json.loads(msgspec.json.encode(TABLE))["system"] == "Mudi"
+def test_a_gain_over_nothing_is_endless_is_no_verdict_and_crosses_the_process_border() -> None:
+    endless = a_table(a_row("mudi", math.inf), a_row("joint", 1.0))
+    assert pickle.loads(pickle.dumps((endless,)))[0] == endless
+    assert verdicts(SYSTEM, [endless]) == ()
+    outcome = Outcome(system=SYSTEM, tables=(endless,))
+    assert any(line.split() == ["mudi", "-", "endless", "-", "-", "-", "scaled"] for line in told([outcome], ()))
+    assert "endless" in report_to_html([outcome], (), machine=MACHINE, is_quick=False)
+    assert json.loads(msgspec.json.encode(endless))["rows"][0]["values"] == [None]
 
 
 def test_the_five_systems_are_there_once_each_under_their_policy_s_name() -> None:
