@@ -93,7 +93,7 @@ class BoundGpuView(View):
     clock_mhz: float
     power_cap_w: float
     replicas: list[BoundReplicaView]
-    tasks: list[BoundTaskView] = []
+    tasks: list[BoundTaskView] = Field(default_factory=list)
 
 
 class RateView(View):

@@ -53,7 +53,7 @@ CREATE INDEX task_open ON task (id) WHERE finished_at IS NULL AND cancelled_at I
 CREATE INDEX task_by_submission ON task (submitted_at);
 COMMENT ON TABLE task IS 'Training and offline work: as submitted, where the target wants it, how far it has come.';
 COMMENT ON COLUMN task.id IS
-    'What plans and nodes call it: its name, with the number of the run where an earlier task of that name was deleted.';
+    'What plans and nodes call it: its name, with a run number where an earlier task of that name was deleted.';
 COMMENT ON COLUMN task.stated IS 'What its manifest says that the control loop has no use for.';
 COMMENT ON COLUMN task.state IS 'As its node last reported from where the target wants it; null = not yet, or no more.';
 COMMENT ON COLUMN task.starved_at IS 'When the audit last said that it waits for long; null = it has run since.';

@@ -62,8 +62,8 @@ def distributions() -> dict[str, list[str]]:
     }
 
 
-NEEDS_ML = "solvers.predict.latency.reference"
-"""The one module that works with the extra `ml` only; its callers are benches."""
+NEED_AN_EXTRA = {"solvers.predict.latency.reference": "ml", "solvers.placement.actor_critic": "rl"}
+"""Modules that work with that extra only."""
 
 
 def libraries(modules: Iterable[str]) -> set[str]:
@@ -104,11 +104,12 @@ def test_a_node_declares_all_that_its_agent_imports() -> None:
 
 def test_the_server_declares_all_that_it_imports() -> None:
     everything = modules_of("app") | modules_of("solvers") | modules_of("agents")
-    assert libraries(everything - {NEEDS_ML}) <= names(declared("server"))
+    assert libraries(everything - NEED_AN_EXTRA.keys()) <= names(declared("server"))
 
 
-def test_the_reference_fits_declare_all_that_they_import() -> None:
-    assert libraries([NEEDS_ML]) <= names(declared("server")) | names(declared("ml"))
+@pytest.mark.parametrize(("module", "extra"), NEED_AN_EXTRA.items())
+def test_what_needs_an_extra_declares_all_that_it_imports(module: str, extra: str) -> None:
+    assert libraries([module]) <= names(declared("server")) | names(declared(extra))
 
 
 def test_an_agent_starts_with_the_base_dependencies_alone() -> None:
