@@ -30,6 +30,7 @@ SOURCES = (
     "igniter_v100",
     "miso_mig",
     "mlperf_inference",
+    "pctodl_fits",
     "rapp_v100",
     "sia_training",
     "tally_infer_train",
@@ -190,7 +191,7 @@ def test_the_sources_name_every_data_set_with_its_licence() -> None:
 
 def test_the_shipped_data_stays_small() -> None:
     files = [*CATALOGUE.rglob("*.csv"), *(ROOT / "agents" / "sim" / "data").glob("*.csv")]
-    assert sum(file.stat().st_size for file in files) < 2_500_000
+    assert sum(file.stat().st_size for file in files) < 3_000_000
 
 
 @pytest.mark.parametrize("gpu_type", ["V100-32GB", "T4"])
@@ -219,14 +220,13 @@ def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> Non
         ("make_catalogue", ("--out", made["believed"])),
         ("make_truth", ("--out", made["truth"])),
         ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
+        ("make_plant", ("--out", made["truth"])),
     ):
         arguments = ["--shared", SHARED / "data", *folders]
         subprocess.run([sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)], cwd=ROOT, check=True)
-    # Two are written by hand, and layers.csv needs torch (bench/count_layers.py).
-    by_others = {
-        "truth": set(),
-        "believed": {Path("gpu_types.csv"), Path("networks.csv"), Path("layers.csv"), Path("training_layers.csv")},
-    }
+    # Three are written by hand, layers.csv needs torch (bench/count_layers.py), kernel_classes.csv has its own test.
+    names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
+    by_others = {"truth": set(), "believed": {Path(f"{name}.csv") for name in names}}
     for kind, folder in made.items():
         files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
         assert {file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")} - files == by_others[kind]
