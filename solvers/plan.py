@@ -12,6 +12,8 @@ from typing import Literal
 from solvers.state import GpuId, NodeId, ReplicaId, TaskKind
 
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
+WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
+"""Reasons that more GPUs, or less demand of others, would end."""
 UNSERVED_REASONS: tuple[UnservedReason, ...] = ("slo", "stock", "sm", "memory", "power", "replicas", "budget")
 
 

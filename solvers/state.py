@@ -185,7 +185,9 @@ class Demand:
     """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan;
     `reserve` where it is above the forecast, for bursts."""
     reserve_rps: float = 0.0
-    """The part of the rate that is above the forecast: it must not take room from what is there."""
+    """The part of the rate that is kept for bursts: it must not take room from what is there."""
+    headroom_rps: float = 0.0
+    """The part that is there in case the forecast is too low: it must not take room from what is foreseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

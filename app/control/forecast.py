@@ -61,6 +61,14 @@ def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
     )
 
 
+def without_headroom(demands: Iterable[Demand]) -> tuple[Demand, ...]:
+    """The demands as they are foreseen: for when the headroom of some takes what others will need."""
+    return tuple(
+        replace(demand, arrival_rate_rps=demand.arrival_rate_rps - demand.headroom_rps, headroom_rps=0.0)
+        for demand in demands
+    )
+
+
 def horizon_s(settings: PolicySettings) -> float:
     """How far ahead a plan must look: until the next one is made."""
     return max(settings.period_s, settings.window_s)
@@ -104,6 +112,7 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
         arrival_rate_rps=followed_rps + reserve_rps,
         method=RESERVE if reserve_rps else made[rising[0]].technique,
         reserve_rps=reserve_rps,
+        headroom_rps=followed_rps * (1.0 - 1.0 / headroom),
     )
 
 

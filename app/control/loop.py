@@ -14,7 +14,7 @@ import structlog
 from app.clock import Clock
 from app.control.deliver import make_commands
 from app.control.dispatch_round import tasks_to_fill
-from app.control.forecast import make_demands, without_reserves
+from app.control.forecast import make_demands, without_headroom, without_reserves
 from app.control.modes import effective_mode
 from app.control.observe import asking_gpus, observe, silent_nodes, without_silent_nodes
 from app.control.plan import Decision, decide, same_state
@@ -25,7 +25,7 @@ from app.control.task_events import refused_events
 from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
 from app.control.worker import Solver
-from solvers.plan import BoundPlan
+from solvers.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.policies.filling import fill_of
 from solvers.predict.layers import LayerCounts
 from solvers.problem import Problem
@@ -145,13 +145,27 @@ async def tick(loop: Loop) -> TickOutcome:
 async def _decide(
     loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> tuple[Problem, Decision, tuple[Demand, ...]]:
-    """What is decided on which problem and demands; without reserves where they cannot all be served."""
+    """What is decided on which problem and demands; where GPUs are short without reserves, and then without headroom.
+
+    What is kept for bursts must not take room from what is there, nor one service's headroom what another will need.
+    """
     problem, decision = await _decide_on(loop, snapshot, state, demands)
     if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
-        # What is kept for bursts must not take room from what is there.
         demands = without_reserves(demands)
         problem, decision = await _decide_on(loop, snapshot, state, demands)
+    if _lacks_foreseen(decision.plan, demands):
+        demands = without_headroom(demands)
+        problem, decision = await _decide_on(loop, snapshot, state, demands)
     return problem, decision, demands
+
+
+def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
+    """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
+    headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
+    return any(headroom_rps.values()) and any(
+        entry.reason in WANT_OF_GPUS and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
+        for entry in plan.unserved
+    )
 
 
 async def _decide_on(

@@ -24,7 +24,7 @@ from solvers.dispatch.fair_queues import WaitingReplica, fair_order
 from solvers.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
-from solvers.plan import Plan, UnservedReason, diff
+from solvers.plan import WANT_OF_GPUS, Plan, UnservedReason, diff
 from solvers.policies.arrange import Key, arrange, running_carriers, top_up
 from solvers.policies.configure import Companies, Configuration, configure
 from solvers.policies.counting import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
@@ -46,8 +46,6 @@ FRAGMENTATION_ROUNDS = 3
 
 MOST_SHARERS = 4
 """Configurations of at most so many on a GPU are tried where GPUs are short."""
-
-_SHORT = ("stock", "sm", "memory", "power")
 
 SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
@@ -104,7 +102,7 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
     best = _fresh_of(problem, budget, sharers=1)
     for sharers in range(2, min(MOST_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1):
-        is_short = any(entry.reason in _SHORT for entry in best.plan.unserved)
+        is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break
         narrower = _fresh_of(problem, budget, sharers=sharers)

@@ -6,13 +6,13 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from app.control.forecast import RESERVE, make_demands, without_reserves
+from app.control.forecast import RESERVE, make_demands, without_headroom, without_reserves
 from app.control.forecasts import Case, judge
 from app.control.store import ServiceWindow, Snapshot
 from app.simulate.remembered_forecast import RememberedForecast
 from solvers.forecast.choose import Choice
 from solvers.forecast.forecast import Series
-from solvers.plan import Plan, Unserved
+from solvers.plan import Plan, Unserved, UnservedReason
 from solvers.problem import Problem
 from solvers.state import Scaling, Slo
 from tests.app.control.fleets import Answering, a_fleet, on_half_gpus
@@ -63,16 +63,7 @@ def test_the_judgement_says_how_much_to_keep_for_the_slo(percentile: float, rese
 
 
 def test_no_reserve_takes_room_from_what_is_there() -> None:
-    def within_60_rps(problem: Problem) -> Plan:
-        plan = on_half_gpus(problem)
-        missing = problem.service("chat").arrival_rate_rps - 60.0
-        return (
-            plan
-            if missing <= 0.0
-            else replace(plan, unserved=(Unserved(service="chat", rate_rps=missing, reason="stock"),))
-        )
-
-    solver = Answering(plan=within_60_rps)
+    solver = Answering(plan=lambda problem: up_to(60.0, problem, reason="stock"))
     fleet = a_fleet(solver=solver)
     fleet.store.choices["chat"] = Choice(reserve_rps=100.0)
     fleet.pass_time(20.0, rates_rps={"chat": 20.0})
@@ -82,6 +73,41 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
     assert 20.0 <= second < 40.0
     (record,) = fleet.store.plans.values()
     assert [demand.reserve_rps for demand in record.demands] == [0.0]
+
+
+def up_to(rate_rps: float, problem: Problem, *, reason: UnservedReason) -> Plan:
+    """A plan of that rate for `chat`, whatever it asks for."""
+    plan = on_half_gpus(problem)
+    missing_rps = problem.service("chat").arrival_rate_rps - rate_rps
+    unserved = Unserved(service="chat", rate_rps=missing_rps, reason=reason)
+    return plan if missing_rps <= 0.0 else replace(plan, unserved=(unserved,))
+
+
+# 20 rps arrive, 25.2 may come, and the headroom is a quarter of that: 31.5 are asked for.
+@pytest.mark.parametrize(
+    ("rate_rps", "reason", "plans"),
+    [
+        (26.0, "stock", 1),  # Less headroom than wished for is no want.
+        (15.0, "stock", 2),
+        (15.0, "slo", 1),  # Less demand would not help.
+    ],
+)
+def test_no_headroom_takes_room_from_what_is_foreseen(rate_rps: float, reason: UnservedReason, plans: int) -> None:
+    solver = Answering(plan=lambda problem: up_to(rate_rps, problem, reason=reason))
+    fleet = a_fleet(solver=solver, headroom=1.25)
+    fleet.pass_time(20.0, rates_rps={"chat": 20.0})
+    fleet.tick()
+    asked_rps = [request.problem.service("chat").arrival_rate_rps for request in solver.asked]
+    assert len(asked_rps) == plans
+    assert asked_rps[-1] == pytest.approx(asked_rps[0] / (1.25 if plans == 2 else 1.0))
+
+
+def test_headroom_is_a_part_of_the_demand() -> None:
+    snapshot = a_snapshot(windows=STEADY)
+    (demand,) = make_demands(replace(snapshot, settings=replace(snapshot.settings, headroom=1.1)))
+    (bare,) = without_headroom([demand])
+    assert demand.arrival_rate_rps == pytest.approx(1.1 * bare.arrival_rate_rps)
+    assert without_headroom([bare]) == (bare,)
 
 
 def test_where_no_database_remembers_the_forecast_itself_does() -> None:
