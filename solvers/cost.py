@@ -46,6 +46,13 @@ def started(problem: Problem, plan: Plan) -> int:
     return (_replica_counts(plan) - _replica_counts(problem.current)).total()
 
 
+def stopped(problem: Problem, plan: Plan) -> int:
+    """Running replicas that the plan does not have; 0 when the problem has no current plan."""
+    if problem.current is None:
+        return 0
+    return (_replica_counts(problem.current) - _replica_counts(plan)).total()
+
+
 def served_weight(problem: Problem, plan: Plan) -> float:
     """Σ priority · served rps, where a service's served rps is at most its arrival rate."""
     rates: dict[str, list[float]] = {service.name: [] for service in problem.services}

@@ -13,6 +13,10 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 `hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
 second one tells; so on most ticks a plan takes little of its budget.
 
+Where GPUs are short, running replicas stop to serve more only where that is worth it (`steadiness`), and where some
+service would be left out by too much, the loop's plan is arranged for medians (`best_effort`). Single plans and the
+objective `max_goodput` serve most of all weight, whatever that means for one service.
+
 Memory holds when the last look was, and the token of warm state (`solvers.joint.replanning.warm`). A single plan,
 whose budget says nothing of stability, and one without a limit of seconds, neither use nor leave warm state: then plans
 follow from the arguments alone. Simulations say that their calls are a series (`Budget.is_series`): each uses the warm
@@ -25,10 +29,10 @@ follows at once.
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from solvers.check import violations
 from solvers.cost import cost_usd_per_hour, served_weight, started
@@ -42,12 +46,15 @@ from solvers.outcome import LEAST_MOVES, Budget, PlanReport, PlanStatus, SolveRe
 from solvers.plan import Plan
 from solvers.policies import hetsev_greedy
 from solvers.policies.arrange import running_carriers
+from solvers.policies.best_effort import as_promised, at_medians, is_short, keeps_medians
 from solvers.policies.routing import route
+from solvers.policies.steadiness import is_worth_moving
 from solvers.problem import Problem
 from solvers.state import Json, Observed
 
 NAME = "joint"
 MEMORY_VERSION = 1
+_MEDIANS = "arranged so that every median is in time: for the SLOs' percentiles there are too few GPUs"
 _SERVED_DIGITS = 6
 """Decimals of the served share of all weight that count."""
 _COST_DIGITS = 6
@@ -94,8 +101,37 @@ class _Past:
     """When a rearrangement was last looked for; None = never."""
 
 
+Kept: TypeAlias = dict[str, Json]
+"""What is remembered."""
+
+
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
+    found, kept = _planned(problem, observed, memory, budget)
+    if _has_next(budget) and problem.objective == "min_cost" and is_short(found.draft.plan):
+        found, kept = _by_medians(problem, observed, (found, kept), memory, budget)
+    return found.draft.plan, _report(problem, found), kept
+
+
+def _by_medians(
+    problem: Problem, observed: Observed, strict: tuple[_Found, Kept], memory: Json, budget: Budget
+) -> tuple[_Found, Kept]:
+    """What was found, or an arrangement in which every median is in time, where that of what was found are not."""
+    found, kept = strict
+    if keeps_medians(problem, found.draft.plan) or _after(budget, _USABLE)():
+        return strict
+    softened = at_medians(problem, found.draft.plan)
+    past = memory.get("medians") if isinstance(memory, Mapping) else None
+    other, kept_too = _planned(softened, observed, past, budget)
+    plan = as_promised(problem, other.draft.plan)
+    kept = {**kept, "medians": kept_too}
+    if violations(problem, plan) or not fits(problem, plan):
+        return found, kept
+    return found._replace(draft=_draft(problem, plan, "feasible", _MEDIANS)), kept
+
+
+def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[_Found, Kept]:
+    """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past, has_next = _past(memory), _has_next(budget)
     warm = take_warm(past.token, problem) if has_next else None
     warm = warm if warm is not None else Warm(problem, has_headroom=has_next)
@@ -106,8 +142,8 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
         found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
     looked_s = observed.at_s if is_look else past.looked_s
-    kept: Json = {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": keep_warm(warm) if has_next else None}
-    return found.draft.plan, _report(problem, found), kept
+    token = keep_warm(warm) if has_next else None
+    return found, {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": token}
 
 
 def _has_next(budget: Budget) -> bool:
@@ -124,7 +160,7 @@ def _replanned(
         with threads(budget.threads) as executor:
             is_over, is_late = _after(budget, share), _after(budget, _CAREFUL_SHARE)
             changed = change(problem, warm, executor, is_over=is_over, is_late=is_late)
-        needed = min(_needed(problem, changed), key=lambda draft: draft.merit, default=None)
+        needed = _steadiest(problem, list(_needed(problem, changed)), budget.stability)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
     can_look = (may_look or _lacks_watts(problem, needed)) and not _after(budget, _CHANGE_SHARE)()
@@ -191,6 +227,19 @@ def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
         yield _draft(problem, fitting, "feasible", "running arrangement, changed")
 
 
+def _steadiest(problem: Problem, drafts: Sequence[_Draft], stability: Stability) -> _Draft | None:
+    """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
+    best = min(drafts, key=lambda draft: draft.merit, default=None)
+    for draft in drafts:
+        if best is not None and draft.starts == 0 and not _is_worth_moving(problem, draft, best, stability):
+            return draft
+    return best
+
+
+def _is_worth_moving(problem: Problem, kept: _Draft, other: _Draft, stability: Stability) -> bool:
+    return is_worth_moving(problem, kept.plan, other.plan, hysteresis=stability.hysteresis)
+
+
 def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
     """The plan, within the power budget: what moves from what runs is made without regard to it."""
     return None if plan is None else trimmed(problem, plan)
@@ -224,7 +273,7 @@ def _is_worthwhile(found: _Found, stability: Stability) -> bool:
 def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stability) -> bool:
     """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
     if draft.merit[:2] != needed.merit[:2]:
-        return draft.merit < needed.merit
+        return draft.merit < needed.merit and _is_worth_moving(problem, needed, draft, stability)
     running = sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus) if problem.current else 0
     most = needed.starts + max(LEAST_MOVES, int(stability.move_budget * running))
     saves = draft.merit[2] < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour

@@ -35,8 +35,8 @@ HEADROOM = 1.5
 WIDE_HEADROOM = 6.0
 """or by this one where that takes no more candidates than `_MORE_CANDIDATES` times as many."""
 _MORE_CANDIDATES = 1.1
-MOST_STATES = 2
-"""Of one process: the control loop needs one, and previews beside it leave theirs."""
+MOST_STATES = 4
+"""Of one process: the control loop needs one, another one where GPUs are short, and previews leave theirs."""
 _CHEAPEST = 600
 MOST_COLUMNS = 60_000
 _KEPT_COLUMNS = 30_000
