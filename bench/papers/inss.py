@@ -30,7 +30,7 @@ from solvers.state import Json, Observed
 SEEDS = (1, 2, 3)
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}
 RIVALS = ("gpulets", "gslice", "igniter", "gpulets_bda", "inss_ni", "inss_1e", "joint")
-LOADS = (2.0, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.8, 0.6, 0.4)
+LOADS = (2.4, 2.2, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.8, 0.6, 0.4)
 QUICK_LOADS = (2.0, 1.6, 1.3, 1.0, 0.7, 0.4)
 SWING_LOAD = 0.8
 SCENARIO = "bench.papers.inss_stage.scenario"
@@ -73,7 +73,7 @@ def _saturated(setup: Setup, name: str, seed: int, loads: tuple[float, ...]) -> 
 
 def _six(seeds: Sequence[int], *, quick: bool) -> Table:
     loads = QUICK_LOADS if quick else LOADS
-    rivals = RIVALS[:3] if quick else RIVALS
+    rivals = (*PAPER_GAINS, "joint") if quick else RIVALS
     found = {name: saturation(Setup(services=SIX), name, seeds, loads) for name in ("inss", *rivals)}
     rows = [_throughput_row(name, played) for name, played in found.items()]
     for name in PAPER_GAINS:
@@ -114,7 +114,7 @@ def _eight(seeds: Sequence[int]) -> Table:
     for gpus, supers in ((4, 2), (5, 3)):
         setup = Setup(services=EIGHT, supers=supers)
         for name in ("inss", "gpulets", "gslice", "igniter"):
-            row = _throughput_row(name, saturation(setup, name, seeds, LOADS[4:]))
+            row = _throughput_row(name, saturation(setup, name, seeds, LOADS[6:]))
             rows.append(replace(row, figure=f"throughput on {gpus} GPUs, rps"))
     note = "On 5 GPUs no actor is trained: a local search provisions, as for any other fleet."
     return _table("eight networks on 4 and 5 GPUs", seeds, rows, (_BOARDS, _MIXES, note))

@@ -15,6 +15,7 @@ from bench.compare import (
     SCENARIOS,
     Claim,
     Experiment,
+    mean_throughput,
     paper_cost_ratios,
     provenance,
     response_ms,
@@ -95,6 +96,18 @@ def test_throughput_is_what_was_served_not_what_arrived() -> None:
         return replace(run, series=replace(run.series, step_s=70.0, services={"a": rates}))
 
     assert throughput(spiked(30.0), spiked(20.0)) == (1.5, 30.0, 20.0)
+
+
+def test_mean_throughput_is_a_ratio_of_means_from_the_spike_on() -> None:
+    def after_the_spike(*served_rps: float) -> RunResult:
+        run = a_run()
+        (service,) = run.series.services.values()
+        rates = replace(service, arrival_rate_rps=[100.0] * 52, served_rps=[1.0] * 50 + list(served_rps))
+        return replace(run, series=replace(run.series, step_s=70.0, services={"a": rates}))
+
+    ours, rival = after_the_spike(30.0, 10.0), after_the_spike(20.0, 20.0)
+    assert mean_throughput(ours, rival) == (1.0, 20.0, 20.0)
+    assert throughput(ours, rival) == (1.5, 20.0, 20.0)
 
 
 @pytest.mark.parametrize("gpu_type", ["T4", "A100-40GB"])
