@@ -6,8 +6,9 @@
    (`solvers.placement.actor`), a trained soft actor-critic, where one is valid for this fleet and these services, and
    where its best proposal still falls short also by a local search that begins from its proposals
    (`solvers.placement.provisioning_search`). Without an actor, the greedy provisioner and that search propose.
-3. The best proposal is taken if it serves clearly more than what runs. New shares start beside the old ones, which go
-   when the new ones are ready, where memory allows it (`solvers.transition`: the paper's shadow instances).
+3. The best proposal is taken if it serves enough more than what runs for the replicas that it moves. New shares start
+   beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.transition`: the paper's
+   shadow instances).
 
 Source: "InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing", sections
 5.1 to 5.5. Changed: what a replica carries is what the capacity law leaves of its throughput, so that plans keep the
@@ -20,6 +21,7 @@ cost, uses the whole fleet, knows no clocks but the highest and no price of a mo
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,6 +36,7 @@ from solvers.placement.provisioning_world import Indices, Reals, Setting, World
 from solvers.plan import Plan
 from solvers.policies.configure import planning_clock_mhz
 from solvers.policies.limits import MOST_REPLICAS
+from solvers.policies.provision_options import options_of, provision_of
 from solvers.policies.provisioning import (
     Belief,
     Provision,
@@ -58,11 +61,12 @@ _STARTS, _PASSES = 16, 6
 """Of the local search: drawn starts, to which come as many of the actor's best proposals."""
 _MOST_GPUS, _MOST_SLOTS = 16, 24
 """Of a fleet that the local search is for."""
+_TRIFLE, _DIGITS = 1e-9, 9
 _SAME_RATE = 0.05
 """Of a rate: below it, what was proposed for the old rate counts for the new one."""
-_BETTER = 0.1
-"""Of the worth (`_worth`): so much is gained before anything moves, unless the new provision serves everything. Each
-move costs launches; with 0.005 rates that jump every minute left five times as many requests late."""
+_MOVE = 0.1
+"""Of the worth (`_worth`): so much a new provision must gain if it moves all replicas, and less as it moves fewer. Who
+moves serves nothing until it has started, as boards are too full for most shadow instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,20 +135,24 @@ def _provision(settler: Settler, held: Settled, observed: Observed, *, seed: int
     else:
         messages.append(f"no actor: {why_not}")
     if best is None or settler.short(best.settled):
-        for other in _searched(settler, starts, actor, is_greedy=actor is None, seed=seed):
-            if best is None or _is_better(settler, other.settled, best.settled, by=0.0):
+        for other in _searched(settler, held, starts, actor, seed=seed):
+            if best is None or _merit(settler, other.settled, held) > _merit(settler, best.settled, held):
                 best = other
-    if best is None or not _is_better(settler, best.settled, held, by=_BETTER):
+    if best is None or _merit(settler, best.settled, held)[0] <= _worth(settler, held) + _TRIFLE:
         return _Found(held, "kept", (*messages, "no provision serves clearly more than the present one"))
     return replace(best, messages=(*messages, *best.messages))
 
 
 def _searched(
-    settler: Settler, starts: Indices | None, actor: Actor | None, *, is_greedy: bool, seed: int
+    settler: Settler, held: Settled, starts: Indices | None, actor: Actor | None, *, seed: int
 ) -> list[_Found]:
-    """What the greedy provisioner and the local search propose; from the actor's proposals where there are any."""
+    """What the greedy provisioner, where there is no actor, and the local search propose.
+
+    The search begins from the actor's proposals, from drawn ones, and once from what is held alone, which finds what
+    moves little.
+    """
     found = []
-    if is_greedy:
+    if actor is None:
         found.append(_Found(provision_greedily(settler), "greedy", ("the greedy provisioner provisioned",)))
     gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
     has_stock = all(gpu_type.count is not None for gpu_type in settler.problem.gpu_types)
@@ -160,8 +168,11 @@ def _searched(
         begin = random_starts(world, rates, count=_STARTS, seed=seed)
         if proposed is not None:
             begin = np.concatenate([proposed, begin])
-        chosen, _ = improve(world, begin, rates, queued, weights, passes=_PASSES)
-        found.append(_Found(settler.settle(_provision_of(world, chosen)), "feasible", ("a local search provisioned",)))
+        for tried in (begin, options_of(world, held.provision)):
+            if len(tried):
+                chosen, _ = improve(world, tried, rates, queued, weights, passes=_PASSES)
+                provision = provision_of(world, chosen)
+                found.append(_Found(settler.settle(provision), "feasible", ("a local search provisioned",)))
     return found
 
 
@@ -171,7 +182,7 @@ def _best_proposals(settler: Settler, world: World, proposals: Indices) -> tuple
     every = np.broadcast_to(rates, (len(proposals), len(rates)))
     decided = world.decide(proposals, np.broadcast_to(queued, every.shape))
     order = np.argsort(-world.rewards(decided, every), kind="stable")
-    return settler.settle(_provision_of(world, proposals[order[0]])), proposals[order[:_STARTS]]
+    return settler.settle(provision_of(world, proposals[order[0]])), proposals[order[:_STARTS]]
 
 
 def _world(settler: Settler, setting: Setting) -> World:
@@ -227,24 +238,17 @@ def _figures(settler: Settler, world: World) -> tuple[Reals, Reals, Reals]:
     return np.maximum(rates, least * world.most_rps), queued, weights
 
 
-def _provision_of(world: World, chosen: Indices) -> Provision:
-    """A provision of the world's options (J,)."""
-    shares: list[list[Share]] = [[] for _ in world.setting.gpus]
-    for slot, option in enumerate(chosen.tolist()):
-        if option < world.options - 1:
-            gpu, percent = world.place(option)
-            shares[gpu].append(Share(world.setting.services[int(world.service_of[slot])], percent))
-    return tuple(
-        Provisioned(name, tuple(given)) for name, given in zip(world.setting.gpus, shares, strict=True) if given
+def _merit(settler: Settler, one: Settled, held: Settled) -> tuple[float, float]:
+    """What a provision is worth less what it moves; where that is equal, the room that it has."""
+    return round(_worth(settler, one) - _MOVE * moved_share(held, one), _DIGITS), settler.headroom(one)
+
+
+def moved_share(held: Settled, one: Settled) -> float:
+    """The part of the held replicas that a provision does not have."""
+    before, after = (
+        Counter((gpu.gpu_type, share) for gpu in settled.provision for share in gpu.shares) for settled in (held, one)
     )
-
-
-def _is_better(settler: Settler, one: Settled, other: Settled, *, by: float) -> bool:
-    """Whether one serves all, or is worth more than the other by that much; where worth is equal, has more room."""
-    gain = _worth(settler, one) - _worth(settler, other)
-    if by > 0.0:
-        return not settler.short(one) or gain > by
-    return gain > 1e-9 or (abs(gain) <= 1e-9 and settler.headroom(one) > settler.headroom(other))
+    return (before - after).total() / before.total() if before else 0.0
 
 
 def _worth(settler: Settler, settled: Settled) -> float:

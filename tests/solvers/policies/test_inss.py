@@ -11,7 +11,8 @@ from solvers.outcome import Budget, PlanReport
 from solvers.placement.actor import actor_to_bytes, fleet_of, known_service
 from solvers.plan import Plan
 from solvers.policies import policy
-from solvers.policies.provisioning import Belief, Provisioned, Settler, Share, lawful, provision_greedily
+from solvers.policies.inss import moved_share
+from solvers.policies.provisioning import Belief, Provisioned, Settled, Settler, Share, lawful, provision_greedily
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import Json, Observed, Reading
 from tests.solvers.placement.actors import random_actor
@@ -109,6 +110,20 @@ def test_nothing_moves_for_less_than_a_clear_gain() -> None:
     assert report.messages == ("no provision served clearly more when rates were last like these",)
     _, report, _ = decide(replace(with_rates(over, 1.2), current=first), remembered)
     assert report.messages[-1] == "no provision serves clearly more than the present one"
+
+
+def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
+    held, half, other = (
+        Settled(provision=provision, batches=(), carried_rps={})
+        for provision in (
+            (Provisioned("gpu", (Share("a", 50.0), Share("b", 50.0))),),
+            (Provisioned("gpu", (Share("a", 50.0), Share("b", 25.0))), Provisioned("gpu", (Share("a", 50.0),))),
+            (Provisioned("other", (Share("a", 50.0), Share("b", 50.0))),),
+        )
+    )
+    # One of two replicas has another SM percent; on another GPU type both are moved; what is added moves nothing.
+    assert [moved_share(held, one) for one in (held, half, other)] == [0.0, 0.5, 1.0]
+    assert moved_share(Settled(provision=(), batches=(), carried_rps={}), held) == 0.0
 
 
 def test_what_runs_is_taken_over_where_it_serves() -> None:
