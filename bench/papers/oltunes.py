@@ -212,7 +212,7 @@ _NOTES = (
     "Baselines ask for the least SM percent that gives 90 % of the speed at the largest batch: the papers say nothing.",
     "Every GPU begins with one container of each network, a further one takes 2 s to start: cold starts make the 99th "
     "percentile of those that do not queue.",
-    "`joint` dispatches each job at least cost in time, without windows and affinity.",
+    "`joint` dispatches each job in time, where its network runs least, at least cost; without windows and affinity.",
 )
 
 

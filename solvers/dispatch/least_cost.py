@@ -4,9 +4,14 @@
 
 The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for; since a GPU has
 at most MOST_JOBS jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
-cost, too: speed would not save it and would make others late. One that finds no room waits and holds nobody up. Ours.
+cost, too: speed would not save it and would make others late. One that finds no room waits and holds nobody up.
+
+Cost comes after one thing: the fewest jobs of the same network on the GPU. A container that is idle there can take the
+next job of its network, but where they are all at work another one must be started, which takes longer than most jobs.
+Ours.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Setting
@@ -42,36 +47,43 @@ class _Room:
     def __init__(self, gpu: GpuView) -> None:
         self.gpu = gpu
         self.free_percent, self.free_mib, self.jobs = gpu.free_percent, gpu.free_mib, len(gpu.residents)
+        self._networks = Counter(resident.network for resident in gpu.residents)
 
     @property
     def is_open(self) -> bool:
         return self.free_percent > _ROUNDING and self.jobs < MOST_JOBS
 
+    def running(self, network: str) -> int:
+        """Jobs of the network that it has."""
+        return self._networks[network]
+
     def take(self, setting: Setting) -> None:
         self.free_percent -= setting.sm_percent
         self.free_mib -= setting.memory_mib
         self.jobs += 1
+        self._networks[setting.network] += 1
 
 
 def _choose(
     job: Job, rooms: Sequence[_Room], now_s: float, prices: Mapping[str, float]
 ) -> tuple[_Room, Setting] | None:
-    """The cheapest place in time, else the cheapest of all. Of equal GPUs of a type the fullest."""
-    best: tuple[tuple[bool, float, float], _Room, Setting] | None = None
+    """The best place in time, else the best of all: fewest jobs of its network there, then cheapest, then fastest."""
+    best: tuple[tuple[bool, int, float, float], _Room, Setting] | None = None
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
             usd = prices[gpu_type] * max(setting.sm_percent, _LEAST_PERCENT) * setting.latency_s
-            rank = (is_late, usd, setting.latency_s)
-            if best is not None and best[0] <= rank:
-                continue
             room = _fullest(rooms, setting)
-            if room is not None:
+            if room is None:
+                continue
+            rank = (is_late, room.running(setting.network), usd, setting.latency_s)
+            if best is None or rank < best[0]:
                 best = rank, room, setting
     return None if best is None else best[1:]
 
 
 def _fullest(rooms: Sequence[_Room], setting: Setting) -> _Room | None:
+    """Of the GPUs that can take it and run its network least, the fullest one."""
     fitting = [
         room
         for room in rooms
@@ -80,4 +92,4 @@ def _fullest(rooms: Sequence[_Room], setting: Setting) -> _Room | None:
         and setting.sm_percent <= room.free_percent + _ROUNDING
         and setting.memory_mib <= room.free_mib + _ROUNDING
     ]
-    return min(fitting, key=lambda room: (room.free_percent, room.gpu.id), default=None)
+    return min(fitting, key=lambda room: (room.running(setting.network), room.free_percent, room.gpu.id), default=None)

@@ -48,9 +48,29 @@ def test_a_job_without_room_holds_nobody_up() -> None:
     assert [batch.members[0].job.name for batch in batches] == ["small"]
 
 
-def test_of_equal_gpus_the_fullest_is_taken() -> None:
-    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", a_resident(sm_percent=40.0), gpu_type="cheap"))
+def test_of_gpus_that_run_the_network_as_often_the_fullest_is_taken() -> None:
+    other = a_resident(sm_percent=40.0, network="other")
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", other, gpu_type="cheap"))
     assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "b"
+
+
+def test_a_gpu_whose_containers_of_the_network_are_idle_comes_before_a_fuller_and_a_cheaper_one() -> None:
+    running = a_resident(sm_percent=40.0)
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", running, gpu_type="cheap"))
+    assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "a"
+    gpus = (a_gpu("a", gpu_type="fast"), a_gpu("b", running, gpu_type="cheap"))
+    assert round_of(a_job("a", FAST, CHEAP), gpus=gpus)[0].gpu == "a"
+
+
+def test_jobs_of_a_round_do_not_all_go_to_one_idle_container() -> None:
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", gpu_type="cheap"))
+    batches = round_of(a_job("j1", CHEAP), a_job("j2", CHEAP), gpus=gpus)
+    assert [batch.gpu for batch in batches] == ["a", "b"]
+
+
+def test_to_be_in_time_comes_before_an_idle_container() -> None:
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", a_resident(sm_percent=40.0), gpu_type="fast"))
+    assert round_of(a_job("a", FAST, CHEAP, deadline_s=1.5), gpus=gpus)[0].gpu == "b"
 
 
 def test_a_type_without_a_price_is_not_used_and_nothing_is_done_without_jobs_or_gpus() -> None:
