@@ -5,7 +5,8 @@ Run: `python -m bench.papers.morak [--quick]`. Prints the tables, writes bench/r
 The baselines have one network on each GPU, all SMs, the paper's parameters (AIMD + 1, x 0.9) and batches as large as
 there are; they begin at the highest clock and the largest batch. Morak is the policy `morak`, which partitions the
 GPUs, under the governor `power_latency`. `joint` plans SM percents, clocks and batches once, for the rates that Morak
-came to, and is loaded as fully. `bench.papers.morak_stage` says what the worlds are.
+came to, is loaded as fully, and has the same governor, as any policy may. `bench.papers.morak_stage` says what the
+worlds are.
 """
 
 import argparse
@@ -298,7 +299,7 @@ def _rates_of_morak(stage: Stage, setting: Setting) -> Mapping[str, float]:
 
 def result(stage: Stage, name: str, setting: Setting, seeds: tuple[int, ...]) -> Result:
     """What a baseline, Morak or `joint` comes to under fixed limits."""
-    governor = "power_latency" if name == "morak" else (name if name in BASELINES else None)
+    governor = name if name in BASELINES else "power_latency"
     gpus = gpus_of(stage, name, setting)
     return measured(stage, [play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds])
 

@@ -22,8 +22,7 @@ from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, Rep
 from solvers.outcome import Budget
 from solvers.plan import Plan
 from solvers.policies import policy
-from solvers.predict.capacity_law import make_capacity_law
-from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.state import GpuType, Observed
 
 PERIODS = 60
@@ -321,6 +320,15 @@ def _gpus(plan: Plan) -> Iterator[Gpu]:
         yield from [Gpu(tenants=tenants, clock_mhz=gpu.clock_mhz)] * gpu.count
 
 
+def full_batches(batches: Sequence[int]) -> CapacityLaw:
+    """The law of this load: batches are always full, so that a request waits for the one before its own and no more.
+
+    Whoever's batch takes no more than half of the SLO is in time, however busy the GPU is.
+    """
+    row = tuple((1.0, 1.0) for _ in batches)
+    return CapacityLaw(percentiles=(0.98,), batches=tuple(batches), slo_ratios=(2.0, 3.0), max_utilisation=(row,))
+
+
 def a_problem(stage: Stage, setting: Setting, rates_rps: Mapping[str, float]) -> Problem:
     """The networks as services. A request waits for one batch before its own, so the SLO is twice the limit."""
     gpu_type = GpuType(
@@ -336,7 +344,7 @@ def a_problem(stage: Stage, setting: Setting, rates_rps: Mapping[str, float]) ->
     return Problem(
         objective="max_goodput",
         max_replicas_per_gpu=len(stage.networks),
-        capacity_law=make_capacity_law([0.98], stage.batches),
+        capacity_law=full_batches(stage.batches),
         gpu_types=(gpu_type,),
         services=tuple(
             ServiceDemand(

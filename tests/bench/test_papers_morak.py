@@ -12,6 +12,7 @@ from bench.papers.morak_stage import (
     Setting,
     Tenant,
     exclusive,
+    full_batches,
     play,
     plenty_rps,
     stages,
@@ -71,6 +72,12 @@ def test_a_full_gpu_without_a_governor_takes_its_worlds_time_and_watts() -> None
     late = Setting(cap_w=150.0, latency_ms=period.longest_ms / 2.0)
     ((broken, *_),) = play(STAGE, [gpu], None, [late], 1)
     assert (broken.keeps_cap, broken.keeps, broken.kept_rps) == (True, False, 0.0)
+
+
+def test_full_batches_are_in_time_up_to_half_of_the_slo_however_busy_the_gpu_is() -> None:
+    law = full_batches((1, 8))
+    # Twice the time of a batch: the one before its own, and its own.
+    assert [law.utilisation(0.98, 8, ratio) for ratio in (1.99, 2.0, 2.5, 9.0)] == [0.0, 1.0, 1.0, 1.0]
 
 
 def test_the_quick_tables_have_every_policy_and_what_is_demanded_holds() -> None:
