@@ -42,6 +42,7 @@ from solvers.fill.mixes import Mix, Option, mixes
 from solvers.fill.offers import Offers
 from solvers.fill.problem import FillLimits, FillProblem
 from solvers.fill.residents import bound_task
+from solvers.fill.top_clocks import with_own_clocks, with_top_clocks
 from solvers.fill.worth import Rents, of_absent, of_filling
 from solvers.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.state import GpuId
@@ -58,9 +59,14 @@ _SLACK = 1e-9
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with their tasks, and idle ones that tasks were given, by id; who is nowhere waits.
 
-    The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
+    GPUs with running tasks have their top clock (`top_clocks`). The order of the items changes nothing. Raises
+    InvalidInput for a replica without a service or row.
     """
     limits = limits or FillLimits()
+    return with_own_clocks(wanted, _filled(with_top_clocks(wanted), limits))
+
+
+def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
     basis = greedy.fill(wanted, limits)
     if not wanted.tasks:
         return basis
