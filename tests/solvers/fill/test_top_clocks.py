@@ -40,7 +40,7 @@ def two_clocks(*gpus: BoundGpu, web_w: float = 120.0, tasks: int = 1) -> FillPro
 
 def test_a_gpu_with_a_task_runs_at_its_top_clock_and_leaves_the_task_more_sms() -> None:
     # At 90 rps an execution of web may take 11.1 ms. At 1000 MHz it takes 10 · (1 + Π): pressures up to 11 %, a
-    # share of 10 %. At 1500 MHz it takes 6.7 · (1 + Π), pressures up to 67 %: half of the SMs, which is all that web leaves.
+    # share of 10 %. At 1500 MHz it takes 6.7 · (1 + Π), pressures up to 67 %: half of the SMs, all that web leaves.
     (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0)))
     assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (TOP_MHZ, [50.0])
 
