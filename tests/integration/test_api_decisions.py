@@ -330,16 +330,17 @@ def test_a_what_if_about_unknown_names_says_what_there_is(api: Api, wanted: obje
 def test_policies_are_compared_on_what_runs_and_nothing_is_pushed(api: Api) -> None:
     api.tick()
     before = api.get("plans")
-    told = api.call("POST", "plans/compare", {"policies": ["k8s_hpa", "joint"]}, token="operator").json()
+    told = api.call("POST", "plans/compare", {"policies": ["k8s_hpa", "joint", "inss"]}, token="operator").json()
     assert told["in_force"] == "joint"
-    hpa, joint = told["policies"]
-    assert [hpa["policy"], joint["policy"]] == ["k8s_hpa", "joint"]
+    hpa, joint, inss = told["policies"]
+    assert [hpa["policy"], joint["policy"], inss["policy"]] == ["k8s_hpa", "joint", "inss"]
+    assert (inss["violations"], inss["reason"]) == (0, "")
     # The present plan runs already: joint starts nothing anew; the baseline wants whole GPUs.
     assert (joint["starts"], joint["violations"]) == (0, 0)
     assert hpa["cost_usd_per_hour"] >= joint["cost_usd_per_hour"] > 0.0
     assert joint["gpus"] == sum(joint["gpus_by_type"].values())
     assert api.get("plans") == before
-    assert api.get("events?kind=PoliciesCompared")["items"][0]["before"] == {"policies": ["k8s_hpa", "joint"]}
+    assert api.get("events?kind=PoliciesCompared")["items"][0]["before"] == {"policies": ["k8s_hpa", "joint", "inss"]}
 
 
 def test_a_comparison_wants_policies_that_exist_and_an_operator(api: Api) -> None:

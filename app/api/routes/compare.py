@@ -1,11 +1,15 @@
 """Policies side by side on the live state. Nothing is written but a line in the audit."""
 
+from dataclasses import replace
+
 from app.api.answers import problems
 from app.api.auth import ClusterOperator
 from app.api.body import resource_router
 from app.api.compare_schemas import CompareRequest, CompareView, PolicyPlanView
 from app.api.conversions import check_known
+from app.control.actors import POLICIES, fleet_fingerprint
 from app.control.compare_policies import compare_policies, present_problem
+from app.db import actors
 from app.errors import Unavailable
 from solvers.outcome import Budget
 from solvers.policies import policies as known_policies
@@ -26,6 +30,10 @@ async def compare_plans(context: ClusterOperator, wanted: CompareRequest) -> Com
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
         problem, observed = present_problem(snapshot)
+        if not POLICIES.isdisjoint(names):
+            async with context.transaction() as connection:
+                weights = await actors.load_newest(connection, fleet_fingerprint(snapshot.state))
+            observed = replace(observed, actor=weights)
         settings = snapshot.settings
         budget = Budget(
             seconds=wanted.time_limit_s, work=settings.solve_work, seed=settings.seed, stability=settings.stability
