@@ -231,7 +231,8 @@ def _steadiest(problem: Problem, drafts: Sequence[_Draft], stability: Stability)
     """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
     best = min(drafts, key=lambda draft: draft.merit, default=None)
     for draft in drafts:
-        if best is not None and draft.starts == 0 and not _is_worth_moving(problem, draft, best, stability):
+        serves_less = best is not None and draft.starts == 0 and draft.merit[0] > best.merit[0]
+        if best is not None and serves_less and not _is_worth_moving(problem, draft, best, stability):
             return draft
     return best
 

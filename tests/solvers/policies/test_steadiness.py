@@ -90,3 +90,11 @@ def test_joint_heeds_it(hysteresis: float, starts: bool) -> None:
     # Without a memory it is as with one: the running arrangement says all.
     again, _, _ = make_plan(full(), Observed(at_s=0.0), None, budget)
     assert again == plan
+
+
+def test_what_costs_less_and_serves_as_much_is_no_matter_of_steadiness() -> None:
+    # Half of either GPU would do: 40 rps of 50.
+    current = a_plan(gpu(("a", 100.0, 40.0)), gpu(("b", 100.0, 40.0)))
+    problem = full(a_rps=40.0, b_rps=40.0, current=current)
+    plan, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget(work=1.0))
+    assert (sum(each.count for each in plan.gpus), plan.unserved) == (1, ())
