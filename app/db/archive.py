@@ -4,7 +4,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,6 +14,8 @@ from solvers.problem_json import problem_document, problem_from_document
 
 # Fast rather than small: a tick waits for it, and the shared parts are compressed once only.
 COMPRESSION = 1
+_BUDGET = "power_budget_w"
+"""What a Problem has beyond the contract's document."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ def pack(problem: Problem, cache: PartCache) -> Packed:
     contents = document["points"]
     assert isinstance(contents, list)
     document["points"] = [reference(part, content) for part, content in zip(problem.points, contents, strict=True)]
+    if problem.power_budget_w is not None:
+        document[_BUDGET] = problem.power_budget_w
     cache.hashes = kept
     return Packed(body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new)
 
@@ -73,7 +77,8 @@ async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     parts = await _load_parts(connection, [document["capacity_law"], *document["points"]])
     document["capacity_law"] = parts[document["capacity_law"]]
     document["points"] = [parts[name] for name in document["points"]]
-    return problem_from_document(document)
+    budget_w = document.pop(_BUDGET, None)
+    return replace(problem_from_document(document), power_budget_w=budget_w)
 
 
 async def _load_parts(connection: AsyncConnection, names: Iterable[str]) -> dict[str, object]:

@@ -311,6 +311,7 @@ def test_a_plan_comes_back_with_all_that_led_to_it(database: str) -> None:
                 ServiceDemand(name="chat", network="resnet50", slo_ms=100.0, percentile=0.98, arrival_rate_rps=10.0),
             ),
             points=snapshot.points,
+            power_budget_w=1234.5,
         )
         step = SolveReport(technique="autoscale", method="pulp-cbc", status=SolveStatus.TIME_LIMIT, bound=1.0)
         violation = Violation(rule="sm", severity="physical", where="gpus[0]", detail="120 > 100")
