@@ -51,6 +51,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("get", "get:get", "List objects of one kind, or show one of them."),
         Entry("describe", "describe:describe", "Show one object with its status and newest events."),
         Entry("delete", "delete:delete", "Delete objects."),
+        Entry("cancel", "cancel:cancel", "End tasks; they stay in the list."),
         Entry("cordon", "nodes:cordon", "Start nothing new on a node; what runs there stays."),
         Entry("uncordon", "nodes:uncordon", "Use a node again."),
     ),

@@ -123,3 +123,18 @@ def test_pause_resume_and_cordons_reach_their_endpoints() -> None:
     assert cli("resume", api=api).out == "The control loop goes on.\n"
     assert cli("cordon", "n1", api=api).out == "Node n1 cordoned\n"
     assert cli("uncordon", "n2", api=api).out == "Node n2 uncordoned\n"
+
+
+def test_cancel_tells_who_ended_now_and_who_was_over_already() -> None:
+    api = FakeApi(
+        answers={
+            "POST tasks/nightly/cancel": {"status": {"state": "cancelled"}},
+            "POST tasks/weekly/cancel": {"status": {"state": "finished"}},
+        }
+    )
+    assert cli("cancel", "nightly", "weekly", api=api).out == (
+        "Task nightly cancelled\nTask weekly was over already: finished\n"
+    )
+    api.problems["POST tasks/nightly/cancel"] = problem_document(404, "no task is called 'nightly'")
+    result = cli("cancel", "nightly", api=api)
+    assert (result.code, result.err) == (1, "Error: no task is called 'nightly'\n")
