@@ -12,7 +12,10 @@ Tasks = Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks
 
 
 def cancel(context: typer.Context, tasks: Tasks) -> None:
-    """End tasks that are not over; they stay in the list (`delete` takes them out of it)."""
+    """End tasks; they stay in the list.
+
+    `delete` takes them out of it. One that is over already stays as it is.
+    """
     with Api(surroundings_of(context)) as api:
         for task in tasks:
             state = text(api.post(f"/api/v1/tasks/{task}/cancel"), "status", "state")
