@@ -15,6 +15,9 @@ Variables           x_p ∈ {0, 1}: the host runs that mix
          Σ_{p ∋ t} x_p ≤ 1          every task
          Σ_p w_p x_p ≤ W            where there is a power budget
 
+GPUs that get tasks run at their top clock (`top_clocks`), their replicas at the batches that leave most room beside
+them (`roomy_batches`); the others are set as the bound plan has them.
+
 What runs goes on where it is, unless it moves to a pace GAIN times as high, is saved from missing its deadline, or
 frees a GPU that no replica uses at KEEPS of its pace or more (`offers`); to start it anew costs, to put it out as well.
 An idle GPU is opened only for a task that has waited `wait_s`, or that must begin now, or move, for its deadline;
@@ -42,13 +45,16 @@ from solvers.fill.mixes import Mix, Option, mixes
 from solvers.fill.offers import Offers
 from solvers.fill.problem import FillLimits, FillProblem
 from solvers.fill.residents import bound_task
-from solvers.fill.top_clocks import with_own_clocks, with_top_clocks
+from solvers.fill.roomy_batches import with_roomy_batches
+from solvers.fill.top_clocks import with_top_clocks
 from solvers.fill.worth import Rents, of_absent, of_filling
 from solvers.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.state import GpuId
 
 MOST_TASKS, MOST_HOSTS = 48, 48
 """More than so many, and a tick would notice."""
+MOVE_S = 15.0
+"""Longer than most bursts of load that put a task out; to start it elsewhere takes about as long."""
 _NODES = 2_000
 """Of the search for whole mixes, nearly all of which ends at its root."""
 _LEAST_GAIN = 1e-9
@@ -59,11 +65,20 @@ _SLACK = 1e-9
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with their tasks, and idle ones that tasks were given, by id; who is nowhere waits.
 
-    GPUs with running tasks have their top clock (`top_clocks`). The order of the items changes nothing. Raises
-    InvalidInput for a replica without a service or row.
+    limits: by default a task looks for another place after MOVE_S swapped out. The order of the items changes nothing.
+    Raises InvalidInput for a replica without a service or row.
     """
-    limits = limits or FillLimits()
-    return with_own_clocks(wanted, _filled(with_top_clocks(wanted), limits))
+    limits = limits or FillLimits(move_s=MOVE_S)
+    return _settled(wanted, _filled(with_roomy_batches(with_top_clocks(wanted)), limits))
+
+
+def _settled(wanted: FillProblem, filled: Sequence[BoundGpu]) -> tuple[BoundGpu, ...]:
+    """What was filled; GPUs without a running task as the bound plan has them."""
+    own = {gpu.id: gpu for gpu in wanted.bound.gpus if gpu.replicas}
+    is_busy = (gpu.id not in own or any(task.is_resident for task in gpu.tasks) for gpu in filled)
+    return tuple(
+        gpu if busy else replace(own[gpu.id], tasks=gpu.tasks) for gpu, busy in zip(filled, is_busy, strict=True)
+    )
 
 
 def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:

@@ -21,8 +21,10 @@ SPREAD = 3
 GAIN, WIDENS, KEEPS = 1.25, 2.0, 0.8
 """Of its present pace: what a task moves for, what it is given a wider share for where it is the only one (it is the
 first to go as load rises), and what it must keep where its move frees a GPU."""
+NEARLY_ALL = 0.99
+"""Instead of ENOUGH, while the GPUs that are nobody's home outnumber all tasks: then nobody wants for SMs."""
 _SHARES = (1.0, 0.5, 0.25)
-"""Of the smallest share with ENOUGH of the speed: what one host offers a task."""
+"""Of the smallest share with enough of the speed: what one host offers a task."""
 
 
 class Offers:
@@ -34,6 +36,8 @@ class Offers:
         self.known = standings(wanted, limits, self._seats)
         self.hosts = {host.gpu.id: replace(host, residents=[]) for host in self._used()}
         """That carry replicas or tasks, by id; without tasks here."""
+        free = len(self.hosts) - len(self.hosts.keys() & {each.home for each in self.known.values()})
+        self._enough = NEARLY_ALL if free > len(self.known) else ENOUGH
         self._pace_ms = self._paces()
         for name, pace_ms in self._pace_ms.items():
             self.known[name] = replace(self.known[name], speed=speed_of(self.known[name], pace_ms))
@@ -160,12 +164,12 @@ class Offers:
         return pace_ms / (KEEPS if frees else GAIN)
 
     def _shares(self, standing: Standing, host: Host) -> list[Seat]:
-        """A few of the shares that fit a host where nobody else comes, up to ENOUGH of the speed."""
+        """A few of the shares that fit a host where nobody else comes, up to enough of the speed."""
         seats = [seat for seat in self._seats.on(standing.task, host) if host.fits(seat)]
         if not seats:
             return []
         times_ms = [host.iteration_ms(seat) for seat in seats]
-        enough = next(at for at, time_ms in enumerate(times_ms) if time_ms <= min(times_ms) / ENOUGH)
+        enough = next(at for at, time_ms in enumerate(times_ms) if time_ms <= min(times_ms) / self._enough)
         percent = seats[enough].row.sm_percent
         wanted = {
             min(range(enough + 1), key=lambda at: (abs(seats[at].row.sm_percent - part * percent), at))

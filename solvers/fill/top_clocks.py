@@ -27,15 +27,6 @@ def with_top_clocks(wanted: FillProblem) -> FillProblem:
     return replace(wanted, bound=replace(wanted.bound, gpus=gpus))
 
 
-def with_own_clocks(wanted: FillProblem, filled: tuple[BoundGpu, ...]) -> tuple[BoundGpu, ...]:
-    """What was filled at top clocks; GPUs that got no running task at the clocks that were wanted."""
-    own = {gpu.id: gpu.clock_mhz for gpu in wanted.bound.gpus}
-    return tuple(
-        gpu if any(task.is_resident for task in gpu.tasks) else replace(gpu, clock_mhz=own.get(gpu.id, gpu.clock_mhz))
-        for gpu in filled
-    )
-
-
 def _at_top_clock(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> BoundGpu:
     """The GPU at the highest clock at which its replicas keep every limit; as it is where no higher one is known."""
     make_host(problem, rows, gpu)  # What is wrong with it as it is, is said of that.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from solvers.check import task_violations
 from solvers.fill import greedy
-from solvers.fill.exact import MOST_TASKS, Filling, fill
+from solvers.fill.exact import MOST_TASKS, MOVE_S, Filling, fill
 from solvers.fill.problem import FillLimits, FillProblem
 from solvers.plan import BoundGpu, BoundTask
 from solvers.policies.filling import fill_of
@@ -56,6 +56,26 @@ def test_two_tasks_share_what_the_greedy_gives_to_one() -> None:
     wanted = replace(to_fill(a_plan(bound_gpu(GPU, rate_rps=1.0)), tasks, [GPU]), points=(concave(),))
     assert shares(greedy.fill(wanted)) == {"a": (GPU.id, 50.0)}
     assert shares(fill(wanted)) == {"a": (GPU.id, 20.0), "b": (GPU.id, 20.0)}
+
+
+@pytest.mark.parametrize(("free", "sm_percent"), [(1, 40.0), (2, 50.0)])
+def test_while_gpus_that_nobody_uses_outnumber_the_tasks_one_gets_nearly_all_the_speed(
+    free: int, sm_percent: float
+) -> None:
+    # 40 % have 92 % of the speed that 50 % have: enough, where another task might want the rest.
+    steep = (row._replace(run_ms=217.0) if row.sm_percent == 40.0 else row for row in POINTS[0].rows)
+    fleet = [GPU, SECOND][:free]
+    bound = a_plan(*(bound_gpu(gpu, rate_rps=1.0) for gpu in fleet))
+    wanted = replace(to_fill(bound, [a_task()], fleet), points=(replace(POINTS[0], rows=tuple(steep)),))
+    assert [percent for _, percent in shares(fill(wanted)).values()] == [sm_percent]
+
+
+@pytest.mark.parametrize(("waiting_s", "place"), [(MOVE_S - 1.0, None), (MOVE_S, SECOND.id)])
+def test_who_was_put_out_by_a_burst_waits_for_its_seat_for_a_while(waiting_s: float, place: str | None) -> None:
+    was = a_plan(bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0))
+    bound = a_plan(bound_gpu(GPU, rate_rps=95.0), bound_gpu(SECOND, rate_rps=1.0))
+    found = shares(fill(to_fill(bound, [a_task(waiting_s=waiting_s)], [GPU, SECOND], running=was)))
+    assert {name: gpu for name, (gpu, _) in found.items()} == ({} if place is None else {"nightly": place})
 
 
 def test_the_weightier_task_gets_the_faster_place() -> None:

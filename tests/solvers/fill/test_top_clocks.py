@@ -7,9 +7,9 @@ import pytest
 from solvers.errors import InvalidInput
 from solvers.fill.exact import fill
 from solvers.fill.problem import FillProblem
-from solvers.fill.top_clocks import with_own_clocks, with_top_clocks
+from solvers.fill.top_clocks import with_top_clocks
 from solvers.plan import BoundGpu
-from tests.solvers.fill.factories import CLOCK_MHZ, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, bound_task, to_fill
+from tests.solvers.fill.factories import CLOCK_MHZ, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, to_fill
 
 TOP_MHZ = 1500.0
 
@@ -48,12 +48,6 @@ def test_a_gpu_with_a_task_runs_at_its_top_clock_and_leaves_the_task_more_sms() 
 def test_a_gpu_without_a_task_keeps_its_clock() -> None:
     (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), tasks=0))
     assert gpu.clock_mhz == CLOCK_MHZ
-
-
-def test_a_swapped_out_task_is_no_reason_for_watts() -> None:
-    wanted = two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0))
-    out = replace(with_top_clocks(wanted).bound.gpus[0], tasks=(bound_task("t0", is_resident=False),))
-    assert [gpu.clock_mhz for gpu in with_own_clocks(wanted, (out,))] == [CLOCK_MHZ]
 
 
 def test_caps_hold_at_the_higher_clock() -> None:
