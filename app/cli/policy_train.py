@@ -54,8 +54,11 @@ def train(
         raise CliError("the actor would be lost", hint="give -o FILE, or --save")
     if resume and (checkpoint is None or not checkpoint.exists()):
         raise CliError("there is nothing to resume", hint="--checkpoint names the file of an earlier training")
+    for path in (output, checkpoint, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise CliError(f"{path} cannot be written", hint=f"make the folder first: mkdir -p {path.parent}")
     problem = problem_of(fleet)
-    training, encode = _prepare(problem, seed)
+    training, encode = prepare(problem, seed)
     if resume and checkpoint is not None:
         _resume(training, checkpoint)
     points = []
@@ -64,7 +67,7 @@ def train(
             points.append(point)
             tell(point)
             if checkpoint is not None:
-                checkpoint.write_bytes(training.save())
+                _keep(checkpoint, training.save())
     notes = f"{training.episode} episodes, seed {seed}, {datetime.now(UTC):%Y-%m-%d}"
     weights, fingerprint = encode(notes)
     if output is not None:
@@ -94,7 +97,7 @@ def problem_of(fleet: Path) -> "Problem":
     return make_problem(snapshot.state, snapshot.points, (), snapshot.settings, target=None)
 
 
-def _prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], tuple[bytes, str]]]":
+def prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], tuple[bytes, str]]]":
     """A training, and what makes an actor's bytes and its fleet's name of it. Raises CliError."""
     from solvers.placement.actor import actor_of, actor_to_bytes, setting_to_train
     from solvers.placement.provisioning_world import World
@@ -116,6 +119,13 @@ def _prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], 
         return actor_to_bytes(actor), actor.fingerprint
 
     return training, encode
+
+
+def _keep(checkpoint: Path, state: bytes) -> None:
+    """Replace the checkpoint at once: a training that is ended meanwhile has the one before."""
+    fresh = checkpoint.with_name(f"{checkpoint.name}.new")
+    fresh.write_bytes(state)
+    fresh.replace(checkpoint)
 
 
 def _resume(training: "Training", checkpoint: Path) -> None:
