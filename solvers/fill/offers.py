@@ -159,7 +159,9 @@ class Offers:
             return 0.0 if waits else float("inf")
         if task.due_in_s is not None and is_late(task, pace_ms) and must_begin(standing):
             left = max(task.iterations - task.done_iterations, 1e-9)
-            return 1000.0 * (task.due_in_s - RESTART_S) / left
+            in_time_ms = 1000.0 * (task.due_in_s - RESTART_S) / left
+            if in_time_ms >= standing.alone_ms:  # Else it is late wherever it goes, and moves like any other one.
+                return in_time_ms
         frees = home is not None and not home.replicas and bool(host.replicas)
         return pace_ms / (KEEPS if frees else GAIN)
 

@@ -5,15 +5,16 @@ that it has alone: so much may neighbours and a burst slow it down together. A p
 at which they are cheapest, which is often a smaller one with less room: then every burst puts the tasks out.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from solvers.fill.hosts import make_host
+from solvers.fill.places import Places
 from solvers.fill.problem import FillProblem
 from solvers.plan import BoundGpu, BoundReplica
 from solvers.predict.colocation import max_execution_ms
 from solvers.problem import OperatingPoint, Problem
-from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
 from solvers.state import ReplicaId
 
 GAIN = 1.1
@@ -21,24 +22,23 @@ GAIN = 1.1
 
 
 def with_roomy_batches(wanted: FillProblem) -> FillProblem:
-    """The problem with the replicas of every GPU at their roomiest batches that keep the GPU's limits.
+    """The problem with the replicas of every GPU at the roomiest batches at which no task loses a place (`places`).
 
     A batch may need more memory than the replica was started with: then it is a new process, without an id. Under a
-    power budget, and without tasks, as it is. Raises InvalidInput for a replica without a service or row.
+    power budget, and without tasks, as it is. Raises InvalidInput for a replica without a service.
     """
     if wanted.problem.power_budget_w is not None or not wanted.tasks:
         return wanted
-    rows = OperatingRows(wanted.problem)
-    gpus = tuple(_with_room(wanted.problem, rows, gpu) for gpu in wanted.bound.gpus)
+    places = Places(wanted)
+    gpus = tuple(_with_room(wanted.problem, places, gpu) for gpu in wanted.bound.gpus)
     return replace(wanted, bound=replace(wanted.bound, gpus=gpus))
 
 
-def _with_room(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> BoundGpu:
-    make_host(problem, rows, gpu)  # What is wrong with it as it is, is said of that.
+def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
     for at, replica in enumerate(gpu.replicas):
         for following in _roomier(problem, gpu, replica):
             changed = replace(gpu, replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :]))
-            if make_host(problem, rows, changed).holds():
+            if places.are_kept(gpu, changed):
                 gpu = changed
                 break
     return gpu
@@ -54,8 +54,9 @@ def _roomier(problem: Problem, gpu: BoundGpu, replica: BoundReplica) -> Iterator
         and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
     ]
     rooms = {row.batch: _room(problem, replica, row) for row in own}
+    enough = GAIN * rooms.get(replica.batch, math.inf)  # Who has lost its own row is told so by whoever seats it.
     for row in sorted(own, key=lambda row: (-rooms[row.batch], row.batch)):
-        if rooms[row.batch] > GAIN * rooms[replica.batch]:
+        if rooms[row.batch] > enough:
             yield _at_row(replica, row)
 
 

@@ -109,6 +109,16 @@ def test_a_task_alone_on_its_gpu_is_widened_where_that_doubles_its_pace() -> Non
     assert shares(fill(busier)) == {"nightly": (GPU.id, 20.0)}
 
 
+@pytest.mark.parametrize("due_in_s", [None, -100.0, 30.0, 5000.0])
+def test_what_is_late_wherever_it_goes_moves_like_any_other_task(due_in_s: float | None) -> None:
+    # 100,000 steps take 100,000 s at 10 %, 20,000 s at 50 %, and 10,000 s on the whole of a GPU.
+    task = a_task(due_in_s=due_in_s, iterations=100_000)
+    bound = a_plan(bound_gpu(GPU, rate_rps=90.0), bound_gpu(SECOND, rate_rps=10.0))
+    here = bound_task(sm_percent=10.0, iterations=100_000)
+    was = a_plan(bound_gpu(GPU, here, rate_rps=90.0), bound_gpu(SECOND, rate_rps=10.0))
+    assert shares(fill(to_fill(bound, [task], [GPU, SECOND], running=was))) == {"nightly": (SECOND.id, 50.0)}
+
+
 def test_a_gpu_that_only_a_task_uses_is_freed_where_it_runs_nearly_as_fast_beside_replicas() -> None:
     alone = bound_gpu(SECOND, bound_task(sm_percent=50.0))
     busy, room = bound_gpu(GPU, rate_rps=80.0), bound_gpu(GPU, rate_rps=10.0)

@@ -96,6 +96,26 @@ def test_the_gpu_s_limits_hold(changes: dict[str, float]) -> None:
     assert replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), **changes)).batch == 1
 
 
+def test_no_task_loses_the_place_that_it_has_or_could_have() -> None:
+    # 4 GiB of a task beside the 7 GiB of batches of two are more than 10 GiB; beside 2 GiB they are not.
+    gpu, task = bound_gpu(a_gpu(1), rate_rps=70.0), bound_task("t0", sm_percent=10.0)
+    waiting = two_batches(gpu, memory_mib=7168.0)
+    assert replica_of(waiting).batch == 1
+    assert [len(each.tasks) for each in fill(waiting)] == [1]
+    running = replace(waiting, running=a_plan(replace(gpu, tasks=(task,))))
+    assert [task.is_resident for each in fill(running) for task in each.tasks] == [True]
+    # What runs may have no row where others have one: 30 % is not among them any more.
+    odd = replace(waiting, running=a_plan(replace(gpu, tasks=(replace(task, sm_percent=35.0),))))
+    assert replica_of(odd).batch == 1
+
+
+def test_watts_that_a_task_needs_are_not_given_away() -> None:
+    # 50 W idle, 245 W of the batch and 10 W of the task's smallest share are more than 300 W; 100 W are not.
+    wanted = two_batches(bound_gpu(a_gpu(1), rate_rps=70.0), web_w=245.0)
+    assert replica_of(wanted).batch == 1
+    assert [len(gpu.tasks) for gpu in fill(wanted)] == [1]
+
+
 def test_under_a_power_budget_and_without_tasks_the_planner_s_batches_stand() -> None:
     wanted = two_batches(bound_gpu(a_gpu(1), rate_rps=90.0))
     budgeted = replace(wanted, problem=replace(wanted.problem, power_budget_w=1000.0))
@@ -112,7 +132,14 @@ def test_each_of_two_replicas_takes_its_own() -> None:
     assert [(replica.id, replica.batch) for replica in found.replicas] == [("web-1", 2), ("web-2", 1)]
 
 
-def test_a_replica_whose_row_is_gone_is_told_as_it_is() -> None:
-    wanted = two_batches(replace(bound_gpu(a_gpu(1), rate_rps=90.0), clock_mhz=CLOCK_MHZ - 100.0))
+@pytest.mark.parametrize("odd", [{"clock_mhz": CLOCK_MHZ - 100.0}, {"batch": 3}])
+def test_a_replica_whose_row_is_gone_is_left_to_who_seats_it(odd: dict[str, float]) -> None:
+    gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
+    if "batch" in odd:
+        gpu = replace(gpu, replicas=(replace(gpu.replicas[0], batch=3),))
+    else:
+        gpu = replace(gpu, clock_mhz=odd["clock_mhz"])
+    wanted = two_batches(gpu)
+    assert with_roomy_batches(wanted).bound == wanted.bound
     with pytest.raises(InvalidInput, match="web-1: its row"):
-        with_roomy_batches(wanted)
+        fill(wanted)

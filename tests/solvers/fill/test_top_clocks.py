@@ -9,7 +9,17 @@ from solvers.fill.exact import fill
 from solvers.fill.problem import FillProblem
 from solvers.fill.top_clocks import with_top_clocks
 from solvers.plan import BoundGpu
-from tests.solvers.fill.factories import CLOCK_MHZ, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, to_fill
+from tests.solvers.fill.factories import (
+    CLOCK_MHZ,
+    POINTS,
+    PROBLEM,
+    a_gpu,
+    a_plan,
+    a_task,
+    bound_gpu,
+    bound_task,
+    to_fill,
+)
 
 TOP_MHZ = 1500.0
 
@@ -54,6 +64,20 @@ def test_caps_hold_at_the_higher_clock() -> None:
     # 50 W idle and 260 W are more than the board's 300 W.
     wanted = two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), web_w=260.0)
     assert with_top_clocks(wanted).bound.gpus[0].clock_mhz == CLOCK_MHZ
+
+
+def test_watts_that_a_task_needs_are_not_given_away() -> None:
+    # 50 W idle, 249 W and 10 W of the task's smallest share are more than 300 W.
+    (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=60.0), web_w=249.0))
+    assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (CLOCK_MHZ, [50.0])
+
+
+def test_a_clock_at_which_the_task_was_never_measured_is_not_taken() -> None:
+    gpu, task = bound_gpu(a_gpu(1), rate_rps=60.0), bound_task("t0", sm_percent=20.0)
+    wanted = replace(two_clocks(gpu), points=POINTS)
+    assert [(each.clock_mhz, len(each.tasks)) for each in fill(wanted)] == [(CLOCK_MHZ, 1)]
+    running = replace(wanted, running=a_plan(replace(gpu, tasks=(task,))))
+    assert [(each.clock_mhz, each.tasks) for each in fill(running)] == [(CLOCK_MHZ, (task,))]
 
 
 def test_a_clock_that_nobody_measured_is_not_taken() -> None:
