@@ -9,6 +9,7 @@ one does, and says what exceeds it.
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
 from solvers.plan import WANT_OF_GPUS, Plan
 from solvers.policies.arrange import running_carriers
@@ -21,21 +22,35 @@ STRETCH = 1.2
 """Nobody is arranged for more than so many times what their percentile allows: a replica that it allows next to nothing
 would be given next to no requests."""
 
+_Row = tuple[tuple[float, ...], ...]
+"""(B, R) of one percentile: the highest utilisation by batch and ratio."""
+
 
 def at_medians(problem: Problem, plan: Plan) -> Problem:
     """The problem in which whoever is no more important than some service that the plan leaves out asks for its median.
 
     Others keep their percentiles. A row may serve what the median allows, but no more than `STRETCH` times what the
-    percentile does that was asked for.
+    service's own percentile does, and no less than that.
     """
     highest = max((problem.service(name).priority for name in _left_out(plan)), default=0.0)
     softened = [one for one in problem.services if one.priority <= highest and one.percentile > MEDIAN]
     if not softened:
         return problem
-    strictest = max(one.percentile for one in softened)
+    keys = softened_keys(problem.capacity_law)
     names = {one.name for one in softened}
-    services = tuple(replace(one, percentile=MEDIAN) if one.name in names else one for one in problem.services)
-    return replace(problem, services=services, capacity_law=_with_medians(problem.capacity_law, strictest))
+    services = tuple(
+        replace(one, percentile=keys[one.percentile]) if one.name in names else one for one in problem.services
+    )
+    return replace(problem, services=services, capacity_law=_with_medians(problem.capacity_law))
+
+
+def softened_keys(law: CapacityLaw) -> dict[float, float]:
+    """By percentile above the median: the percentile under which a softened problem's law has its stretched row.
+
+    It lies between this percentile and the next lower one, so that no service that keeps its percentile finds that row.
+    """
+    bounds = [MEDIAN, *(one for one in sorted(law.percentiles) if one > MEDIAN)]
+    return {one: (below + one) / 2.0 for below, one in pairwise(bounds)}
 
 
 def keeps_medians(problem: Problem, plan: Plan) -> bool:
@@ -63,17 +78,23 @@ def _routed(problem: Problem, plan: Plan) -> Plan:
 
 
 @lru_cache(maxsize=8)
-def _with_medians(law: CapacityLaw, strictest: float) -> CapacityLaw:
-    """The law with a row of the median, which stays within `STRETCH` times that of the strictest percentile."""
-    if MEDIAN in law.percentiles:
-        return law
-    of_median, strict = make_capacity_law([MEDIAN], law.batches), law.max_utilisation[law.percentiles.index(strictest)]
-    row = tuple(
-        tuple(
-            min(of_median.utilisation(MEDIAN, batch, ratio), STRETCH * most)
-            for ratio, most in zip(law.slo_ratios, strict[place], strict=True)
-        )
-        for place, batch in enumerate(law.batches)
-    )
-    rows = {**dict(zip(law.percentiles, law.max_utilisation, strict=True)), MEDIAN: row}
+def _with_medians(law: CapacityLaw) -> CapacityLaw:
+    """The law with another row for each percentile above the median, under its key."""
+    of_median = make_capacity_law([MEDIAN], law.batches)
+    rows = dict(zip(law.percentiles, law.max_utilisation, strict=True))
+    rows |= {key: _stretched(law, of_median, rows[one]) for one, key in softened_keys(law).items()}
     return replace(law, percentiles=tuple(sorted(rows)), max_utilisation=tuple(rows[one] for one in sorted(rows)))
+
+
+def _stretched(law: CapacityLaw, of_median: CapacityLaw, own: _Row) -> _Row:
+    """What the median allows, within `STRETCH` times the percentile's own row, and never below that one.
+
+    The law of medians falls short of a percentile's row only by rounding, or where a law was made by other means.
+    """
+    return tuple(
+        tuple(
+            max(most, min(of_median.utilisation(MEDIAN, batch, ratio), STRETCH * most))
+            for ratio, most in zip(law.slo_ratios, column, strict=True)
+        )
+        for batch, column in zip(law.batches, own, strict=True)
+    )

@@ -7,8 +7,9 @@ import pytest
 from solvers.check import violations
 from solvers.outcome import Budget, Stability
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.policies.best_effort import STRETCH, as_promised, at_medians, is_short, keeps_medians
+from solvers.policies.best_effort import STRETCH, as_promised, at_medians, is_short, keeps_medians, softened_keys
 from solvers.policies.joint import make_plan
+from solvers.predict.capacity_law import make_capacity_law
 from solvers.problem import OperatingPoints, Problem
 from solvers.state import Json, Observed
 from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type
@@ -67,29 +68,78 @@ def test_medians_hold_where_everybody_is_served_within_the_stretch() -> None:
     assert not keeps_medians(two_gpus(), without_heavy())
 
 
+def allowed(problem: Problem, service: str, batch: int, ratio: float) -> float:
+    """The utilisation that the problem's law allows the service."""
+    return problem.capacity_law.utilisation(problem.service(service).percentile, batch, ratio)
+
+
 def test_the_stretch_bounds_what_a_median_may_add() -> None:
     problem = at_medians(two_gpus(), one_each())
-    law = problem.capacity_law
-    assert problem.service("light").percentile == 0.5
     # At nine times its execution time nearly every utilisation has its median in time, so that the stretch decides.
-    assert law.utilisation(0.5, 1, 9.0) == pytest.approx(STRETCH * 0.5)
-    assert law.utilisation(0.95, 1, 9.0) == 0.5
-    assert law.utilisation(0.5, 1, 1.9) == 0.0
+    assert allowed(problem, "light", 1, 9.0) == pytest.approx(STRETCH * 0.5)
+    assert problem.capacity_law.utilisation(0.95, 1, 9.0) == 0.5
+    assert allowed(problem, "light", 1, 1.9) == 0.0
 
 
-def test_a_median_is_never_stretched_beyond_the_law_of_medians() -> None:
+def test_a_median_is_never_stretched_beyond_the_law_of_medians_nor_below_its_percentile() -> None:
     strict = two_gpus()
-    generous = replace(strict, capacity_law=replace(strict.capacity_law, max_utilisation=(((0.9, 0.99), (0.8, 0.8)),)))
-    law = at_medians(generous, one_each()).capacity_law
-    assert law.utilisation(0.5, 1, 2.0) < 0.99
-    assert law.utilisation(0.5, 1, 9.0) <= 1.0
+    rows = (((0.7, 0.99), (0.8, 0.8)),)
+    problem = at_medians(replace(strict, capacity_law=replace(strict.capacity_law, max_utilisation=rows)), one_each())
+    # Batch 1, ratio 2: the law of medians allows 0.768, less than 1.2 · 0.7 = 0.84; at ratio 9 less than this row's.
+    assert 0.76 < allowed(problem, "light", 1, 2.0) < 0.78
+    assert allowed(problem, "light", 1, 9.0) == 0.99
+
+
+PERCENTILES = {"lax": 0.9, "strict": 0.99}
+
+
+def of_three_percentiles() -> Problem:
+    """Services at the median, at p90 and at p99 under the real law; each lacks some rate in `all_short`."""
+    services = [a_service(name, rate_rps=9.0, percentile=one) for name, one in {"half": 0.5, **PERCENTILES}.items()]
+    return a_problem(*services, capacity_law=make_capacity_law([0.5, 0.9, 0.99], [1, 8]))
+
+
+def all_short(problem: Problem) -> Plan:
+    entries = tuple(Unserved(service=each.name, rate_rps=1.0, reason="stock") for each in problem.services)
+    return Plan(policy="joint", gpus=(), unserved=entries)
+
+
+@pytest.mark.parametrize("has_medians", [True, False])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_everybody_is_stretched_by_their_own_percentile_whoever_else_there_is(*, has_medians: bool, batch: int) -> None:
+    problem = of_three_percentiles()
+    if not has_medians:
+        problem = replace(problem, services=problem.services[1:], capacity_law=make_capacity_law([0.9, 0.99], [1, 8]))
+    softened = at_medians(problem, all_short(problem))
+    median = make_capacity_law([0.5], [1, 8])
+    for name, percentile in PERCENTILES.items():
+        for ratio in (1.0, 1.05, 1.2, 1.5, 1.9, 2.0, 2.3, 3.0, 4.5, 6.0, 20.0):
+            own = problem.capacity_law.utilisation(percentile, batch, ratio)
+            found = allowed(softened, name, batch, ratio)
+            assert own <= found <= STRETCH * own + 1e-12, (name, ratio)
+            # Between the ratios of two tables chords differ by 0.01 at most.
+            assert found <= max(own, median.utilisation(0.5, batch, ratio)) + 0.01, (name, ratio)
+
+
+def test_whoever_asks_for_a_median_keeps_that_row_beside_those_that_are_softened() -> None:
+    problem = of_three_percentiles()
+    softened = at_medians(problem, all_short(problem))
+    law = softened.capacity_law
+    assert (softened.service("half").percentile, law.max_utilisation[law.percentiles.index(0.5)]) == (
+        0.5,
+        problem.capacity_law.max_utilisation[0],
+    )
+    # A row for each of p90 and p99 besides, in the order of percentiles, and none of them twice.
+    assert list(law.percentiles) == sorted({0.5, 0.9, 0.99} | {one.percentile for one in softened.services})
+    assert len(law.percentiles) == len(law.max_utilisation) == 5
 
 
 def test_whoever_is_more_important_than_all_that_is_left_out_keeps_their_percentile() -> None:
+    key = softened_keys(two_gpus().capacity_law)[0.95]
     problem = at_medians(two_gpus(light_priority=2.0), without_heavy())
-    assert {one.name: one.percentile for one in problem.services} == {"light": 0.95, "heavy": 0.5}
+    assert {one.name: one.percentile for one in problem.services} == {"light": 0.95, "heavy": key}
     problem = at_medians(two_gpus(light_priority=2.0), one_each())
-    assert {one.percentile for one in problem.services} == {0.5}
+    assert {one.percentile for one in problem.services} == {key}
 
 
 def test_nothing_changes_where_nobody_is_left_out() -> None:
