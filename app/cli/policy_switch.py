@@ -1,6 +1,5 @@
 """`plimsoll policy switch`: change who decides, after a look at what that would change; and back again."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -30,8 +29,14 @@ def switch(
     ] = None,
     back: Annotated[bool, typer.Option("--back", help="Back to who decided before the last switch")] = False,
     approve: Annotated[
-        bool, typer.Option("--approve", help="The first plan of the new policy waits for `plimsoll approve`")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--approve/--no-approve",
+            show_default=False,
+            help="The first plan of a new policy waits for `plimsoll approve`, after this switch and later ones "
+            "[default: as before]",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing")] = False,
     force: Annotated[bool, typer.Option("--force", help="Switch even if the first plan would be refused")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
@@ -39,7 +44,8 @@ def switch(
     """Change the policy of the running cluster, or of one group of its services.
 
     Shows first what the new policy would decide now, from what runs: cost, moves, and what would stay unserved; then
-    asks. Nodes serve on meanwhile. All other settings stay as they are; `switch --back` undoes it.
+    asks. Nodes serve on meanwhile. All other settings stay as they are; `switch --back` undoes it, and leaves what was
+    changed since then.
     """
     if back == (name is not None):
         raise typer.BadParameter("give the NAME of a policy, or --back")
@@ -51,6 +57,8 @@ def switch(
         if _deciders(wanted) == _deciders(present):
             show_line(f"{_named(wanted, group)} decides already; nothing was changed.")
             return
+        if approve is not None:
+            wanted = {**wanted, "approve_switch": approve}
         _show_switch(present, wanted)
         refused = _show_preview(api, wanted)
         if dry_run:
@@ -60,10 +68,9 @@ def switch(
             raise CliError(f"its first plan would not be pushed: {refused}", hint=hint)
         if not yes:
             require_yes("Switch?", refusal="nothing was changed")
-        spec = {**wanted, "approve_switch": approve}
-        manifest: Document = {"kind": "Policy", "metadata": {"name": POLICY}, "spec": spec}
+        manifest: Document = {"kind": "Policy", "metadata": {"name": POLICY}, "spec": wanted}
         answer = api.put(PATH, manifest, etag=etag)
-    _tell(answer, approve=approve)
+    _tell(answer, approve=_asks_approval(wanted))
 
 
 def _in_force(api: Api) -> tuple[Document, str | None]:
@@ -94,14 +101,34 @@ def _before(api: Api, present: Document) -> Document:
     """The settings in force, but for who decides: as in the newest version where others did. Raises CliError."""
     for version in api.items(f"{PATH}/versions"):
         spec = version.get("spec")
-        if isinstance(spec, dict) and _deciders(spec) != _deciders(present):
-            return {**present, "policy": spec.get("policy"), "groups": spec.get("groups") or []}
+        if not isinstance(spec, dict):
+            continue
+        wanted = _decided_as_in(present, spec)
+        if _deciders(wanted) != _deciders(present):
+            return wanted
     raise CliError("no other policy was in force before", hint="`plimsoll policy switch NAME` changes to one")
 
 
-def _deciders(spec: Document) -> tuple[object, Sequence[Document]]:
-    """Who decides on which services."""
-    return spec.get("policy"), documents(spec.get("groups"))
+def _decided_as_in(present: Document, spec: Document) -> Document:
+    """The settings in force with the other ones' policies, of the groups that are in both.
+
+    Which groups there are, and what they are, stays: that is no part of a switch.
+    """
+    then = _by_group(spec)
+    groups = [
+        {**each, "policy": then.get(text(each, "name"), text(each, "policy"))}
+        for each in documents(present.get("groups"))
+    ]
+    return {**present, "policy": text(spec, "policy"), "groups": groups}
+
+
+def _deciders(spec: Document) -> tuple[str, dict[str, str]]:
+    """Who decides on services of no group, and on those of each."""
+    return text(spec, "policy"), _by_group(spec)
+
+
+def _asks_approval(spec: Document) -> bool:
+    return spec.get("approve_switch") is True
 
 
 def _by_group(spec: Document) -> dict[str, str]:
@@ -113,10 +140,11 @@ def _named(spec: Document, group: str | None) -> str:
 
 
 def _show_switch(present: Document, wanted: Document) -> None:
-    """One line per policy that changes, and a warning of each new one that may break promises."""
+    """One line per policy that changes, with a warning where the new one may break promises, and one for approval."""
     lines = {"policy": (text(present, "policy"), text(wanted, "policy"))}
     old, new = _by_group(present), _by_group(wanted)
-    lines |= {f"group {name}": (old.get(name, "-"), new.get(name, "-")) for name in dict.fromkeys([*old, *new])}
+    lines |= {f"group {name}": (old[name], new[name]) for name in new}
+    lines["approve_switch"] = ("yes" if _asks_approval(present) else "no", "yes" if _asks_approval(wanted) else "no")
     for what, (before, after) in lines.items():
         if before != after:
             show_line(f"{what}: {before} → ", Cell(text=after, style="bold"))

@@ -270,7 +270,7 @@ def test_policies_are_compared_switched_in_groups_and_switched_back(
     back = plimsoll("policy", "switch", "--back", "-y")
     assert back.out.splitlines()[0] == "group web: k8s_hpa → hetsev"
     spec = json.loads(plimsoll("get", "policy", "default", "-o", "json").out)["spec"]
-    assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("hetsev", False)
+    assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("hetsev", True)
 
 
 def test_version_says_which_api_answers(plimsoll: Callable[..., Result], control_plane: ControlPlane) -> None:

@@ -84,7 +84,31 @@ def test_the_first_plan_can_be_made_to_wait_for_a_person() -> None:
     result = switched(api, "hetsev", "--approve", "-y")
     (written,) = api.sent("PUT")
     assert json.dumps(written).count('"approve_switch": true') == 1
+    assert result.out.splitlines()[:2] == ["policy: joint → hetsev", "approve_switch: no → yes"]
     assert "`plimsoll get plans`, then `plimsoll approve PLAN`" in result.out
+
+
+@pytest.mark.parametrize(
+    ("standing", "arguments", "after"),
+    [
+        (True, [], True),
+        (True, ["--no-approve"], False),
+        (True, ["--approve"], True),
+        (False, [], False),
+        (False, ["--no-approve"], False),
+    ],
+)
+@pytest.mark.parametrize("to", ["hetsev", "--back"])
+def test_whether_first_plans_wait_stays_as_it_was_unless_said(
+    *, to: str, standing: bool, arguments: list[str], after: bool
+) -> None:
+    api = a_plane(a_policy(approve_switch=standing), versions=[a_policy("k8s_hpa", approve_switch=not standing)])
+    result = switched(api, to, *arguments, "-y")
+    assert result.code == 0, result.err
+    (written,) = api.sent("PUT")
+    assert written["spec"]["approve_switch"] is after  # type: ignore[index]
+    assert ("Its first plan waits for you" in result.out) == after
+    assert ("approve_switch: yes → no" in result.out) == (standing and not after)
 
 
 def test_a_group_s_policy_is_switched_by_itself() -> None:
@@ -99,13 +123,31 @@ def test_a_group_s_policy_is_switched_by_itself() -> None:
 
 
 def test_back_is_to_who_decided_before_with_the_settings_of_today() -> None:
-    versions = [a_policy("hetsev", headroom=1.2), a_policy("hetsev", headroom=1.1), a_policy("joint", WEB, headroom=9)]
-    api = a_plane(a_policy("hetsev"), versions=versions)
+    batch: Json = {**WEB, "name": "batch", "projects": ["night"]}
+    wider: Json = {**WEB, "projects": ["shop", "search"], "mode": "approve"}
+    gone: Json = {**WEB, "name": "gone"}
+    versions = [
+        # Others are of the group since, one group came, one went: nobody else decided on what is there today.
+        a_policy("hetsev", WEB, headroom=1.2),
+        a_policy("hetsev", WEB, gone, headroom=1.1),
+        a_policy("joint", {**WEB, "policy": "igniter"}, gone, headroom=9),
+    ]
+    api = a_plane(a_policy("hetsev", batch, wider), versions=versions)
     result = switched(api, "--back", "-y")
     assert result.code == 0, result.err
-    assert result.out.splitlines()[:2] == ["policy: hetsev → joint", "group web: - → hetsev"]
+    lines = result.out.splitlines()
+    assert lines[0] == "policy: hetsev → joint"
+    assert [line for line in lines if line.startswith("group")] == ["group web: hetsev → igniter"]
+    groups = [batch, {**wider, "policy": "igniter"}]
+    assert api.sent("POST")[0]["groups"] == groups
     (written,) = api.sent("PUT")
-    assert written["spec"] == a_policy("joint", WEB)["spec"]
+    assert written["spec"] == a_policy("joint", *groups)["spec"]
+
+
+def test_groups_that_came_or_went_are_no_switch_to_go_back_on() -> None:
+    versions = [a_policy("joint", WEB), a_policy("joint")]
+    result = switched(a_plane(a_policy("joint", {**WEB, "name": "batch"}), versions=versions), "--back", "-y")
+    assert (result.code, result.err.splitlines()[0]) == (1, "Error: no other policy was in force before")
 
 
 def test_back_without_a_before_says_so() -> None:
