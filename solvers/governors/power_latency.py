@@ -23,7 +23,9 @@ Ours, so that it settles in few periods and then keeps its limits for good under
 * Where no batch grows any more, a replica that more requests wait for than one batch takes wants a higher clock, too.
 * A step of the clock downwards doubles with every failing period in a row before, up to eight times.
 * After a breach of the cap no batch grows, and the clock rises only as far as the line from the present power to that
-  of the breach keeps the cap (power is convex in the clock), until power has fallen for good, as in `ladder`.
+  of the breach keeps the cap (power is convex in the clock), until power has fallen for good, as in `ladder`. A first
+  breach is doubted, and forgotten, when power then stays far below the cap for DOUBT_PERIODS: one false reading must
+  not hold a GPU at its start for ever. A second one is believed.
 
 Good for throughput under both limits. Its limits: after a restart it serves little for some seconds; a lightly loaded
 GPU stays at a low clock, which saves energy, and is some seconds late for a burst.
@@ -47,6 +49,7 @@ MOST_GROWTH = 4
 """A batch grows at most so many times at once: at batch 1 the fixed part of its time hides the rest."""
 START_CLOCK_MHZ = 600.0
 FAILING_PERIODS = 3
+DOUBT_PERIODS = 6
 
 _FAILING = "failing"
 _CAREFUL = "careful:"
@@ -173,6 +176,10 @@ class _Power:
     """Failing periods in a row before this one."""
     calm: int = 0
     """Periods in a row after which the breach would not come again."""
+    far: int = 0
+    """Periods in a row, with a breach known, that were far below the cap."""
+    doubts: int = 0
+    """1 = a breach was doubted and forgotten; 2 = there was another one, and it is believed."""
 
     @property
     def is_over(self) -> bool:
@@ -196,6 +203,8 @@ class _Power:
             "breach_w": self.breach_w,
             "base_w": 0.0 if moved else self.base_w,
             "calm": float(self.calm),
+            "far": float(self.far),
+            "doubts": float(self.doubts),
         }
 
 
@@ -209,13 +218,20 @@ def _look(knobs: Knobs, power_w: float, limits: Limits) -> _Power:
         breach_w=memory.get("breach_w", 0.0),
         base_w=memory.get("base_w", 0.0) or power_w,
         failing=int(memory.get(_FAILING, 0.0)),
+        doubts=int(memory.get("doubts", 0.0)),
     )
     if power.is_over:
-        return replace(power, breach=power.position, breach_w=power_w)
-    if not power.is_warned or power_w * power.breach_w > STEADY_SHARE * cap_w * power.base_w:
+        is_again = power.is_warned or power.doubts
+        return replace(power, breach=power.position, breach_w=power_w, doubts=2 if is_again else 0)
+    if not power.is_warned:
         return power
-    calm = int(memory.get("calm", 0.0)) + 1
-    return replace(power, calm=calm) if calm < CALM_PERIODS else replace(power, breach=-1, breach_w=0.0)
+    if power_w * power.breach_w <= STEADY_SHARE * cap_w * power.base_w:
+        calm = int(memory.get("calm", 0.0)) + 1
+        return replace(power, calm=calm) if calm < CALM_PERIODS else replace(power, breach=-1, breach_w=0.0, doubts=0)
+    far = int(memory.get("far", 0.0)) + 1 if power.stride == FAR_RUNGS else 0
+    if far < DOUBT_PERIODS or power.doubts:
+        return replace(power, far=far)
+    return replace(power, breach=-1, breach_w=0.0, doubts=1)
 
 
 def _position(power: _Power, direction: int, clocks: int) -> int:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from solvers.governors import GOVERNORS, govern
 from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
-from solvers.governors.power_latency import FAILING_PERIODS, asks_for_partition, start
+from solvers.governors.power_latency import DOUBT_PERIODS, FAILING_PERIODS, asks_for_partition, start
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, limits
 
 CAP_W = 100.0
@@ -155,6 +155,23 @@ def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_
         assert (after.memory["breach"] == -1.0) is is_forgotten
 
 
+def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_it_comes_again() -> None:
+    # 60 W are far below the cap of 100 W; the breach would come again at 60 / 59 of its 104 W.
+    notes: dict[str, float] = {"breach": 21.0, "breach_w": 104.0, "base_w": 59.0}
+    for _ in range(DOUBT_PERIODS - 1):
+        *_, after = turned(60.0, 50.0, memory=notes)
+        notes = {**after.memory, "base_w": 59.0}
+        assert notes["breach"] == 21.0
+    *_, after = turned(60.0, 50.0, memory=notes)
+    assert (after.memory["breach"], after.memory["doubts"]) == (-1.0, 1.0)
+    *_, after = turned(104.0, 50.0, memory=dict(after.memory))
+    notes = {**after.memory, "base_w": 59.0}
+    for _ in range(3 * DOUBT_PERIODS):
+        *_, after = turned(60.0, 50.0, memory=notes)
+        notes = {**after.memory, "base_w": 59.0}
+    assert (notes["breach"], notes["doubts"]) == (20.0, 2.0)
+
+
 def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one_takes_it_back() -> None:
     notes: dict[str, float] = {}
     for period in range(1, FAILING_PERIODS + 1):
@@ -214,6 +231,20 @@ def test_random_plants_are_within_both_limits_after_at_most_20_periods_and_stay_
             not can_keep_power and knobs.clock_mhz == 600.0 and max(knobs.batches.values()) == 1
         )
         assert longest_ms <= latency_ms or not can_keep_latency
+
+
+@pytest.mark.parametrize("false_at", [0, 1, 2, 5])
+def test_one_false_reading_costs_some_seconds_and_no_more(false_at: int) -> None:
+    plant, bounds = Plant(watts_per_item=1.0), limits(150.0, latency_ms=100.0, r1=128)
+    undisturbed = played(plant, start(bounds), bounds, periods=100)[-1]
+    knobs = start(bounds)
+    for period in range(100):
+        power_w, time_ms = plant.power_w(knobs), plant.execution_ms(knobs, "r1")
+        seen_w = 151.0 if period == false_at else power_w
+        reading = GpuPeriod(peak_power_w=seen_w, replicas=(worked("r1", time_ms, queued=10_000),))
+        knobs = govern("power_latency", knobs, reading, bounds)
+    assert plant.power_w(knobs) == pytest.approx(undisturbed[1], rel=0.1)
+    assert knobs.batches["r1"] >= 0.9 * undisturbed[0].batches["r1"]
 
 
 @pytest.mark.parametrize(("cap_after_w", "latency_after_ms"), [(200.0, 100.0), (100.0, 100.0), (150.0, 60.0)])
