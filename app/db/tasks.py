@@ -20,6 +20,9 @@ MOST_OPEN = 2000
 FIXED = ("kind", "network", "layers", "memory_mib", "variants", "batch", "iterations")
 """What a task does; none of it can be changed under a task that may run."""
 
+_TOLD = frozenset(("labels", "annotations"))
+"""What may be said of a task that is over, too."""
+
 IS_OPEN = task.c.finished_at.is_(None) & task.c.cancelled_at.is_(None)
 
 
@@ -87,8 +90,8 @@ async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime,
     """Submit a task, or change when and how urgently it is wanted; returns its generation, which stays when nothing
     changes.
 
-    Raises Conflict for a name that another project has, and where too many tasks are open; InvalidRequest for a change
-    of what a task does.
+    Raises Conflict for a name that another project has, for a task that is over, and where too many tasks are open;
+    InvalidRequest for a change of what a task does.
     """
     noun = wanted.task
     row = (await connection.execute(_listed().where(task.c.name == noun.name).with_for_update())).one_or_none()
@@ -109,6 +112,8 @@ async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime,
                 "another name",
                 field=f"spec.{stated}",
             )
+    if not _TOLD.issuperset(changed) and (before := record_of(row)).is_over:
+        raise Conflict(f"task {noun.name!r} is over ({before.phase}); delete it and submit it again")
     generation = int(row.generation) + 1
     await connection.execute(update(task).where(task.c.id == row.id).values(generation=generation, **values))
     return generation

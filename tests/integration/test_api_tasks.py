@@ -117,6 +117,17 @@ def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
     assert "delete it and submit it again" in answer.json()["errors"][0]["detail"]
 
 
+def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(api: Api) -> None:
+    api.put("tasks/nightly", task())
+    assert api.call("POST", "tasks/nightly/cancel").status_code == 200
+    answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=60.0), If_Match="*")
+    assert answer.status_code == 409
+    assert "is over (cancelled); delete it and submit it again" in answer.json()["detail"]
+    labelled = task()
+    labelled["metadata"]["labels"] = {"seen": "yes"}
+    assert api.put("tasks/nightly", labelled).json()["metadata"]["generation"] == 2
+
+
 @pytest.mark.parametrize(
     ("spec", "iterations"),
     [

@@ -133,11 +133,11 @@ async def _load(context: Context, connection: Connection, name: str) -> TaskView
 
 async def _save(context: Context, connection: Connection, manifest: task_manifests.Task) -> None:
     name = manifest.metadata.name
-    await _check_names(context, connection, manifest)
     try:
         present = await tasks.get(connection, name)
     except NotFound:
         present = None
+        await _check_names(context, connection, manifest)
     if present is not None and not context.sees(present.record.task.project):
         raise Forbidden(f"the name {name!r} is taken by a project that this token does not reach")
     await tasks.save(connection, submission_of(manifest), at=context.now(), actor=context.actor)

@@ -125,16 +125,17 @@ def test_pause_resume_and_cordons_reach_their_endpoints() -> None:
     assert cli("uncordon", "n2", api=api).out == "Node n2 uncordoned\n"
 
 
-def test_cancel_tells_who_ended_now_and_who_was_over_already() -> None:
-    api = FakeApi(
-        answers={
-            "POST tasks/nightly/cancel": {"status": {"state": "cancelled"}},
-            "POST tasks/weekly/cancel": {"status": {"state": "finished"}},
-        }
-    )
-    assert cli("cancel", "nightly", "weekly", api=api).out == (
-        "Task nightly cancelled\nTask weekly was over already: finished\n"
-    )
-    api.problems["POST tasks/nightly/cancel"] = problem_document(404, "no task is called 'nightly'")
-    result = cli("cancel", "nightly", api=api)
-    assert (result.code, result.err) == (1, "Error: no task is called 'nightly'\n")
+def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
+    api = FakeApi(answers={f"POST tasks/{name}/cancel": {} for name in ("nightly", "weekly")})
+    api.problems["POST tasks/done/cancel"] = problem_document(409, "task 'done' has finished")
+    result = cli("cancel", "nightly", "done", "weekly", api=api)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "Task nightly cancelled\nTask done has finished already\nTask weekly cancelled\n"
+    api.problems["POST tasks/nobody/cancel"] = problem_document(404, "no task is called 'nobody'")
+    result = cli("cancel", "nobody", "weekly", api=api)
+    assert (result.code, result.err) == (1, "Error: no task is called 'nobody'\n")
+    assert result.out == "Task weekly cancelled\n"
+    api.problems["POST tasks/nightly/cancel"] = problem_document(403, "scope operator is needed")
+    result = cli("cancel", "nightly", "weekly", api=api)
+    assert (result.code, result.out) == (1, "")
+    assert "scope operator is needed" in result.err
