@@ -48,6 +48,7 @@ from solvers.policies.provisioning import (
     provision_greedily,
 )
 from solvers.policies.routing import Capacities, Carrier, reasons_short, route, true_capacities
+from solvers.policies.tried import Tried, tried_from_json, tried_to_json, tried_with
 from solvers.predict.colocation import capacity_rps
 from solvers.problem import Problem
 from solvers.state import Json, Observed
@@ -62,8 +63,6 @@ _STARTS, _PASSES = 16, 6
 _MOST_GPUS, _MOST_SLOTS = 16, 24
 """Of a fleet that the local search is for."""
 _TRIFLE, _DIGITS = 1e-9, 9
-_SAME_RATE = 0.05
-"""Of a rate: below it, what was proposed for the old rate counts for the new one."""
 _MOVE = 0.1
 """Of the worth (`_worth`): so much a new provision must gain if it moves all replicas, and less as it moves fewer. Who
 moves serves nothing until it has started, as boards are too full for most shadow instances."""
@@ -93,14 +92,15 @@ def plan_as(
     settler = Settler(problem=problem, belief=variant.belief, queued=_queued(problem, observed))
     remembered = _remembered(problem, memory)
     held = settler.settle(lawful(settler, remembered))
-    tried = _tried(memory) if set(held.provision) == {gpu for gpu in remembered if gpu.shares} else {}
+    tried = _tried(memory) if set(held.provision) == {gpu for gpu in remembered if gpu.shares} else None
     if not settler.short(held):
         found = _Found(held, "kept", ("batches: what is provisioned serves all rates",))
-    elif _is_tried(problem, tried):
-        found = _Found(held, "kept", ("no provision served clearly more when rates were last like these",))
     else:
-        found = _provision(settler, held, observed, seed=budget.seed)
-        tried = {service.name: service.arrival_rate_rps for service in problem.services}
+        asked = tried_with(problem, variant.belief, actor=observed.actor, seed=budget.seed)
+        if tried is not None and asked.is_like(tried):
+            found = _Found(held, "kept", ("no provision served clearly more when rates were last like these",))
+        else:
+            found, tried = _provision(settler, held, observed, seed=budget.seed), asked
     plan = _plan(settler, variant, found.settled)
     report = PlanReport(
         status=found.status,
@@ -351,28 +351,12 @@ def _provisioned(entry: Json) -> Provisioned | None:
     return Provisioned(name, tuple(found))
 
 
-def _tried(memory: Json) -> Mapping[str, float]:
-    """The rates for which provisions were proposed last."""
-    tried = memory.get("tried") if isinstance(memory, Mapping) else None
-    if not isinstance(tried, Mapping):
-        return {}
-    return {
-        name: float(rate)
-        for name, rate in tried.items()
-        if isinstance(rate, int | float) and not isinstance(rate, bool)
-    }
+def _tried(memory: Json) -> Tried | None:
+    return tried_from_json(memory.get("tried")) if isinstance(memory, Mapping) else None
 
 
-def _is_tried(problem: Problem, tried: Mapping[str, float]) -> bool:
-    """Whether no rate has changed by much since then: the proposals would be the same."""
-    return bool(tried) and all(
-        abs(service.arrival_rate_rps - tried.get(service.name, -1.0)) <= _SAME_RATE * service.arrival_rate_rps
-        for service in problem.services
-    )
-
-
-def _remember(provision: Provision, tried: Mapping[str, float]) -> Json:
+def _remember(provision: Provision, tried: Tried | None) -> Json:
     gpus: list[Json] = [
         [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]] for gpu in provision if gpu.shares
     ]
-    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": dict(tried)}
+    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": tried_to_json(tried)}

@@ -112,6 +112,75 @@ def test_nothing_moves_for_less_than_a_clear_gain() -> None:
     assert report.messages[-1] == "no provision serves clearly more than the present one"
 
 
+WORDS_OF_TRIED = ("no provision served clearly more when rates were last like these",)
+
+
+def overloaded() -> Problem:
+    """One GPU; batch 4 on the whole of it carries 4 / 40 ms · 0.8 = 80 rps of 200."""
+    return a_problem(a_service(rate_rps=200.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES)
+
+
+def test_gpus_that_come_are_used_although_rates_stay() -> None:
+    _, _, memory = decide(overloaded())
+    plan, report, memory = decide(overloaded(), memory)
+    assert report.messages == WORDS_OF_TRIED
+    assert [entry.rate_rps for entry in plan.unserved] == [pytest.approx(120.0)]
+    more = replace(overloaded(), gpu_types=(a_type(count=6),))
+    plan, report, _ = decide(more, memory)
+    assert violations(more, plan) == ()
+    assert (plan.unserved, report.messages != WORDS_OF_TRIED) == ((), True)
+
+
+def changed_service(**changes: object) -> Problem:
+    return replace(overloaded(), services=(replace(overloaded().services[0], **changes),))  # type: ignore[arg-type]
+
+
+def changed_points(**changes: object) -> Problem:
+    return replace(overloaded(), points=(replace(overloaded().points[0], **changes),))  # type: ignore[arg-type]
+
+
+def slower(factor: float) -> Problem:
+    return changed_points(rows=tuple(row.slower(factor) for row in BATCHES))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        changed_service(slo_ms=210.0),
+        changed_service(priority=2.0),
+        changed_service(max_replicas=5),
+        changed_service(allowed_gpu_types=("gpu",)),
+        replace(overloaded(), services=(a_service("new", slo_ms=200.0), *overloaded().services)),
+        replace(overloaded(), gpu_types=(a_type(count=1, memory_mib=20_000.0),)),
+        replace(overloaded(), max_replicas_per_gpu=3),
+        changed_points(rows=(*BATCHES, a_row(25.0, 40.0))),
+        changed_points(sensitivity=0.1),
+        slower(0.9),
+    ],
+    ids=["slo", "priority", "limit", "types", "service", "memory", "replicas", "rows", "sensitivity", "times"],
+)
+def test_whatever_proposals_depend_on_makes_them_be_looked_for_again(changed: Problem) -> None:
+    _, _, memory = decide(overloaded())
+    assert decide(overloaded(), memory)[1].messages == WORDS_OF_TRIED
+    assert decide(changed, memory)[1].messages != WORDS_OF_TRIED
+
+
+def test_a_trained_actor_and_another_seed_are_asked_although_rates_stay() -> None:
+    problem = overloaded()
+    _, _, memory = decide(problem)
+    _, report, after = decide(problem, memory, observed=with_actor(problem))
+    assert not any(line.startswith("no actor") for line in report.messages)
+    assert report.messages != WORDS_OF_TRIED
+    assert decide(problem, after, observed=with_actor(problem))[1].messages == WORDS_OF_TRIED
+    assert decide(problem, memory, seed=1)[1].messages != WORDS_OF_TRIED
+
+
+def test_times_that_are_learned_a_little_better_and_other_orders_are_no_change() -> None:
+    _, _, memory = decide(overloaded())
+    assert decide(slower(1.03), memory)[1].messages == WORDS_OF_TRIED
+    assert decide(changed_points(rows=BATCHES[::-1]), memory)[1].messages == WORDS_OF_TRIED
+
+
 def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
     held, half, other = (
         Settled(provision=provision, batches=(), carried_rps={})
@@ -143,7 +212,18 @@ def test_a_lost_gpu_is_provisioned_for() -> None:
     assert len(shares(plan)) == 1
 
 
-@pytest.mark.parametrize("memory", [None, 3, [], {"version": 99}, {"version": 1, "gpus": [["gpu", [["chat"]]], 4]}])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        None,
+        3,
+        [],
+        {"version": 99},
+        {"version": 1, "gpus": [["gpu", [["chat"]]], 4]},
+        {"version": 1, "gpus": [], "tried": {"chat": 30.0}},
+        {"version": 1, "gpus": [], "tried": {"fingerprint": "", "rates_rps": 3}},
+    ],
+)
 def test_memory_that_cannot_be_read_is_begun_anew(memory: Json) -> None:
     problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=TWO, rows=BATCHES)
     plan, _, _ = decide(problem, memory)
