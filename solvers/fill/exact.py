@@ -32,7 +32,7 @@ all of them at hand here, since three tasks make few sets.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +47,7 @@ from solvers.fill.problem import FillLimits, FillProblem
 from solvers.fill.residents import bound_task
 from solvers.fill.roomy_batches import with_roomy_batches
 from solvers.fill.top_clocks import with_top_clocks
-from solvers.fill.worth import Rents, of_absent, of_filling
+from solvers.fill.worth import Rents, is_new, of_absent, of_filling
 from solvers.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.state import GpuId
 
@@ -120,13 +120,16 @@ class Filling:
         return greedy.fill(replace(self._wanted, running=running, tasks=tasks), self._limits)
 
     def within_budget(self, gpus: tuple[BoundGpu, ...]) -> tuple[BoundGpu, ...]:
-        """The filling without tasks for which a power budget has no watts, those of least weight first."""
+        """The filling without tasks for which a power budget has no watts, those of least weight first.
+
+        Of equal weight those that run stay; one that ran there is swapped out, and comes back when there are watts.
+        """
         left_w = self._left_w()
         if np.isinf(left_w):
             return gpus
         hosts = {gpu.id: self.offers.host(gpu) for gpu in gpus}
         seated = [(key, bound, seat) for key, host in hosts.items() for bound, seat in host.residents]
-        seated.sort(key=lambda each: (-self.offers.known[each[1].name].weight, each[1].name))
+        seated.sort(key=lambda each: self._precedence(each[0], each[1]))
         kept = defaultdict[GpuId, list[BoundTask]](list)
         for key, bound, seat in seated:
             is_first = not hosts[key].replicas and not kept[key]
@@ -134,11 +137,22 @@ class Filling:
             if watts <= left_w:
                 left_w -= watts
                 kept[key].append(bound)
-        trimmed = (
-            replace(gpu, tasks=tuple(task for task in gpu.tasks if not task.is_resident or task in kept[gpu.id]))
-            for gpu in gpus
-        )
+        trimmed = (replace(gpu, tasks=tuple(self._without_watts(gpu, kept[gpu.id]))) for gpu in gpus)
         return tuple(gpu for gpu in trimmed if gpu.replicas or gpu.tasks)
+
+    def _precedence(self, key: GpuId, bound: BoundTask) -> tuple[float, bool, str]:
+        standing = self.offers.known[bound.name]
+        return -standing.weight, not self._ran(key, bound), bound.name
+
+    def _ran(self, key: GpuId, bound: BoundTask) -> bool:
+        return not is_new(self.offers.known[bound.name], key, bound.sm_percent)
+
+    def _without_watts(self, gpu: BoundGpu, kept: Sequence[BoundTask]) -> Iterator[BoundTask]:
+        for task in gpu.tasks:
+            if not task.is_resident or task in kept:
+                yield task
+            elif gpu.replicas and self._ran(gpu.id, task):
+                yield replace(task, is_resident=False)
 
     def _left_w(self) -> float:
         """Watts that a power budget leaves to tasks; infinite without one."""

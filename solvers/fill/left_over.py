@@ -13,6 +13,7 @@ Source: how Mudi (EuroSys 2025) runs GSLICE and gpulets beside training; the sli
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from solvers.fill.hosts import Host, Seat, make_host
 from solvers.fill.problem import FillLimits, FillProblem
@@ -22,22 +23,22 @@ from solvers.rows import OperatingRows
 from solvers.state import Gpu, GpuId, Task
 
 Place = tuple[Host, Seat]
-Choose = Callable[[Sequence[Place], Sequence[Seat]], Place]
-"""Of the free GPUs, each with the widest seat that it has left, and all seats of the task: the one to take."""
+SeatsOn = Callable[[Host], Sequence[Seat]]
+Choose = Callable[[Sequence[Place], SeatsOn], Place]
+"""Of the free GPUs, each with the widest seat that it has left, and all seats of the task on a GPU: the one to take."""
 
 
-def widest(places: Sequence[Place], seats: Sequence[Seat]) -> Place:
+def widest(places: Sequence[Place], seats_on: SeatsOn) -> Place:
     """The most SMs; of equals the lowest id."""
-    del seats
+    del seats_on
     return min(places, key=lambda place: (-place[1].row.sm_percent, place[0].gpu.id))
 
 
-def best_fit(places: Sequence[Place], seats: Sequence[Seat]) -> Place:
-    """The fewest SMs that reach the knee of the task's speed, else the most."""
-    knee = knee_percent(seats)
-    enough = [place for place in places if place[1].row.sm_percent >= knee]
+def best_fit(places: Sequence[Place], seats_on: SeatsOn) -> Place:
+    """The fewest SMs that reach the knee of the task's speed on their GPU, else the most."""
+    enough = [place for place in places if place[1].row.sm_percent >= knee_percent(seats_on(place[0]))]
     if not enough:
-        return widest(places, seats)
+        return widest(places, seats_on)
     return min(enough, key=lambda place: (place[1].row.sm_percent, place[0].gpu.id))
 
 
@@ -121,7 +122,7 @@ class LeftOver:
         """Give a task the place that is chosen, or an idle GPU when it has waited for long."""
         places = [(host, seat) for host in self.free() if (seat := self.widest_seat(task, host)) is not None]
         if places:
-            host, seat = choose(places, self._seats.on(task, places[0][0]))
+            host, seat = choose(places, partial(self._seats.on, task))
             self.take(task, host, seat)
         elif task.waiting_s >= self._limits.wait_s:
             self._take_idle(task, (gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned))

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.fill.hosts import Host, Seat, make_host
+from solvers.fill.hosts import TOLERANCE, Host, Seat, make_host
 from solvers.fill.problem import FillLimits, FillProblem
 from solvers.fill.residents import Seats, again, bound_task, empty_host, is_same, urgency
 from solvers.fill.smallest_slope import NOWHERE, Slopes
@@ -107,6 +107,8 @@ class Filling:
             iterations=Iterations(wanted.problem, self._seats, wanted.tasks, self.running),
         )
         self.placed: set[str] = set()
+        self._hopeless: set[tuple[str, int, bool]] = set()
+        """Network, batch and patience of tasks that found no place; places only get fewer."""
         self._sites: dict[GpuId, _Site] = {}
         alone = (gpu for gpu in self.running if gpu.tasks and not gpu.replicas and self._is_unused(gpu))
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
@@ -174,10 +176,13 @@ class Filling:
 
     def place(self, task: Task) -> None:
         """Give a task a share of the GPU with the smallest slope, or an idle GPU when it has waited for long."""
-        for site in self._ranked(task):
+        # One that found no place says as much of those like it, which must not take the others' tunings.
+        kind = task.network, task.batch, task.waiting_s >= PATIENCE_S
+        for site in self._ranked(task) if kind not in self._hopeless else ():
             if self._reuse(site, task) or self._divide(site, task):
                 self.placed.add(task.name)
                 return
+        self._hopeless.add(kind)
         if task.waiting_s >= self._limits.wait_s:
             self._take_idle(task)
 
@@ -238,12 +243,21 @@ class Filling:
             demanded = [
                 (self.slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
                 for key, site in by_count.get(count, ())
+                if self._has_memory(site.host, task)
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
             ranked.extend(site for *_, site in sorted(fitting, key=lambda each: each[:2]))
             if len(ranked) >= MOST_TRIES:
                 break
         return ranked[:MOST_TRIES]
+
+    def _has_memory(self, host: Host, task: Task) -> bool:
+        """Whether it is enough for one more beside the replica at the row that needs least."""
+        points = self.wanted.problem.points_of(host.gpu.replicas[0].network, host.gpu.gpu_type)
+        least_mib = min((row.memory_mib for row in (points.rows if points else ())), default=0.0)
+        own_mib = min((seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0)
+        residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
+        return least_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (1.0 + TOLERANCE)
 
     def _reuse(self, site: _Site, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""

@@ -210,6 +210,19 @@ def test_a_power_budget_holds_for_tasks_too() -> None:
         assert len(shares(fill(replace(waiting, problem=replace(PROBLEM, power_budget_w=watts))))) == count, watts
 
 
+def test_who_runs_is_swapped_out_for_want_of_watts_and_not_ended() -> None:
+    # 150 W are drawn; the task draws 40 W at 40 %. A share that draws less is a restart: it waits for its own first.
+    bound, was = a_plan(bound_gpu(GPU, rate_rps=10.0)), bound_task("a", sm_percent=40.0)
+    running = a_plan(bound_gpu(GPU, was, rate_rps=10.0))
+    wanted = to_fill(bound, [a_task("a")], [GPU], running=running)
+    for watts, is_resident in ((189.0, False), (190.0, True)):
+        (gpu,) = fill(replace(wanted, problem=replace(PROBLEM, power_budget_w=watts)))
+        assert gpu.tasks == (replace(was, is_resident=is_resident),), watts
+    # Of equals who runs goes on: with 190 W there is none for the other one.
+    both = replace(wanted, tasks=[a_task("0"), a_task("a")], problem=replace(PROBLEM, power_budget_w=190.0))
+    assert shares(fill(both)) == {"a": (GPU.id, 40.0)}
+
+
 def test_beyond_its_limits_it_is_the_greedy() -> None:
     tasks = [a_task(f"t{number:02}") for number in range(MOST_TASKS + 1)]
     wanted = to_fill(a_plan(bound_gpu(GPU, rate_rps=60.0)), tasks, [GPU])

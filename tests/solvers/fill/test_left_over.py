@@ -12,6 +12,7 @@ from solvers.fill.problem import FillLimits
 from solvers.fill.residents import Seats
 from solvers.plan import BoundGpu
 from solvers.policies.filling import fill_of
+from solvers.problem import OperatingPoint
 from solvers.rows import OperatingRows
 from tests.solvers.policies.training_beside import (
     POINTS,
@@ -46,6 +47,28 @@ def test_the_knee_is_where_the_speed_lies_farthest_above_its_chord() -> None:
     bent = task_points()
     rows = tuple(row._replace(run_ms=max(row.run_ms, 200.0)) for row in bent.rows)  # full speed from 50 % on
     assert knee_percent(Seats([replace(bent, rows=rows)]).on(a_task(), host)) == 50.0
+
+
+@pytest.mark.parametrize("order", [("cheap", "dear"), ("dear", "cheap")])
+def test_each_gpu_type_has_its_own_knee(order: tuple[str, str]) -> None:
+    # Full speed from 10 % on the cheap type and from 50 % on the dear one; 20 % and 40 % are left.
+    kinds = {"cheap": (10.0, 80.0), "dear": (50.0, 60.0)}
+    points = [
+        replace(task_points(), gpu_type=kind, rows=tuple(_full_from(row, knee) for row in task_points().rows))
+        for kind, (knee, _) in kinds.items()
+    ]
+    problem = a_problem()
+    types = tuple(replace(problem.gpu_types[0], name=kind) for kind in kinds)
+    web = tuple(replace(each, gpu_type=kind) for each in problem.points for kind in kinds)
+    gpus = [replace(bound_gpu(at, sm_percent=kinds[kind][1], batch=4), gpu_type=kind) for at, kind in enumerate(order)]
+    wanted = replace(
+        to_fill(a_plan(*gpus), [a_task()], gpus=2), problem=replace(problem, gpu_types=types, points=web), points=points
+    )
+    assert shares(fill_left_over(wanted, best_fit)) == {"nightly": (f"n1/gpu-{order.index('cheap')}", 20.0)}
+
+
+def _full_from(row: OperatingPoint, knee_percent: float) -> OperatingPoint:
+    return row._replace(run_ms=max(row.run_ms, 10_000.0 / knee_percent))
 
 
 def test_best_fit_takes_the_widest_where_no_left_over_reaches_the_knee() -> None:

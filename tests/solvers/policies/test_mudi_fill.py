@@ -23,6 +23,7 @@ from tests.solvers.policies.training_beside import (
     settings,
     shares,
     swapped,
+    task_points,
     to_fill,
 )
 
@@ -216,6 +217,17 @@ def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
     bound = a_plan(*(replace(gpu, tasks=()) for gpu in first))
     second = fill(to_fill(bound, tasks, gpus=len(gpus), running=a_plan(*first), problem=problem))
     assert len(shares(second)) == len(tasks)
+
+
+@pytest.mark.parametrize("odd", [{"memory_mib": 9800.0}, {"power_w": 190.0}])
+def test_tasks_that_fit_nowhere_do_not_take_the_tunings_of_others(odd: dict[str, float]) -> None:
+    # 9,800 MiB beside a replica's 1 GiB are more than 10 GiB; 190 W beside its 100 W and 50 W idle more than 300 W.
+    gpus = [bound_gpu(number, service=f"s{number}") for number in range(8)]
+    problem = a_problem(*(a_service(f"s{number}") for number in range(8)))
+    huge = replace(task_points(), network="huge", rows=tuple(row._replace(**odd) for row in task_points().rows))
+    first = [a_task(f"a{number:02}", network="huge", waiting_s=500.0, priority=2.0) for number in range(12)]
+    wanted = to_fill(a_plan(*gpus), [*first, a_task("last")], gpus=8, problem=problem)
+    assert shares(fill(replace(wanted, points=(*POINTS, huge)))) == {"last": ("n1/gpu-0", 70.0)}
 
 
 @pytest.mark.parametrize("seed", range(30))
