@@ -22,6 +22,7 @@ from app.control.dispatch_jobs import DispatchMemory, is_used
 from app.control.dispatch_round import Dispatched, dispatch
 from app.control.report import pushed_event
 from app.control.store import PlanRecord, Snapshot, Store
+from app.control.task_events import refused_events
 from solvers.dispatch.schedule import deployment_failed
 from solvers.outcome import PlanReport
 from solvers.plan import BoundPlan, anonymous
@@ -61,6 +62,7 @@ class Dispatcher:
                 return False
             decided = await asyncio.to_thread(dispatch, snapshot, self.memory, self.kernel_ratios)
             self.next_s = _next_s(decided, snapshot)
+            await self._tell_refused(decided, snapshot)
             if decided.bound is None:
                 self._take(decided)
                 return False
@@ -77,6 +79,14 @@ class Dispatcher:
         else:
             log.warning("jobs are dispatched again: another plan became the target first", jobs=_jobs(decided))
         return won
+
+    async def _tell_refused(self, decided: Dispatched, snapshot: Snapshot) -> None:
+        """Of a job that no GPU takes: once, as long as it waits."""
+        new = [entry for entry in decided.refused if entry[0] not in self.memory.told]
+        if new:
+            log.error("jobs wait: the checker refuses them on every GPU", jobs=[name for name, _ in new][:10])
+            await self.store.add_events(*refused_events(new, snapshot.at))
+            self.memory.told |= {name for name, _ in new}
 
     def _take(self, decided: Dispatched) -> None:
         self.memory.state = decided.state

@@ -1,13 +1,17 @@
 """Jobs of the dispatcher: which tasks they are, and with which settings they queue.
 
 Who is dispatched: offline tasks whose policy, that of their project's group or the cluster's, is `oltunes`. A job's
-settings are found when it comes, from the operating points in force, and anew when these change.
+settings are found when it comes, from the operating points in force and the GPU types that are there, and anew when
+these change or its team changes what it wants.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from app.control.dispatch_check import Refusals
 from app.control.predict import PlannedPoints
 from app.control.store import PolicySettings, Snapshot
 from solvers.dispatch.job import GpuView, Job, Setting, fleet_load
@@ -20,6 +24,9 @@ from solvers.state import GpuType, Task, Variant
 
 MOST_PER_GPU = 3
 """Jobs of a GPU: what `solvers.fill` lets stand there at the next tick."""
+MOST_WAITING = 256
+"""Jobs that one round looks at, of those that some GPU type can run: who waits longest, and whom the checker refuses
+everywhere last of all."""
 SOLE = 1.0
 """Accuracy of a network without variants: compared with nothing."""
 
@@ -33,10 +40,60 @@ class DispatchMemory:
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
-    settings: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+    settings: dict[str, "Found"] = field(default_factory=dict)
     """Of waiting jobs, by name, as they were found when the job came."""
-    made_from: tuple[OperatingPoints, ...] = ()
-    """The points that they follow from."""
+    made_from: "MadeFrom | None" = None
+    """What they follow from, but for the job."""
+    refusals: Refusals = field(default_factory=Refusals)
+    refused: frozenset[str] = frozenset()
+    """Waiting jobs that the checker refused on every GPU when they were looked at."""
+    told: frozenset[str] = frozenset()
+    """Those of them that were told."""
+
+
+class GpuFacts(NamedTuple):
+    """What settings read of a GPU type of the fleet."""
+
+    name: str
+    board: Board
+    top_clock_mhz: float
+
+
+class MadeFrom(NamedTuple):
+    """What the settings of all jobs, and what the checker says of them, follow from."""
+
+    points: tuple[OperatingPoints, ...]
+    types: tuple[GpuFacts, ...]
+    catalogue_revision: int
+    policy_version: int
+
+    def has_settings_of(self, other: "MadeFrom | None") -> bool:
+        """Whether settings are the same; points are known by identity."""
+        return other is not None and self.types == other.types and self._has_points_of(other)
+
+    def is_same(self, other: "MadeFrom | None") -> bool:
+        """Whether settings and refusals are the same."""
+        return other is not None and self[2:] == other[2:] and self.has_settings_of(other)
+
+    def _has_points_of(self, other: "MadeFrom") -> bool:
+        one, another = self.points, other.points
+        return len(one) == len(another) and all(a is b for a, b in zip(one, another, strict=True))
+
+
+class JobFacts(NamedTuple):
+    """What settings read of a job."""
+
+    networks: tuple[Variant, ...]
+    inputs: int
+    weight: float
+    deadline_s: float
+
+
+class Found(NamedTuple):
+    """Settings of a job, the best first, and for what job they were found."""
+
+    facts: JobFacts
+    settings: tuple[Setting, ...]
 
 
 def is_dispatched(task: Task, settings: PolicySettings) -> bool:
@@ -65,29 +122,79 @@ def queues_of(
     points: tuple[OperatingPoints, ...],
     views: Sequence[GpuView],
 ) -> Queues:
-    """The waiting tasks as jobs; those that no GPU type of the fleet can run wait outside."""
-    if len(points) != len(memory.made_from) or any(a is not b for a, b in zip(points, memory.made_from, strict=True)):
-        memory.settings, memory.made_from = {}, points
-    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
-    fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
-    boards = {name: Board(types[name].memory_mib, types[name].power_cap_w) for name in sorted(fleet & types.keys())}
-    known = {task.name for task in waiting}
-    memory.settings = {name: own for name, own in memory.settings.items() if name in known}
-    memory.failures = {name: count for name, count in memory.failures.items() if name in known}
-    load = fleet_load(views, len(waiting))
-    jobs = []
-    for task in waiting:
-        if task.name not in memory.settings:
-            left_s = math.inf if task.due_in_s is None else task.due_in_s
-            wish = Wish(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
-            memory.settings[task.name] = tune(list(_options(task, points, types)), boards, wish)
-        if memory.settings[task.name]:
-            jobs.append(_job(task, memory, snapshot.at.timestamp()))
+    """The waiting tasks, given with the longest wait first, as jobs: the first MOST_WAITING of those that can run.
+
+    Those that no GPU type of the fleet can run wait outside, and take nobody's place.
+    """
+    _forget(snapshot, memory, {task.name for task in waiting}, points)
+    by_network: dict[str, list[OperatingPoints]] = defaultdict(list)
+    for entry in points:
+        by_network[entry.network].append(entry)
+    load = fleet_load(views, min(len(waiting), MOST_WAITING))
+    now_s = snapshot.at.timestamp()
+    jobs: list[Job] = []
+    for task in sorted(waiting, key=lambda task: task.name in memory.refused):
+        if len(jobs) == MOST_WAITING:
+            break
+        facts = _facts(task, now_s)
+        found = memory.settings.get(task.name)
+        if found is None or found.facts != facts:
+            found = memory.settings[task.name] = Found(facts, _tuned(task, memory, by_network, load))
+        if found.settings:
+            jobs.append(_job(task, memory, now_s))
     return enqueue(Queues(), jobs)
 
 
+def note_refused(memory: DispatchMemory, names: Iterable[str]) -> None:
+    """Remember whom the checker refuses everywhere; of jobs that were not looked at it stays known."""
+    looked_at = {job.name for job in memory.state.queues.jobs}
+    memory.refused = (memory.refused - looked_at) | frozenset(names)
+
+
+def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points: tuple[OperatingPoints, ...]) -> None:
+    """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
+    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
+    fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
+    made_from = MadeFrom(
+        points,
+        tuple(_gpu_facts(types[name]) for name in sorted(fleet & types.keys())),
+        snapshot.state.catalogue_revision,
+        snapshot.settings.version,
+    )
+    if not made_from.has_settings_of(memory.made_from):
+        memory.settings = {}
+    if not made_from.is_same(memory.made_from):
+        memory.refusals, memory.refused = Refusals(), frozenset()
+    memory.made_from = made_from
+    memory.settings = {name: own for name, own in memory.settings.items() if name in known}
+    memory.failures = {name: count for name, count in memory.failures.items() if name in known}
+    memory.refused &= known
+    memory.told &= known
+
+
+def _gpu_facts(gpu_type: GpuType) -> GpuFacts:
+    return GpuFacts(gpu_type.name, Board(gpu_type.memory_mib, gpu_type.power_cap_w), gpu_type.clocks_mhz[-1])
+
+
+def _facts(task: Task, now_s: float) -> JobFacts:
+    # Rounded: what is left until a deadline is computed anew in every round.
+    deadline_s = math.inf if task.due_in_s is None else round(now_s + task.due_in_s, 1)
+    return JobFacts(variants_of(task), _inputs(task), task.weight, deadline_s)
+
+
+def _tuned(
+    task: Task, memory: DispatchMemory, points: Mapping[str, Sequence[OperatingPoints]], load: float
+) -> tuple[Setting, ...]:
+    assert memory.made_from is not None
+    left_s = math.inf if task.due_in_s is None else task.due_in_s
+    wish = Wish(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
+    boards = {each.name: each.board for each in memory.made_from.types}
+    top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
+    return tune(list(_options(task, points, top_mhz)), boards, wish)
+
+
 def _job(task: Task, memory: DispatchMemory, now_s: float) -> Job:
-    settings = memory.settings[task.name]
+    settings = memory.settings[task.name].settings
     types = best_types(settings)
     return Job(
         name=task.name,
@@ -108,21 +215,21 @@ def _inputs(task: Task) -> int:
     return max(1, math.ceil(task.batch * (task.iterations - task.done_iterations)))
 
 
-def _options(task: Task, points: Sequence[OperatingPoints], types: Mapping[str, GpuType]) -> Iterator[Option]:
+def _options(
+    task: Task, points: Mapping[str, Sequence[OperatingPoints]], top_mhz: Mapping[str, float]
+) -> Iterator[Option]:
     """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
-    accuracy = {variant.network: variant.accuracy for variant in variants_of(task)}
-    for entry in points:
-        if entry.network not in accuracy or entry.gpu_type not in types:
-            continue
-        for row in entry.rows:
-            if row.clock_mhz == types[entry.gpu_type].clocks_mhz[-1]:
-                yield Option(
-                    network=entry.network,
-                    accuracy=accuracy[entry.network],
-                    gpu_type=entry.gpu_type,
-                    sm_percent=row.sm_percent,
-                    batch=row.batch,
-                    clock_mhz=row.clock_mhz,
-                    memory_mib=row.memory_mib,
-                    iteration_ms=row.solo_ms,
-                )
+    for variant in variants_of(task):
+        for entry in points.get(variant.network, ()):
+            for row in entry.rows:
+                if row.clock_mhz == top_mhz.get(entry.gpu_type):
+                    yield Option(
+                        network=entry.network,
+                        accuracy=variant.accuracy,
+                        gpu_type=entry.gpu_type,
+                        sm_percent=row.sm_percent,
+                        batch=row.batch,
+                        clock_mhz=row.clock_mhz,
+                        memory_mib=row.memory_mib,
+                        iteration_ms=row.solo_ms,
+                    )

@@ -8,11 +8,13 @@ use, as far as the checker allows.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from app.control.dispatch_check import Attempt, Standing, refused_jobs, schedule_checked
 from app.control.dispatch_jobs import (
     MOST_PER_GPU,
     DispatchMemory,
     is_dispatched,
     is_used,
+    note_refused,
     queues_of,
     variants_of,
 )
@@ -20,16 +22,12 @@ from app.control.observe import silent_nodes, without_silent_nodes
 from app.control.predict import cordoned_gpus, make_problem
 from app.control.store import Snapshot
 from app.control.watts import is_limited
-from solvers.check import task_violations
 from solvers.dispatch.affinity import ratios_of
-from solvers.dispatch.job import Batch, GpuView, Placed, Resident
-from solvers.dispatch.schedule import DispatchRules, DispatchState, schedule
+from solvers.dispatch.job import Batch, GpuView, Resident
+from solvers.dispatch.schedule import DispatchRules, DispatchState
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
-from solvers.problem import OperatingPoints, Problem
+from solvers.problem import Problem
 from solvers.state import ClusterState, Demand, Gpu, GpuId, GpuType, Task
-
-MOST_WAITING = 256
-"""Jobs that one round looks at: those that were submitted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +43,10 @@ class Dispatched:
     """After it; to be taken only where the target was pushed."""
     held_until_s: float | None = None
     """When the first batch that is held open goes at the latest."""
-    waiting: int = 0
+    waiting: tuple[str, ...] = ()
     """Jobs that had no place before the round."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Of these, those that the checker refuses on every GPU that might take them, each with the rule."""
 
 
 def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -67,7 +67,7 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
 
 
 def dispatch(snapshot: Snapshot, memory: DispatchMemory, kernel_ratios: Mapping[str, float]) -> Dispatched:
-    """One round. A batch that the checker refuses is not deployed; its GPU takes none in this round."""
+    """One round. Jobs that the checker refuses on a GPU are not deployed there, and keep nobody else from it."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     target = snapshot.target
     nothing = Dispatched(state=memory.state)
@@ -83,33 +83,30 @@ def dispatch(snapshot: Snapshot, memory: DispatchMemory, kernel_ratios: Mapping[
     demands = tuple(Demand(service=name, arrival_rate_rps=rate) for name, rate in planned_rates_rps(target).items())
     problem = make_problem(state, points, demands, snapshot.settings, target=target)
     views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
-    queues = queues_of(snapshot, memory, waiting[:MOST_WAITING], points, views)
-    memory.state = replace(memory.state, queues=queues)
+    memory.state = replace(memory.state, queues=queues_of(snapshot, memory, waiting, points, views))
+    standing = Standing(
+        gpus=_standing(state, target, views),
+        tasks={task.name: task for task in state.tasks},
+        jobs={job.name for job in jobs},
+        problem=problem,
+        points=points,
+    )
     rules = DispatchRules(
         ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),
         most_jobs=MOST_PER_GPU,
     )
-    names = {task.name: task for task in state.tasks}
-    while True:
-        decided = schedule(memory.state, views, snapshot.at.timestamp(), rules)
-        gpus = _gpus(state, target, decided.batches, names)
-        refused = _refused(decided.batches, gpus, problem, points)
-        if not refused:
-            break
-        views = [view for view in views if view.id not in refused]
-    following = replace(
-        target,
-        generation=target.generation + 1,
-        parent=target.generation,
-        gpus=tuple(gpus[key] for key in sorted(gpus)),
-    )
+    attempt = Attempt(state=memory.state, views=views, now_s=snapshot.at.timestamp(), rules=rules, standing=standing)
+    decided = schedule_checked(attempt, memory.refusals)
+    refused = refused_jobs(attempt, memory.refusals)
+    note_refused(memory, [name for name, _ in refused])
     return Dispatched(
-        bound=following if decided.batches else None,
+        bound=_following(target, standing, decided.batches) if decided.batches else None,
         problem=problem,
         batches=decided.batches,
         state=decided.state,
         held_until_s=decided.held_until_s,
-        waiting=len(waiting),
+        waiting=tuple(task.name for task in waiting),
+        refused=refused,
     )
 
 
@@ -166,26 +163,33 @@ def _resident(bound: BoundTask, task: Task) -> Resident:
     )
 
 
-def _gpus(
-    state: ClusterState, target: BoundPlan, batches: Sequence[Batch], tasks: Mapping[str, Task]
-) -> dict[GpuId, BoundGpu]:
-    """The target's GPUs with the batches on them, and without tasks that are done."""
+def _standing(state: ClusterState, target: BoundPlan, views: Sequence[GpuView]) -> dict[GpuId, BoundGpu]:
+    """The GPUs of the views as they stand, without tasks that are done."""
+    present, bound = {task.name for task in state.tasks}, {gpu.id: gpu for gpu in target.gpus}
+    types, gpus = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}, {gpu.id: gpu for gpu in state.gpus}
+    found = {}
+    for view in views:
+        own = bound.get(view.id) or _empty(gpus[view.id], types[view.gpu_type])
+        found[view.id] = replace(own, tasks=tuple(task for task in own.tasks if task.name in present))
+    return found
+
+
+def _following(target: BoundPlan, standing: Standing, batches: Sequence[Batch]) -> BoundPlan:
+    """The next target: with the batches, and without tasks that are done."""
     started = {member.job.name for batch in batches for member in batch.members}
-    gpus = {
-        gpu.id: replace(gpu, tasks=tuple(each for each in gpu.tasks if each.name in tasks and each.name not in started))
-        for gpu in target.gpus
-    }
+    left = standing.tasks.keys() - started
+    gpus = {gpu.id: replace(gpu, tasks=tuple(task for task in gpu.tasks if task.name in left)) for gpu in target.gpus}
     for batch in batches:
-        gpu = gpus.get(batch.gpu) or _empty(state, batch.gpu)
-        gpus[batch.gpu] = replace(
-            gpu, tasks=(*gpu.tasks, *(_bound(member, tasks[member.job.name]) for member in batch.members))
-        )
-    return {key: gpu for key, gpu in gpus.items() if gpu.replicas or gpu.tasks}
+        gpus[batch.gpu] = standing.with_members(standing.gpus[batch.gpu], batch.members)
+    return replace(
+        target,
+        generation=target.generation + 1,
+        parent=target.generation,
+        gpus=tuple(gpu for _, gpu in sorted(gpus.items()) if gpu.replicas or gpu.tasks),
+    )
 
 
-def _empty(state: ClusterState, key: GpuId) -> BoundGpu:
-    gpu = next(each for each in state.gpus if each.id == key)
-    gpu_type = next(each for each in state.gpu_types if each.name == gpu.gpu_type)
+def _empty(gpu: Gpu, gpu_type: GpuType) -> BoundGpu:
     return BoundGpu(
         id=gpu.id,
         node=gpu.node,
@@ -194,27 +198,3 @@ def _empty(state: ClusterState, key: GpuId) -> BoundGpu:
         power_cap_w=gpu_type.power_cap_w,
         replicas=(),
     )
-
-
-def _bound(member: Placed, task: Task) -> BoundTask:
-    """The task at its setting; it goes on from the inputs that were reported as done."""
-    setting = member.setting
-    iterations = -(-task.batch * task.iterations // setting.batch)
-    done = task.done_iterations * task.batch // setting.batch
-    return BoundTask(
-        name=task.name,
-        kind="offline",
-        network=setting.network,
-        batch=setting.batch,
-        sm_percent=setting.sm_percent,
-        memory_mib=setting.memory_mib,
-        iterations=iterations,
-        done_iterations=min(done, iterations - 1.0),
-    )
-
-
-def _refused(
-    batches: Sequence[Batch], gpus: Mapping[GpuId, BoundGpu], problem: Problem, points: Sequence[OperatingPoints]
-) -> frozenset[GpuId]:
-    """GPUs on which a batch breaks a rule: of the device, or what its replicas promise."""
-    return frozenset(batch.gpu for batch in batches if task_violations(problem, [gpus[batch.gpu]], points))
