@@ -10,7 +10,7 @@ Source: OLTunes, section 3.4. Its scheduler runs for ever; this one sleeps while
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -27,6 +27,7 @@ from solvers.dispatch.schedule import deployment_failed
 from solvers.outcome import PlanReport
 from solvers.plan import BoundPlan, anonymous
 from solvers.policies.oltunes import NAME
+from solvers.predict.layers import LayerCounts
 from solvers.state import GpuType, Mode
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,8 @@ class Dispatcher:
     """Held by whoever reads, decides and pushes in this process: the tick or a round."""
     kernel_ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network, of those whose kernels were profiled."""
+    layers: Sequence[LayerCounts] = ()
+    """Of training networks, by which training that was never profiled is judged."""
     memory: DispatchMemory = field(default_factory=DispatchMemory)
     next_s: float = IDLE_S
     """After so long the next round is due, if nothing happens."""
@@ -60,7 +63,7 @@ class Dispatcher:
             if not may_dispatch(snapshot):
                 self.next_s = IDLE_S
                 return False
-            decided = await asyncio.to_thread(dispatch, snapshot, self.memory, self.kernel_ratios)
+            decided = await asyncio.to_thread(dispatch, snapshot, self.memory, self.kernel_ratios, self.layers)
             self.next_s = _next_s(decided, snapshot)
             await self._tell_refused(decided, snapshot)
             if decided.bound is None:

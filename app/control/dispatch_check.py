@@ -191,7 +191,7 @@ def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
     taken: set[GpuId] = set()
     for job in sorted(late, key=lambda job: (job.queued_s, job.name)):
         for view in views:
-            own = {point_of(setting) for setting in job.settings if setting.gpu_type == view.gpu_type}
+            own = {point_of(setting) for setting in _with_room(job, view)}
             for_good = refusals.for_good(view.id, attempt.standing).keys()
             if own and own <= now[view.id] and not own <= for_good and view.id not in taken:
                 taken.add(view.id)
@@ -225,15 +225,22 @@ def _judged(batch: Batch, view: GpuView) -> Iterator[tuple[Job, Setting]]:
 
 
 def _reason(job: Job, views: Sequence[GpuView], struck: Mapping[GpuId, Mapping[Point, str]]) -> str | None:
-    """Why no GPU takes the job; None where one may, or where there is none of its types."""
+    """Why the checker lets no GPU take the job; None where one may, or where none has room for it."""
     reason = None
     for view in views:
-        for setting in job.settings:
-            if setting.gpu_type == view.gpu_type:
-                if point_of(setting) not in struck[view.id]:
-                    return None
-                reason = reason or struck[view.id][point_of(setting)]
+        for setting in _with_room(job, view):
+            if point_of(setting) not in struck[view.id]:
+                return None
+            reason = reason or struck[view.id][point_of(setting)]
     return reason
+
+
+def _with_room(job: Job, view: GpuView) -> Iterator[Setting]:
+    """Settings for which there is room on the GPU once its jobs are done."""
+    for setting in job.settings:
+        has_room = setting.sm_percent <= view.sm_percent and setting.memory_mib <= view.memory_mib
+        if setting.gpu_type == view.gpu_type and has_room:
+            yield setting
 
 
 def _bound(member: Placed, task: Task) -> BoundTask:

@@ -21,11 +21,13 @@ from app.control.dispatch_jobs import (
 from app.control.observe import silent_nodes, without_silent_nodes
 from app.control.predict import cordoned_gpus, make_problem
 from app.control.store import Snapshot
+from app.control.task_points import points_of_tasks
 from app.control.watts import is_limited
 from solvers.dispatch.affinity import ratios_of
 from solvers.dispatch.job import Batch, GpuView, Resident
 from solvers.dispatch.schedule import DispatchRules, DispatchState
 from solvers.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
+from solvers.predict.layers import LayerCounts
 from solvers.problem import Problem
 from solvers.state import ClusterState, Demand, Gpu, GpuId, GpuType, Task
 
@@ -66,8 +68,16 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
     return tuple(found)
 
 
-def dispatch(snapshot: Snapshot, memory: DispatchMemory, kernel_ratios: Mapping[str, float]) -> Dispatched:
-    """One round. Jobs that the checker refuses on a GPU are not deployed there, and keep nobody else from it."""
+def dispatch(
+    snapshot: Snapshot,
+    memory: DispatchMemory,
+    kernel_ratios: Mapping[str, float],
+    layers: Sequence[LayerCounts] = (),
+) -> Dispatched:
+    """One round. Jobs that the checker refuses on a GPU are not deployed there, and keep nobody else from it.
+
+    `layers`: of training networks, by which training that was never profiled is judged.
+    """
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     target = snapshot.target
     nothing = Dispatched(state=memory.state)
@@ -84,12 +94,14 @@ def dispatch(snapshot: Snapshot, memory: DispatchMemory, kernel_ratios: Mapping[
     problem = make_problem(state, points, demands, snapshot.settings, target=target)
     views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
     memory.state = replace(memory.state, queues=queues_of(snapshot, memory, waiting, points, views))
+    newcomers = [task for task in state.tasks if task.layers and task.name in placed]
     standing = Standing(
         gpus=_standing(state, target, views),
         tasks={task.name: task for task in state.tasks},
         jobs={job.name for job in jobs},
         problem=problem,
-        points=points,
+        # The later ones count: what was profiled meanwhile, and not its estimate.
+        points=(*points_of_tasks(newcomers, snapshot.points, problem, layers), *points),
     )
     rules = DispatchRules(
         ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from app.control.dispatch_check import MOST_TRIES
 from app.control.dispatch_jobs import MOST_WAITING
+from solvers.plan import BoundTask
+from solvers.predict.layers import LayerCounts
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import GpuId, Node, NodeId
 from tests.app.control.fleets import a_node, a_service
@@ -154,3 +156,22 @@ def test_a_job_that_waits_is_tuned_anew_when_its_team_wants_something_else() -> 
     assert place.dispatcher.memory.settings["a"].settings is now
     place.round()
     assert place.dispatcher.memory.settings["a"].settings is now
+
+
+def test_a_job_runs_beside_training_that_was_never_profiled() -> None:
+    place = Place()
+    place.dispatcher.layers = (LayerCounts(network="photo", counts={"linear": 3}, parameters_millions=1.0),)
+    ours = a_job("ours", kind="training", network="ours", layers=(("linear", 3),), memory_mib=3000.0)
+    running = BoundTask(
+        name="ours", kind="training", network="ours", batch=4, sm_percent=25.0, memory_mib=3000.0, iterations=100
+    )
+    place.submit(ours, a_job("a"))
+    place.push(bound_gpu(running))
+    assert place.round()
+    assert set(place.tasks) == {"ours", "a"}
+    place.store.tasks.records.pop("a")
+    # A network of which nobody knows anything is no neighbour: what it draws is not known.
+    place.dispatcher.layers = ()
+    place.submit(a_job("b"))
+    assert not place.round()
+    assert told(place) == ["task/b"]
