@@ -13,6 +13,8 @@ from solvers.state import GpuId, Variant
 
 MOST_JOBS = 4
 """Jobs of a batch, and of a GPU: batch_size_max."""
+ROUNDING = 1e-9
+"""Of sums of SM percents and of memory."""
 
 
 class Setting(NamedTuple):
@@ -107,6 +109,14 @@ class GpuView:
         return self.memory_mib - math.fsum(each.memory_mib for each in self.residents)
 
 
+class Limits(NamedTuple):
+    """Between what OLTunes' scheduler forms the batches of one round."""
+
+    window_ms: float
+    most_jobs: int
+    """Of a GPU, and of a batch."""
+
+
 class Placed(NamedTuple):
     """A job with the setting at which it shall run."""
 
@@ -122,11 +132,23 @@ class Batch:
     members: tuple[Placed, ...]
     tuned: str | None = None
     """The one whose setting was raised to fill what was left; None = nobody's was."""
+    limits: Limits | None = None
+    """Under which it was formed; None = its dispatcher has none."""
 
 
 def failed(job: Job) -> Job:
     """The job after a deployment of it failed."""
     return replace(job, failures=job.failures + 1)
+
+
+def could_hold(gpu: GpuView, job: Job) -> bool:
+    """Whether some setting of the job fits the GPU once no other job runs there."""
+    return any(
+        setting.gpu_type == gpu.gpu_type
+        and setting.sm_percent <= gpu.sm_percent + ROUNDING
+        and setting.memory_mib <= gpu.memory_mib + ROUNDING
+        for setting in job.settings
+    )
 
 
 def fleet_load(gpus: Sequence[GpuView], waiting: int) -> float:

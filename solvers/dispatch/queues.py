@@ -4,7 +4,8 @@
 
 Source: OLTunes, section 3.4.1. Changed: the deadline is taken from now, not from the submission, or nothing would grow
 urgent; a job that can no longer meet its deadline goes behind those that can, or under overload each late one makes the
-next one late; one whose deployment failed goes to the front of the latency-critical ones (the printed feedback).
+next one late; one whose deployment failed goes to the front of the latency-critical ones (the printed feedback). In any
+such order a job may wait for ever: who has waited for long comes before all (`impatient`).
 """
 
 import math
@@ -12,6 +13,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from solvers.dispatch.job import Job, failed
+
+PATIENCE_S = 30.0
+"""After so long a job comes first of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,18 @@ def without(queues: Queues, names: Collection[str]) -> Queues:
 
 
 def put_back(queues: Queues, jobs: Iterable[Job]) -> Queues:
-    """The queues with jobs whose deployment failed: in front of all, whatever their class."""
-    return replace(queues, latency_critical=(*map(failed, jobs), *queues.latency_critical))
+    """The queues with jobs whose deployment failed: in front of all, whatever their class.
+
+    Each is there once, whether or not the queues still have it.
+    """
+    back = tuple(map(failed, jobs))
+    others = without(queues, {job.name for job in back})
+    return replace(others, latency_critical=(*back, *others.latency_critical))
+
+
+def impatient(jobs: Iterable[Job], now_s: float, patience_s: float = PATIENCE_S) -> list[Job]:
+    """Those that have waited for at least `patience_s`, the longest wait first; the order of `jobs` changes nothing."""
+    return sorted((job for job in jobs if now_s - job.queued_s >= patience_s), key=lambda job: (job.queued_s, job.name))
 
 
 def urgency(job: Job, now_s: float) -> float:
@@ -64,12 +78,16 @@ def urgency(job: Job, now_s: float) -> float:
     return (job.deadline_s - now_s) / job.mean_latency_s
 
 
+def is_lost(job: Job, now_s: float) -> bool:
+    """Whether it has a deadline that its fastest setting would miss, too."""
+    fastest_s = min(setting.latency_s for setting in job.settings)
+    return math.isfinite(job.deadline_s) and now_s + fastest_s > job.deadline_s
+
+
 def by_urgency(jobs: Iterable[Job], now_s: float) -> list[Job]:
     """The most urgent first; the order of `jobs` changes nothing."""
 
     def key(job: Job) -> tuple[bool, bool, float, float, str]:
-        fastest_s = min(setting.latency_s for setting in job.settings)
-        is_lost = math.isfinite(job.deadline_s) and now_s + fastest_s > job.deadline_s
-        return job.failures == 0, is_lost, urgency(job, now_s), job.mean_latency_s, job.name
+        return job.failures == 0, is_lost(job, now_s), urgency(job, now_s), job.mean_latency_s, job.name
 
     return sorted(jobs, key=key)

@@ -13,12 +13,15 @@ Source: OLTunes, Algorithms 2 and 3. Changed, each because the printed form cann
   submits what it has at once although the text says that a batch is held open: the window runs from the batch's oldest
   job, and one that would miss its deadline by waiting is not held;
 * it calls `feedback` when the deployment succeeded (`if result`); the text means when it failed (`deployment_failed`);
-* its largest number of jobs per batch only ever falls; here every round without a failure gives one back;
+* its largest number of jobs per batch only ever falls; here every round that forms batches gives one back, unless one
+  of them fails: then window and number are a step below those of that round (`Batch.limits`), however many failed;
 * a job may only use its best two GPU types, so that the others idle while it waits: after the longest window it takes
   any;
 * latency-critical jobs always come first, and a job may only stand beside jobs that suit it, so that one may wait for
   ever. Whoever has waited for `patience_s` comes first of all, whatever its class, the longest wait first, affinity
-  unasked, and a GPU that has no room for it yet takes no other: the k-th of them is in one of the next k batches.
+  unasked, on the first GPU that has room. Where none has, the first one that could hold it once empty takes nothing in
+  this round, unless it takes or waits for somebody who has waited for longer. So each of them starts, has a GPU that
+  drains for it, or is behind one of them on every GPU; one for which all are too small holds nobody up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,15 +30,25 @@ from dataclasses import dataclass, field, replace
 from solvers.dispatch.affinity import COMPUTE_FROM, Character, suits
 from solvers.dispatch.auto_tune import Room, auto_tune
 from solvers.dispatch.gpu_choice import available
-from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Placed, Setting, fleet_load
-from solvers.dispatch.queues import Queues, by_urgency, enqueue, put_back, without
+from solvers.dispatch.job import (
+    MOST_JOBS,
+    ROUNDING,
+    Batch,
+    GpuView,
+    Job,
+    Limits,
+    Placed,
+    Setting,
+    could_hold,
+    fleet_load,
+)
+from solvers.dispatch.queues import PATIENCE_S, Queues, by_urgency, enqueue, impatient, put_back, without
 from solvers.dispatch.window import LEAST_MS, MOST_MS, adjusted_ms, shorter_ms
 
 LEAST_MIB = 256.0
 """min_mem: a batch that leaves less is full."""
 LEAST_PERCENT = 1.0
 """The same of the SMs."""
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,7 @@ class DispatchRules:
 
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network (equation 1)."""
-    patience_s: float = 30.0
+    patience_s: float = PATIENCE_S
     """After so long a job comes first of all."""
     most_jobs: int = MOST_JOBS
     """Of a GPU, and of a batch."""
@@ -72,26 +85,23 @@ class Round:
 def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules: DispatchRules) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
-    waiting = _in_order(state.queues, moment)
-    most = min(state.most_jobs, rules.most_jobs)
+    limits = Limits(window_ms=state.window_ms, most_jobs=min(state.most_jobs, rules.most_jobs))
+    loads = [_Load(gpu, limits.most_jobs) for gpu in available(gpus)]
+    first = impatient(state.queues.jobs, now_s, rules.patience_s)
+    for job in first:
+        _seat(job, loads)
+    waiting = _in_order(without(state.queues, {job.name for job in first}), now_s)
     batches: list[Batch] = []
-    taken: set[str] = set()
     held: list[float] = []
-    for gpu in available(gpus):
-        left = [job for job in waiting if job.name not in taken]
-        if left and moment.is_impatient(left[0]) and _waits_for(gpu, left[0]):
-            taken.add(left[0].name)
+    for load in loads:
+        taken = _fill(load, waiting, moment)
+        if not load.members:
             continue
-        members = _form(gpu, left, most, moment)
-        if not members:
-            continue
-        taken.update(member.job.name for member in members)
-        room = _room(gpu, members)
-        is_full = len(members) + len(gpu.residents) >= most or _is_full(room)
-        goes_s = _held_until_s(members, state.window_ms)
-        if is_full or now_s >= goes_s - _ROUNDING:
-            tuned, name = auto_tune(members, room)
-            batches.append(Batch(gpu=gpu.id, members=tuned, tuned=name))
+        waiting = [job for job in waiting if job.name not in taken]
+        goes_s = _held_until_s(load.members, limits.window_ms)
+        if not load.is_open or now_s >= goes_s - ROUNDING:
+            members, tuned = auto_tune(load.members, load.room)
+            batches.append(Batch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits))
         else:
             held.append(goes_s)
     started = {member.job.name for batch in batches for member in batch.members}
@@ -109,60 +119,90 @@ def submitted(state: DispatchState, jobs: Iterable[Job]) -> DispatchState:
 
 
 def deployment_failed(state: DispatchState, batch: Batch) -> DispatchState:
-    """The state after a batch could not be deployed: its jobs in front, a smaller window, one job less per batch."""
+    """The state after a batch could not be deployed: its jobs in front, a smaller window, one job less per batch.
+
+    `state`: that before the batch's round, or that after it. "Smaller" is meant of the limits under which the batch was
+    formed: they fall from round to round while failures go on, and a second batch of one round takes nothing more.
+    """
+    formed = batch.limits or Limits(window_ms=state.window_ms, most_jobs=state.most_jobs)
     return replace(
         state,
         queues=put_back(state.queues, (member.job for member in batch.members)),
-        window_ms=shorter_ms(state.window_ms),
-        most_jobs=max(1, state.most_jobs - 1),
+        window_ms=min(state.window_ms, shorter_ms(formed.window_ms)),
+        most_jobs=max(1, min(state.most_jobs, formed.most_jobs - 1)),
     )
 
 
-def _in_order(queues: Queues, moment: "_Moment") -> list[Job]:
-    """Who has waited for too long, then the latency-critical, then the throughput-oriented."""
-    impatient = sorted(filter(moment.is_impatient, queues.jobs), key=lambda job: (job.queued_s, job.name))
-    others = without(queues, {job.name for job in impatient})
-    return [
-        *impatient,
-        *by_urgency(others.latency_critical, moment.now_s),
-        *by_urgency(others.throughput_oriented, moment.now_s),
-    ]
+class _Load:
+    """A GPU as its batch forms."""
+
+    def __init__(self, gpu: GpuView, most_jobs: int) -> None:
+        self.gpu = gpu
+        self.members: list[Placed] = []
+        """In the order in which they were taken."""
+        self.room = _room(gpu, ())
+        self.is_kept = False
+        """Whether it takes nothing, for one that has waited for long."""
+        self._most_jobs = most_jobs
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may take one more."""
+        has_place = len(self.members) + len(self.gpu.residents) < self._most_jobs
+        return not self.is_kept and has_place and not _is_full(self.room)
+
+    def could_take(self, job: Job) -> bool:
+        """Whether it may take it once its jobs are done."""
+        return not _is_full(Room(self.gpu.sm_percent, self.gpu.memory_mib)) and could_hold(self.gpu, job)
+
+    def take(self, job: Job, setting: Setting) -> None:
+        self.members.append(Placed(job, setting))
+        self.room = _room(self.gpu, self.members)
 
 
-def _waits_for(gpu: GpuView, first: Job) -> bool:
-    """Whether the GPU must be left alone until its jobs are done, or the first one would never have room there."""
-    own = [setting for setting in first.settings if setting.gpu_type == gpu.gpu_type]
-    return bool(own) and not any(_fits(setting, _room(gpu, ())) for setting in own)
-
-
-def _form(gpu: GpuView, waiting: Sequence[Job], most: int, moment: "_Moment") -> list[Placed]:
-    """The jobs that would go to the GPU together, in the order in which they were taken."""
-    members: list[Placed] = []
-    room = _room(gpu, members)
-    for job in waiting:
-        if len(members) + len(gpu.residents) >= most or _is_full(room):
-            break
-        if gpu.gpu_type not in job.best_types and not moment.takes_any_type(job):
-            continue
-        setting = _setting(job, gpu.gpu_type, room, members, None if moment.is_impatient(job) else moment)
+def _seat(job: Job, loads: Sequence[_Load]) -> None:
+    """Put one that has waited for long on the first GPU that has room; else keep the first that could hold it."""
+    for load in loads:
+        setting = _setting(job, load, None) if load.is_open else None
         if setting is not None:
-            members.append(Placed(job, setting))
-            room = _room(gpu, members)
-    return members
+            load.take(job, setting)
+            return
+    able = (load for load in loads if not load.is_kept and not load.members and load.could_take(job))
+    kept = next(able, None)
+    if kept is not None:
+        kept.is_kept = True
 
 
-def _setting(
-    job: Job, gpu_type: str, room: Room, members: Sequence[Placed], moment: "_Moment | None"
-) -> Setting | None:
+def _in_order(queues: Queues, now_s: float) -> list[Job]:
+    """The latency-critical, then the throughput-oriented."""
+    return [*by_urgency(queues.latency_critical, now_s), *by_urgency(queues.throughput_oriented, now_s)]
+
+
+def _fill(load: _Load, waiting: Sequence[Job], moment: "_Moment") -> set[str]:
+    """Put those on the GPU that would go there together; their names."""
+    taken: set[str] = set()
+    for job in waiting:
+        if not load.is_open:
+            break
+        if load.gpu.gpu_type not in job.best_types and not moment.takes_any_type(job):
+            continue
+        setting = _setting(job, load, moment)
+        if setting is not None:
+            load.take(job, setting)
+            taken.add(job.name)
+    return taken
+
+
+def _setting(job: Job, load: _Load, moment: "_Moment | None") -> Setting | None:
     """The job's best setting that fits into the room and suits the batch; `moment` None = affinity is not asked."""
     suitable: dict[str, bool] = {}
     for setting in job.settings:
-        if setting.gpu_type != gpu_type or not _fits(setting, room):
+        if setting.gpu_type != load.gpu.gpu_type or not _fits(setting, load.room):
             continue
         if moment is None:
             return setting
         if setting.network not in suitable:
-            suitable[setting.network] = moment.suits(Placed(job, setting), members)
+            suitable[setting.network] = moment.suits(Placed(job, setting), load.members)
         if suitable[setting.network]:
             return setting
     return None
@@ -175,9 +215,6 @@ class _Moment:
     rules: DispatchRules
     now_s: float
     load: float
-
-    def is_impatient(self, job: Job) -> bool:
-        return self.now_s - job.queued_s >= self.rules.patience_s
 
     def takes_any_type(self, job: Job) -> bool:
         return self.now_s - job.queued_s >= min(self.rules.patience_s, MOST_MS / 1000.0)
@@ -198,7 +235,7 @@ def _room(gpu: GpuView, members: Sequence[Placed]) -> Room:
 
 
 def _fits(setting: Setting, room: Room) -> bool:
-    return setting.sm_percent <= room.sm_percent + _ROUNDING and setting.memory_mib <= room.memory_mib + _ROUNDING
+    return setting.sm_percent <= room.sm_percent + ROUNDING and setting.memory_mib <= room.memory_mib + ROUNDING
 
 
 def _is_full(room: Room) -> bool:

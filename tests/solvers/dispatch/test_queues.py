@@ -1,10 +1,12 @@
 """Two queues: classes by weight, urgency by deadline over latency, failures to the front."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.dispatch.queues import Queues, by_urgency, enqueue, put_back, urgency, without
+from solvers.dispatch.queues import Queues, by_urgency, enqueue, impatient, is_lost, put_back, urgency, without
 from solvers.dispatch.window import LEAST_MS, MOST_MS, adjusted_ms, shorter_ms
 from tests.solvers.dispatch.jobs import a_job, a_setting
 
@@ -43,6 +45,24 @@ def test_what_failed_goes_to_the_front_of_the_latency_critical_whatever_its_clas
     back = put_back(waiting, [a_job("batch", weight=0.1)])
     assert [job.name for job in by_urgency(back.latency_critical, 0.0)] == ["batch", "now"]
     assert back.latency_critical[0].failures == 1
+
+
+def test_what_failed_is_there_once_even_if_it_was_never_taken_out() -> None:
+    waiting = enqueue(Queues(), [a_job("a", weight=0.1), a_job("b", weight=0.1)])
+    back = put_back(waiting, [waiting.throughput_oriented[0]])
+    assert [(job.name, job.failures) for job in back.jobs] == [("a", 1), ("b", 0)]
+
+
+def test_who_has_waited_for_long_the_longest_first() -> None:
+    jobs = [a_job("new", queued_s=10.1), a_job("b", queued_s=10.0), a_job("a", queued_s=10.0), a_job("z", queued_s=0.0)]
+    assert [job.name for job in impatient(jobs, 40.0)] == ["z", "a", "b"]
+    assert impatient(jobs, 40.0, 40.5) == []
+
+
+@pytest.mark.parametrize(("deadline_s", "expected"), [(3.0, False), (2.9, True), (math.inf, False), (-1.0, True)])
+def test_a_job_is_lost_when_its_fastest_setting_would_be_late(deadline_s: float, expected: bool) -> None:
+    job = a_job("a", a_setting(latency_s=5.0), a_setting(latency_s=2.0), deadline_s=deadline_s)
+    assert is_lost(job, 1.0) is expected
 
 
 def test_nobody_waits_in_empty_queues() -> None:

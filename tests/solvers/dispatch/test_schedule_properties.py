@@ -1,12 +1,13 @@
 """OLTunes' scheduler under any load: nobody starves, no limit is broken, and the order of items changes nothing."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Resident
+from solvers.dispatch.job import MOST_JOBS, Batch, GpuView, Job, Resident, could_hold
 from solvers.dispatch.schedule import DispatchRules, DispatchState, schedule, submitted
 from tests.solvers.dispatch.jobs import a_gpu, a_job, a_resident, a_setting
 
@@ -14,6 +15,8 @@ STEP_S = 0.05
 RUN_S = 0.2
 """How long every job runs here."""
 PATIENCE_S = 1.0
+WHOLE = (100.0, 16000.0)
+"""What a GPU without replicas has."""
 RULES = DispatchRules(ratios={"compute": 5.0, "memory": 1.0}, patience_s=PATIENCE_S)
 
 settings_of = st.builds(
@@ -84,15 +87,19 @@ def test_the_order_of_jobs_and_gpus_changes_nothing(
 
 
 class _Plant:
-    """GPUs whose jobs all run for RUN_S."""
+    """GPUs whose jobs all run for RUN_S; of each its SM percent and memory."""
 
-    def __init__(self, gpus: int) -> None:
-        self.running: dict[str, list[tuple[float, Resident]]] = {f"g{number}": [] for number in range(gpus)}
+    def __init__(self, gpus: Sequence[tuple[float, float]]) -> None:
+        self.bare = {f"g{number}": each for number, each in enumerate(gpus)}
+        self.running: dict[str, list[tuple[float, Resident]]] = {name: [] for name in self.bare}
 
     def views(self, now_s: float) -> list[GpuView]:
         for gpu, own in self.running.items():
             self.running[gpu] = [(end_s, each) for end_s, each in own if end_s > now_s + 1e-9]
-        return [a_gpu(gpu, *(each for _, each in own)) for gpu, own in self.running.items()]
+        return [
+            a_gpu(gpu, *(each for _, each in own), sm_percent=self.bare[gpu][0], memory_mib=self.bare[gpu][1])
+            for gpu, own in self.running.items()
+        ]
 
     def start(self, batch: Batch, now_s: float) -> None:
         for job, setting in batch.members:
@@ -111,7 +118,7 @@ def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(seed: int, gpus: int
     flood; for the lone ones it is bounded by those in front of them.
     """
     draw = random.Random(seed)
-    state, plant = DispatchState(), _Plant(gpus)
+    state, plant = DispatchState(), _Plant([WHOLE] * gpus)
     for number in range(3):
         state = submitted(state, [a_job(f"lone{number}", a_setting("compute", sm_percent=100.0), weight=0.1)])
     ended: dict[str, float] = {}
@@ -142,7 +149,7 @@ def test_impatient_jobs_leave_in_the_order_of_their_waiting(seed: int) -> None:
         a_job(f"j{number}", a_setting("compute", sm_percent=50.0), weight=draw.random(), queued_s=-float(number))
         for number in range(10)
     ]
-    state, plant, order = submitted(DispatchState(), jobs), _Plant(1), []
+    state, plant, order = submitted(DispatchState(), jobs), _Plant([WHOLE]), []
     for step in range(200):
         decided = schedule(state, plant.views(step * STEP_S), 2.0 + step * STEP_S, RULES)
         state = decided.state
@@ -150,3 +157,33 @@ def test_impatient_jobs_leave_in_the_order_of_their_waiting(seed: int) -> None:
             plant.start(batch, step * STEP_S)
             order += [member.job.name for member in batch.members]
     assert order == [f"j{number}" for number in reversed(range(10))]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((5.0, 25.0, 60.0, 100.0)), st.sampled_from((500.0, 4000.0, 12000.0))), max_size=8
+    ),
+    st.lists(
+        st.tuples(st.sampled_from((10.0, 50.0, 100.0)), st.sampled_from((200.0, 1000.0, 16000.0))),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_beside_replicas_each_job_that_some_gpu_could_hold_starts_and_the_others_hold_nobody_up(
+    own: list[tuple[float, float]], gpus: list[tuple[float, float]]
+) -> None:
+    """All come at once, and are impatient when PATIENCE_S has passed: at worst they run one after the other."""
+    jobs = [
+        a_job(f"j{at}", a_setting("compute", sm_percent=percent, memory_mib=mib))
+        for at, (percent, mib) in enumerate(own)
+    ]
+    state, plant = submitted(DispatchState(), jobs), _Plant(gpus)
+    for step in range(round((PATIENCE_S + len(jobs) * (RUN_S + STEP_S)) / STEP_S) + 1):
+        decided = schedule(state, plant.views(step * STEP_S), step * STEP_S, RULES)
+        state = decided.state
+        for batch in decided.batches:
+            plant.start(batch, step * STEP_S)
+    # What leaves no more than 256 MiB is full.
+    empty = [a_gpu(sm_percent=percent, memory_mib=mib) for percent, mib in gpus if mib > 256.0]
+    never = {job.name for job in jobs if not any(could_hold(gpu, job) for gpu in empty)}
+    assert {job.name for job in state.queues.jobs} == never
