@@ -1,6 +1,8 @@
 """Jobs under `joint`: the cheapest place in time, the nearest deadline first."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,10 @@ CHEAP = a_setting(gpu_type="cheap", sm_percent=50.0, latency_s=2.0)
 
 def round_of(*jobs: Job, gpus: tuple[GpuView, ...] = GPUS, now_s: float = 0.0) -> tuple[Batch, ...]:
     return schedule(enqueue(Queues(), jobs), gpus, now_s, PRICES)[0]
+
+
+def names(batches: Sequence[Batch]) -> list[str]:
+    return [batch.members[0].job.name for batch in batches]
 
 
 @pytest.mark.parametrize(("deadline_s", "expected"), [(9.0, CHEAP), (2.0, CHEAP), (1.9, FAST), (0.5, CHEAP)])
@@ -46,6 +52,61 @@ def test_a_job_without_room_holds_nobody_up() -> None:
     gpus = (a_gpu("c", a_resident(sm_percent=50.0), gpu_type="cheap"),)
     batches = round_of(a_job("whole", whole, deadline_s=1.0), a_job("small", CHEAP), gpus=gpus)
     assert [batch.members[0].job.name for batch in batches] == ["small"]
+
+
+def test_a_job_that_is_lost_goes_behind_those_that_can_be_in_time() -> None:
+    # One GPU for one job of 2 s: due in 3 s; too late by a second; past its deadline.
+    whole = a_setting(gpu_type="cheap", sm_percent=100.0, latency_s=2.0)
+    fine, lost, past = (
+        a_job(name, whole, deadline_s=due) for name, due in (("fine", 3.0), ("lost", 1.0), ("past", -9.0))
+    )
+    gpus = (a_gpu("c", gpu_type="cheap"),)
+    assert names(round_of(past, lost, fine, gpus=gpus)) == ["fine"]
+    assert names(round_of(past, lost, gpus=gpus)) == ["past"]
+    assert names(round_of(past, lost, a_job("free", whole), gpus=gpus)) == ["free"]
+
+
+def test_who_has_waited_for_30_s_comes_first_the_longest_wait_first() -> None:
+    whole = a_setting(gpu_type="cheap", sm_percent=100.0)
+    jobs = [a_job("a", whole, queued_s=1.0), a_job("b", whole, queued_s=0.0), a_job("due", whole, deadline_s=41.0)]
+    due = a_job("due", whole, queued_s=20.0, deadline_s=41.0)
+    gpus = (a_gpu("c", gpu_type="cheap"),)
+    assert names(round_of(*jobs[:2], due, gpus=gpus, now_s=29.0)) == ["due"]
+    assert names(round_of(*jobs[:2], due, gpus=gpus, now_s=30.0)) == ["b"]
+    assert names(round_of(jobs[0], due, gpus=gpus, now_s=31.0)) == ["a"]
+
+
+def test_the_gpu_with_the_fewest_jobs_waits_for_one_that_has_waited_long() -> None:
+    whole = a_job("whole", a_setting(gpu_type="cheap", sm_percent=100.0))
+    few, many = a_resident(sm_percent=60.0), a_resident(sm_percent=10.0)
+    gpus = (
+        a_gpu("a", many, many, gpu_type="cheap"),
+        a_gpu("b", few, gpu_type="cheap"),
+        a_gpu("c", few, gpu_type="cheap"),
+    )
+    small = [a_job(f"s{at}", CHEAP._replace(sm_percent=40.0), queued_s=39.0) for at in range(9)]
+    # Two have room on `a`, one on `c`; `b` takes none.
+    placed = round_of(whole, *small, gpus=gpus, now_s=40.0)
+    assert sorted(batch.gpu for batch in placed) == ["a", "a", "c"]
+    # A second one that has waited long closes `c`, and a third one `a`.
+    second, third = (replace(whole, name=name) for name in ("x", "y"))
+    assert {batch.gpu for batch in round_of(whole, second, *small, gpus=gpus, now_s=40.0)} == {"a"}
+    assert round_of(whole, second, third, *small, gpus=gpus, now_s=40.0) == ()
+
+
+def test_who_has_room_closes_no_gpu_and_who_fits_nowhere_neither() -> None:
+    half = a_job("half", CHEAP)
+    never = a_job("never", CHEAP._replace(memory_mib=20000.0))
+    gpus = (a_gpu("c", gpu_type="cheap"),)
+    new = a_job("new", CHEAP, queued_s=39.0)
+    assert names(round_of(never, half, new, gpus=gpus, now_s=40.0)) == ["half", "new"]
+
+
+def test_a_gpu_that_took_one_that_has_waited_long_may_wait_for_the_next() -> None:
+    half = a_job("half", CHEAP)
+    whole = a_job("whole", a_setting(gpu_type="cheap", sm_percent=100.0), queued_s=1.0)
+    new = a_job("new", CHEAP, queued_s=39.0)
+    assert names(round_of(half, whole, new, gpus=(a_gpu("c", gpu_type="cheap"),), now_s=40.0)) == ["half"]
 
 
 def test_of_gpus_that_run_the_network_as_often_the_fullest_is_taken() -> None:
