@@ -20,6 +20,7 @@ from app.control.controller import Wakeups
 from app.control.deliver import make_commands
 from app.control.dispatch_jobs import DispatchMemory, is_used
 from app.control.dispatch_round import Dispatched, dispatch
+from app.control.modes import effective_mode
 from app.control.report import pushed_event
 from app.control.store import PlanRecord, Snapshot, Store
 from app.control.task_events import refused_events
@@ -104,11 +105,26 @@ class Dispatcher:
 
 
 def may_dispatch(snapshot: Snapshot) -> bool:
-    """Whether jobs may be dispatched: some policy does, a target is there, and no person wants to see plans first."""
+    """Whether jobs may be dispatched: some policy does, a target is there, no person wants to see plans first, and none
+    has one to judge: it would be lost to any other target."""
     settings = snapshot.settings
     modes = [settings.mode, *(group.mode for group in settings.groups if group.policy == NAME)]
     is_free = not settings.paused and all(mode is Mode.AUTO for mode in modes)
-    return is_free and is_used(settings) and snapshot.target is not None and snapshot.approved is None
+    is_ready = is_used(settings) and snapshot.target is not None and snapshot.approved is None
+    return is_free and is_ready and not _awaits_approval(snapshot)
+
+
+def _awaits_approval(snapshot: Snapshot) -> bool:
+    """Whether a plan waits for a person's approval.
+
+    Not one that is only advice, nor one of a policy that was given up for the target's, nor what a push that failed
+    left: for these nobody waits.
+    """
+    proposed, settings = snapshot.proposed, snapshot.settings
+    if proposed is None or snapshot.target is None:
+        return False
+    is_wanted = proposed.policy in (snapshot.target.policy, settings.planner)
+    return is_wanted and effective_mode(settings, snapshot.state, snapshot.target, proposed) is Mode.APPROVE
 
 
 async def run_dispatcher(dispatcher: Dispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]) -> None:

@@ -168,6 +168,7 @@ class MemoryStore:
             ),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
+            proposed=self._proposed(),
             memory=self._memory.get(self.settings.policy),
             group_memory={
                 group.name: self._memory[group.memory_key]
@@ -179,6 +180,14 @@ class MemoryStore:
             corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),
             actor=self.actors.get(fleet_fingerprint(state)) if wants_actor(self.settings) else None,
         )
+
+    def _proposed(self) -> BoundPlan | None:
+        made_from = (self._target.generation if self._target else 0, self._revision)
+        for _, record in sorted(self.plans.items(), reverse=True):
+            bound = record.bound
+            if record.state == "proposed" and bound and (bound.parent, record.catalogue_revision) == made_from:
+                return bound
+        return None
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""

@@ -214,6 +214,9 @@ class Snapshot:
     approved: BoundPlan | None = None
     """A plan that a person approved and that is not yet the target."""
     approved_id: int | None = None
+    proposed: BoundPlan | None = None
+    """The newest plan that was made and not pushed, where it still could be: made from `target` and from the catalogue
+    as they are. Any other target makes it lose."""
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
     group_memory: Mapping[str, Json] = field(default_factory=dict)

@@ -122,6 +122,20 @@ async def load_bound(connection: AsyncConnection, state: PlanState) -> tuple[int
     return None if row is None else (row.id, msgspec.convert(row.bound, BoundPlan))
 
 
+async def newest_proposed(connection: AsyncConnection, *, parent: int, catalogue_revision: int) -> int | None:
+    """The id of the newest plan that is proposed and made from this target and catalogue."""
+    is_fresh = (plan.c.parent == parent) & (plan.c.catalogue_revision == catalogue_revision)
+    statement = select(plan.c.id).where(plan.c.state == "proposed", is_fresh).order_by(plan.c.id.desc()).limit(1)
+    found: int | None = (await connection.execute(statement)).scalar_one_or_none()
+    return found
+
+
+async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
+    """What a plan that is there binds; it was made with GPUs."""
+    body = (await connection.execute(select(plan.c.bound).where(plan.c.id == plan_id))).scalar_one()
+    return msgspec.convert(body, BoundPlan)
+
+
 async def record(connection: AsyncConnection, noun: PlanRecord, problem: Packed | None) -> int:
     """Write a decision down with its steps, violations and demands; returns its id."""
     report, bound = noun.report, noun.bound

@@ -56,6 +56,7 @@ class PostgresStore:
         self._parts = PartCache()
         self._days: set[date] = set()
         self._known = _Known()
+        self._proposed: tuple[int, BoundPlan] | None = None
         self._choices: Mapping[str, Choice] = {}
         self._choices_revision: forecasts.Revision | None = None
 
@@ -86,6 +87,7 @@ class PostgresStore:
                 statuses=statuses,
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
+                proposed=await self._load_proposed(connection, revisions.target_generation, state.catalogue_revision),
                 memory=await policies.load_memory(connection, settings.policy),
                 group_memory=await policies.load_group_memory(connection, settings),
                 latency_sigma=known.latency_sigma,
@@ -167,6 +169,18 @@ class PostgresStore:
             await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             async with connection.begin():
                 yield connection
+
+    async def _load_proposed(
+        self, connection: AsyncConnection, generation: int, catalogue_revision: int
+    ) -> BoundPlan | None:
+        """The plan that may wait for a person; what it binds is long, never changes, and is read once."""
+        plan_id = await plans.newest_proposed(connection, parent=generation, catalogue_revision=catalogue_revision)
+        if plan_id is None:
+            return None
+        known = self._proposed
+        if known is None or known[0] != plan_id:
+            self._proposed = known = (plan_id, await plans.bound_of(connection, plan_id))
+        return known[1]
 
     async def _load_choices(self, connection: AsyncConnection) -> Mapping[str, Choice]:
         """How services are forecast; read again only when a choice changed."""
