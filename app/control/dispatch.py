@@ -24,6 +24,7 @@ from app.control.modes import effective_mode
 from app.control.report import pushed_event
 from app.control.store import PlanRecord, Snapshot, Store
 from app.control.task_events import refused_events
+from app.control.telemetry import Telemetry
 from solvers.dispatch.schedule import deployment_failed
 from solvers.outcome import PlanReport
 from solvers.plan import BoundPlan, anonymous
@@ -54,6 +55,8 @@ class Dispatcher:
     layers: Sequence[LayerCounts] = ()
     """Of training networks, by which training that was never profiled is judged."""
     memory: DispatchMemory = field(default_factory=DispatchMemory)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """When it looked and whom it heard: after an outage it starts nothing elsewhere before the tick does."""
     next_s: float = IDLE_S
     """After so long the next round is due, if nothing happens."""
 
@@ -61,6 +64,9 @@ class Dispatcher:
         """Read, decide, push; whether there is a new target."""
         async with self.turn:
             snapshot = await self.store.load_snapshot(self.clock.now())
+            if self.telemetry.hold_reason(snapshot) is not None:
+                self.next_s = WAITING_S
+                return False
             if not may_dispatch(snapshot):
                 self.next_s = IDLE_S
                 return False

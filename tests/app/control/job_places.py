@@ -102,6 +102,14 @@ class Place:
         self.clock.advance(after_s)
         return asyncio.run(self.dispatcher.round())
 
+    def fall_silent(self, node: str, *, heard: str) -> None:
+        """One node is not heard any more while the other goes on reporting, round after round."""
+        assert node != heard
+        for _ in range(6):
+            self.heard(heard)
+            self.round(after_s=3.0)
+        self.heard(heard)
+
     def report(self, name: str, state: TaskState, done: float, *, node: str = "n1") -> None:
         """What the node says of a task."""
         _, task = self.tasks[name]

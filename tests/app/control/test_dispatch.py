@@ -120,7 +120,7 @@ def test_nothing_starts_where_a_gpu_may_not_be_used(what: str) -> None:
         replace(node, cordoned=what == "cordoned"), [replace(gpu, healthy=what != "unhealthy")], at=place.clock.now()
     )
     if what == "silent":
-        place.clock.advance(60.0)
+        place.fall_silent("n2", heard="n1")
     place.heard("n1")
     place.submit(*(a_job(f"j{at}") for at in range(6)))
     assert place.round()
@@ -134,9 +134,7 @@ def test_a_job_on_a_silent_node_goes_on_elsewhere_from_its_last_report() -> None
     (lost, _) = place.tasks["a"]
     place.report("a", "running", 20.5, node=lost.split("/")[0])
     other = {"n1/gpu-0": "n2", "n2/gpu-0": "n1"}[lost]
-    place.clock.advance(60.0)
-    place.heard(other)
-    assert place.round()
+    place.fall_silent(lost.split("/")[0], heard=other)
     gpu, task = place.tasks["a"]
     assert gpu == f"{other}/gpu-0"
     # 20 of 50 batches of eight.

@@ -76,3 +76,31 @@ def test_a_plan_that_could_not_be_pushed_any_more_holds_no_job() -> None:
     propose(place, bound_gpu(has_replica=True))
     place.store.put_services([a_service("other")])  # the catalogue changes
     assert place.round()
+
+
+def test_after_an_outage_jobs_stay_until_their_nodes_had_time_to_call() -> None:
+    place = Place("n1", "n2")
+    place.submit(a_job("a", iterations=10**6))
+    assert place.round()
+    before = place.tasks["a"]
+    own, other = ("n1", "n2") if before[0].startswith("n1") else ("n2", "n1")
+    # The database was away for a minute; the job's node calls 10 s later than the other, within the limit of 15 s.
+    place.clock.advance(60.0)
+    for _ in range(10):
+        place.heard(other)
+        assert not place.round()
+    place.report("a", "running", 50.0, node=own)
+    assert not place.round()
+    assert place.tasks["a"] == before
+
+
+def test_after_an_outage_a_node_that_does_not_call_is_given_up() -> None:
+    place = Place("n1", "n2")
+    place.submit(a_job("a", iterations=10**6))
+    assert place.round()
+    other = "n2" if place.tasks["a"][0].startswith("n1") else "n1"
+    place.clock.advance(60.0)
+    for _ in range(17):
+        place.heard(other)
+        place.round()
+    assert place.tasks["a"][0] == f"{other}/gpu-0"
