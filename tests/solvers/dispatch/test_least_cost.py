@@ -140,9 +140,11 @@ def test_a_type_without_a_price_is_not_used_and_nothing_is_done_without_jobs_or_
     assert round_of() == ()
 
 
-@given(st.integers(0, 10), st.randoms(use_true_random=False))
-def test_the_order_of_jobs_and_gpus_changes_nothing(count: int, shuffle: random.Random) -> None:
-    jobs = [a_job(f"j{at}", FAST, CHEAP, deadline_s=1.0 + at % 3) for at in range(count)]
+@given(st.integers(0, 10), st.sampled_from((0.0, 2.0, 31.0)), st.randoms(use_true_random=False))
+def test_the_order_of_jobs_and_gpus_changes_nothing(count: int, now_s: float, shuffle: random.Random) -> None:
+    # At 2 s some deadlines are lost; at 31 s some jobs have waited long, and those of 90 % close GPUs.
+    sizes = [[one._replace(sm_percent=percent) for one in (FAST, CHEAP)] for percent in (90.0, 50.0)]
+    jobs = [a_job(f"j{at}", *sizes[at % 2], queued_s=float(at % 4), deadline_s=1.0 + at % 3) for at in range(count)]
     gpus = [a_gpu(f"g{at}", gpu_type=("fast", "cheap")[at % 2]) for at in range(3)]
-    mixed = round_of(*shuffle.sample(jobs, count), gpus=tuple(shuffle.sample(gpus, 3)))
-    assert mixed == round_of(*jobs, gpus=tuple(gpus))
+    mixed = round_of(*shuffle.sample(jobs, count), gpus=tuple(shuffle.sample(gpus, 3)), now_s=now_s)
+    assert mixed == round_of(*jobs, gpus=tuple(gpus), now_s=now_s)
