@@ -169,7 +169,9 @@ async def running_controller(
         slow_jobs=_slow_jobs(engine, store, plane.clock),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
-    dispatcher = Dispatcher(store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios())
+    dispatcher = Dispatcher(
+        store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios(), layers=loop.layers
+    )
 
     async def is_dispatching() -> bool:
         async with transaction(engine) as connection:

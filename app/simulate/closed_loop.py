@@ -79,7 +79,11 @@ class ClosedLoop:
             layers=load_training_layers(),
         )
         self.dispatcher = Dispatcher(
-            store=self.store, clock=clock, turn=self.loop.turn, kernel_ratios=load_kernel_ratios()
+            store=self.store,
+            clock=clock,
+            turn=self.loop.turn,
+            kernel_ratios=load_kernel_ratios(),
+            layers=self.loop.layers,
         )
         self.learner = Learner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()
