@@ -165,19 +165,36 @@ def test_a_worker_that_is_gone_is_replaced_by_another_for_the_same_request() -> 
     on_node(Node(), scenario)
 
 
-def test_a_worker_that_breaks_off_in_its_answer_breaks_the_callers_connection_and_counts_as_lost() -> None:
-    async def half_an_answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
+def half_an_answer(*, of_bytes: int) -> web.Application:
+    """A worker that breaks off after the first byte of an answer."""
+
+    async def infer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(of_bytes)})
         await response.prepare(request)
         await response.write(b"{")
         assert request.transport is not None
-        request.transport.abort()
+        request.transport.close()
         return response
 
+    app = web.Application()
+    app.router.add_post("/v2/models/chat/infer", infer)
+    return app
+
+
+def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router() -> None:
     async def scenario(node: Node) -> None:
-        app = web.Application()
-        app.router.add_post("/v2/models/chat/infer", half_an_answer)
-        async with served(app) as url:
+        async with served(half_an_answer(of_bytes=1000)) as url:
+            node.router.switch((a_route(("x", 1.0)),), {"x": url})
+            assert await node.infer(0) == 502
+        (reading,) = node.router.read()
+        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
+
+    on_node(Node(), scenario)
+
+
+def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost() -> None:
+    async def scenario(node: Node) -> None:
+        async with served(half_an_answer(of_bytes=10_000_000)) as url:
             node.router.switch((a_route(("x", 1.0)),), {"x": url})
             with pytest.raises(aiohttp.ClientError):
                 await node.infer(0)
