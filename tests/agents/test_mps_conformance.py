@@ -1,0 +1,281 @@
+"""What nvidia-cuda-mps-control says and leaves, one table: run against the pretended one always, and against the real
+one where it is installed (it starts without a GPU; only its servers need one)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FAKE = Path(__file__).parent / "fakes" / "nvidia-cuda-mps-control"
+REAL = shutil.which("nvidia-cuda-mps-control")
+HAS_DRIVER = Path("/dev/nvidiactl").exists()
+NOBODY = 65534
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """One implementation: where it is, and which release the pretended one plays."""
+
+    path: str
+    release: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one call did."""
+
+    out: str
+    err: str
+    exit: int
+
+
+class Place:
+    """A daemon's directories, and calls of the program there."""
+
+    def __init__(self, program: Program, directory: Path) -> None:
+        self.program = program
+        self.pipe = directory / "pipe"
+        self.log = directory / "log"
+        # Without the pretended server: a server that cannot start, as on a machine without a driver.
+        self.environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log),
+            "FAKE_MPS_RELEASE": str(program.release),
+        }
+
+    @property
+    def is_real(self) -> bool:
+        return self.program.path != str(FAKE)
+
+    def call(self, *options: str, given: str = "", uid: int | None = None, **environment: str) -> Said:
+        """Run the program; `uid`: as that user, really (needs root) or pretended."""
+        by_whom = {} if uid is None or self.is_real else {"FAKE_MPS_UID": str(uid)}
+        done = subprocess.run(
+            [self.program.path, *options],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**self.environment, **by_whom, **environment},
+            user=uid if self.is_real else None,
+        )
+        return Said(done.stdout, done.stderr, done.returncode)
+
+    def say(self, command: str) -> Said:
+        return self.call(given=f"{command}\n")
+
+    def has_logged(self, text: str) -> bool:
+        return text in (self.log / "control.log").read_text()
+
+    def find_release(self) -> int:
+        """535 lacks get_server_status."""
+        return 535 if self.say("get_server_status").out.startswith("Unknown") else 550
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+PROGRAMS = [
+    pytest.param(Program(str(FAKE), 550), id="fake-550"),
+    pytest.param(Program(str(FAKE), 535), id="fake-535"),
+    pytest.param(
+        Program(REAL or "", 0), id="real", marks=pytest.mark.skipif(REAL is None, reason="no NVIDIA MPS installed")
+    ),
+]
+
+
+def make_place(program: Program) -> Iterator[Place]:
+    """A place on a short path, without a daemon before and after."""
+    with tempfile.TemporaryDirectory(prefix="mps") as directory:
+        Path(directory).chmod(0o755)
+        place = Place(program, Path(directory))
+        yield place
+        place.say("quit -t 1")
+
+
+place = pytest.fixture(params=PROGRAMS)(lambda request: (yield from make_place(request.param)))
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def running(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A place whose daemon runs, shared by all rows of the table."""
+    for place in make_place(request.param):
+        assert place.call("-d") == Said("", "", 0)
+        yield place
+
+
+SET, GET = "set_default_active_thread_percentage", "get_default_active_thread_percentage"
+GONE = "Server 99999 not found\n"
+# (commands, what the last one prints). All of them leave 0 as exit status.
+TABLE = [
+    (["get_server_list"], ""),
+    ([f"{SET} 100", GET], "100.0\n"),
+    ([f"{SET} 37.5"], "37.5\n"),
+    ([f"{SET} 37.5", f"{SET} 0"], "37.5\n"),
+    ([f"{SET} 37.5", f"{SET} 120"], "37.5\n"),
+    ([f"{SET} 37.5", f"{SET} abc"], "37.5\n"),
+    ([f"{SET} 37.5", SET], "37.5\n"),
+    ([f"{SET} 33.3333"], "33.3\n"),
+    ([f"{SET} 12.36"], "12.4\n"),
+    ([f"{SET} 0.04"], "0.0\n"),
+    (["get_active_thread_percentage 99999"], GONE),
+    (["set_active_thread_percentage 99999 20"], GONE),
+    (["get_client_list 99999"], GONE),
+    (["shutdown_server 99999"], GONE),
+    (["get_device_client_list"], ""),
+    (["set_device_pinned_mem_limit 1 0 1G"], "Server 1 not found\n"),
+    (["get_client_list"], "Server 0 not found\n"),
+    (["start_server"], "A user id (UID) is required to start a new server\n"),
+    (["start_server -uid abc"], "A user id (UID) is required to start a new server\n"),
+    (["ps"], "Server not found\n"),
+    (["terminate_client 1 2"], "Server 1 not found\nServer 1 not found!\n1\n"),
+    (["set_default_device_pinned_mem_limit 0 2G"], ""),
+    (["set_default_device_pinned_mem_limit 0 2G", "get_default_device_pinned_mem_limit 0"], "2G\n"),
+    (["set_default_device_pinned_mem_limit 0 1024", "get_default_device_pinned_mem_limit 0"], "1G\n"),
+    (["get_default_device_pinned_mem_limit 3"], ""),
+    (["set_default_client_priority 1"], ""),
+    (["set_default_client_priority 1", "get_default_client_priority"], "1\n"),
+    (["set_default_client_priority 2"], "Invalid priority value - must be 0 or 1!\n"),
+    (["foo"], 'Unknown command "foo"\n'),
+    (["help"], 'Unknown command "help"\n'),
+    (["lspart"], 'Unknown command "lspart"\n'),
+    (["sm_partition add a 1"], 'Unknown command "sm_partition"\n'),
+    ([""], 'Unknown command ""\n'),
+    (["get_server_list\nfoo\nget_server_list"], 'Unknown command "foo"\n'),
+]
+
+
+@pytest.mark.parametrize(("commands", "says"), TABLE, ids=lambda value: value[-1] if isinstance(value, list) else "")
+def test_a_command_answers_by_text_and_exits_0(running: Place, commands: list[str], says: str) -> None:
+    answers = [running.say(command) for command in commands]
+    assert answers[-1] == Said(says, "", 0)
+
+
+def test_the_state_of_a_server_is_told_since_release_550(running: Place) -> None:
+    unknown = 'Unknown command "get_server_status"\n'
+    is_old = running.find_release() == 535
+    assert running.say("get_server_status 99999").out == (unknown if is_old else GONE)
+    assert running.say("get_server_status").out == (unknown if is_old else "A server PID is required\n")
+
+
+def test_another_user_may_ask_and_neither_quit_nor_start_servers_for_others(running: Place) -> None:
+    if running.is_real and os.getuid() != 0:
+        pytest.skip("only root can ask as another user")
+    assert running.call(given=f"{GET}\n", uid=NOBODY).exit == 0
+    refused = running.call(given="start_server -uid 0\n", uid=NOBODY)
+    assert refused.out.startswith(f"Insufficient privileges for UID {NOBODY}")
+    assert running.call(given="quit\n", uid=NOBODY) == Said("Not enough privilege to execute quit command\n", "", 0)
+
+
+def test_another_user_changes_settings_in_release_535_and_no_longer_in_550(running: Place) -> None:
+    if running.is_real and os.getuid() != 0:
+        pytest.skip("only root can ask as another user")
+    running.say(f"{SET} 100")
+    answer = running.call(given=f"{SET} 20\n", uid=NOBODY).out
+    is_old = running.find_release() == 535
+    assert answer == "20.0\n" if is_old else answer.startswith(f"Insufficient privileges for UID {NOBODY}. Control")
+    assert running.say(GET).out == ("20.0\n" if is_old else "100.0\n")
+
+
+def test_without_a_daemon_every_command_fails_on_standard_error(place: Place) -> None:
+    assert place.say("get_server_list") == Said("", "Cannot find MPS control daemon process\n", 1)
+
+
+@pytest.mark.parametrize("options", ["-d -S", "-d -M", "-d -p 3", "-d -multiuser-server", "-v"])
+def test_unknown_options_make_it_a_client(place: Place, options: str) -> None:
+    assert place.call(*options.split()) == Said("", "Cannot find MPS control daemon process\n", 1)
+    assert not (place.pipe / "control").exists()
+
+
+def test_help_needs_no_daemon(place: Place) -> None:
+    answer = place.call("--help")
+    assert (answer.exit, answer.out[:16]) == (0, "CUDA MPS Control")
+
+
+def test_the_daemon_makes_its_files_and_is_one_per_directory(place: Place) -> None:
+    assert place.call("-d") == Said("", "", 0)
+    made = {path.name for path in place.pipe.iterdir()} - {"nvidia-cuda-mps-control.pid"}
+    assert made == {"control", "control_lock", "control_privileged", "log"}
+    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists() == (place.find_release() == 550)
+    assert place.call("-d") == Said("An instance of this daemon is already running\n", "", 1)
+
+
+def test_quit_leaves_sockets_and_lock(place: Place) -> None:
+    place.call("-d")
+    assert place.say("quit") == Said("", "", 0)
+    wait_for(lambda: place.has_logged("Exit with status 0"))
+    wait_for(lambda: place.say(GET).exit == 1)
+    assert {path.name for path in place.pipe.iterdir()} == {"control", "control_lock", "control_privileged"}
+
+
+def test_quit_after_a_server_had_failed_is_silent_and_its_exit_status_is_a_race(place: Place) -> None:
+    if place.is_real and HAS_DRIVER:
+        pytest.skip("servers start on this machine")
+    place.call("-d")
+    assert place.say(f"start_server -uid {os.getuid()}") == Said("", "", 0)
+    wait_for(lambda: place.has_logged("exited with status 1"))
+    assert place.has_logged(f"for user {os.getuid()}")
+    assert place.say("get_server_list").out == ""
+    answer = place.say("quit")
+    # The daemon ends with 1; whether the client hears of it in time differs from run to run.
+    assert (answer.out, answer.err, answer.exit in (0, 1)) == ("", "", True)
+    wait_for(lambda: place.has_logged("Exit with status 1"))
+    wait_for(lambda: place.say(GET).exit == 1)
+
+
+def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -> None:
+    place.call("-d")
+    if place.find_release() == 535:
+        pytest.skip("this release tells its process id nowhere")
+    place.say(f"{SET} 20")
+    os.kill(int((place.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    wait_for(lambda: place.say(GET) == Said("", "Cannot find MPS control daemon process\n", 1))
+    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists()
+    wait_for(lambda: place.call("-d").exit == 0)
+    assert place.say(GET).out == "100.0\n"  # What was set at run time went with the process.
+
+
+@pytest.mark.parametrize(("given", "in_force"), [("25.3", "25.3\n"), ("0", "100.0\n"), ("abc", "100.0\n")])
+def test_the_first_percentage_is_the_environments(place: Place, given: str, in_force: str) -> None:
+    assert place.call("-d", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=given).exit == 0
+    assert place.say(GET).out == in_force
+
+
+def test_a_bad_priority_in_the_environment_is_passed_over(place: Place) -> None:
+    assert place.call("-d", CUDA_MPS_CLIENT_PRIORITY="3").exit == 0
+    assert place.say("get_default_client_priority").out == "0\n"
+
+
+def test_a_pipe_directory_of_88_characters_fails_without_a_word(place: Place) -> None:
+    base = f"{place.pipe.parent}/"
+    fits, too_long = (base + "p" * (length - len(base)) for length in (87, 88))
+    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=too_long) == Said("", "", 1)
+    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=fits) == Said("", "", 0)
+    assert place.call(given="quit\n", CUDA_MPS_PIPE_DIRECTORY=fits).exit == 0
+
+
+def test_a_missing_parent_of_the_pipe_directory_is_told_on_standard_output(place: Place) -> None:
+    missing = f"{place.pipe.parent}/no/pipe"
+    says = f"Cannot access CUDA_MPS_PIPE_DIRECTORY={missing}\n"
+    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=missing) == Said(says, "", 1)
+
+
+def test_it_runs_without_a_log_directory(place: Place) -> None:
+    answer = place.call("-d", CUDA_MPS_LOG_DIRECTORY=f"{place.pipe.parent}/no/log")
+    assert answer.exit == 0
+    assert answer.out.startswith("Warning: Failed writing log files to directory")
+    assert place.say(GET).out == "100.0\n"
