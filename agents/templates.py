@@ -1,0 +1,330 @@
+"""Runtime templates: which programs may run as replicas on this node, and how they are talked to.
+
+An operator writes them into one TOML file on the node. The control plane names a network, a template at most, and the
+parameters of a replica; never a word of a command line. A template is checked when it is read, its parameters when they
+are filled in; a command is a list of words and meets no shell.
+
+    load_templates(path | None) -> Templates      the built-in template and those of the file
+    Templates.find(network, template="")          -> Template
+    Template.fill(Parameters)                     -> Filled(command, environment)
+
+Placeholders in words, values of the environment, paths and bodies:
+
+    {port} {grpc_port} {metrics_port}   free ports of this machine, as many as the template names
+    {service} {network}                 names, checked against NAME
+    {batch} {sm_percent} {memory_mib}   numbers; memory rounded down
+    {memory_fraction}                   memory_mib of the GPU's, for servers that ask for a share of it
+    {directory}                         the replica's own directory, where `files` of the template are written first
+"""
+
+import hashlib
+import math
+import re
+import stat
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from agents.device import DeviceError, LaunchFailed
+
+Server: TypeAlias = Literal["worker", "triton", "vllm", "mlserver"]
+BatchChange: TypeAlias = Literal["live", "reload", "restart"]
+DrainMethod: TypeAlias = Literal["router", "server"]
+
+BUILT_IN = "worker"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What a service, a network or a template may be called: no blank, no slash, no leading dash, so neither an option nor
+a way out of a folder."""
+
+LARGEST_FILE = 256 * 1024
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_PORTS = ("port", "grpc_port", "metrics_port")
+_PLACEHOLDERS = frozenset(
+    (*_PORTS, "service", "network", "batch", "sm_percent", "memory_mib", "memory_fraction", "directory")
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS = re.compile(r"CUDA_MPS_|CUDA_VISIBLE_DEVICES$|PLIMSOLL_")
+"""Variables that the agent sets for each replica, or keeps to itself."""
+PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+"""Variables of the agent that every worker gets; its token is not among them."""
+
+
+BATCH_CHANGES: dict[Server, tuple[BatchChange, ...]] = {
+    "worker": ("live", "restart"),
+    "triton": ("reload", "restart"),
+    "vllm": ("restart",),
+    "mlserver": ("reload", "restart"),
+}
+"""How each server can be given another batch size; the first is the usual way."""
+DRAINABLE: tuple[Server, ...] = ("worker", "triton")
+"""Servers that can be told to take nothing more."""
+
+
+class BadTemplate(DeviceError, ValueError):
+    """The template file cannot be used: the agent must not start with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """What one replica fills into a template."""
+
+    service: str
+    network: str
+    batch: int
+    sm_percent: float
+    memory_mib: float
+    gpu_memory_mib: float = 0.0
+    """Of the whole GPU; 0 = not known, then `{memory_fraction}` is refused."""
+    ports: tuple[int, ...] = ()
+    """As many as `Template.ports` names, in that order."""
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """Requests that a replica answers before it takes traffic."""
+
+    path: str
+    body: str
+    requests: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A template with its parameters."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    files: dict[str, str]
+    """Content by the name of a file in the replica's directory."""
+    served_as: str
+    readiness_path: str
+    warm_up: WarmUp | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """One program that may run as a replica."""
+
+    name: str
+    command: tuple[str, ...]
+    server: Server = "worker"
+    """How it is talked to: the adapter."""
+    environment: dict[str, str] = field(default_factory=dict)
+    pass_environment: tuple[str, ...] = ()
+    """Further variables of the agent that it gets, by name."""
+    files: dict[str, str] = field(default_factory=dict)
+    served_as: str = "{service}"
+    """As what the server knows what it serves; requests come under the service's name."""
+    readiness_path: str = ""
+    """Empty: the server's own."""
+    warm_up: WarmUp | None = None
+    batch_change: BatchChange = "live"
+    drain: DrainMethod = "router"
+    """`router`: the router stops sending, that is all; `server`: it is told as well."""
+    start_limit_s: float = 120.0
+    """From its start to readiness, warm-up included."""
+    drain_limit_s: float = 30.0
+    """From SIGTERM to harder ways."""
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Names of the ports that it needs, `port` first."""
+        used = {name for text in _texts(self) for name in _PLACEHOLDER.findall(text)}
+        return tuple(name for name in _PORTS if name in used)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of command, environment and files as they stand in the template."""
+        parts = (self.command, sorted(self.environment.items()), sorted(self.files.items()))
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+    def fill(self, parameters: Parameters) -> Filled:
+        """Command, environment and files of one replica. Raises LaunchFailed where a parameter is not acceptable."""
+        values = _values(self, parameters)
+        return Filled(
+            command=tuple(_put(word, values) for word in self.command),
+            environment={name: _put(text, values) for name, text in self.environment.items()},
+            files={name: _put(text, values) for name, text in self.files.items()},
+            served_as=_put(self.served_as, values),
+            readiness_path=_put(self.readiness_path, values),
+            warm_up=replace(warm_up, path=_put(warm_up.path, values), body=_put(warm_up.body, values))
+            if (warm_up := self.warm_up)
+            else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Templates:
+    """The node's allow-list."""
+
+    by_name: dict[str, Template]
+    default: str = BUILT_IN
+    """For networks that are not named; empty: they are refused."""
+    networks: dict[str, str] = field(default_factory=dict)
+    """Template by network."""
+
+    def find(self, network: str, template: str = "") -> Template:
+        """The template of a network, or the one asked for. Raises LaunchFailed where the node does not allow it."""
+        name = template or self.networks.get(network, self.default)
+        if not name:
+            raise LaunchFailed(f"network {network} has no runtime template on this node; add it to [networks]")
+        if name not in self.by_name:
+            raise LaunchFailed(
+                f"template {name!r} is not allowed on this node; it has {', '.join(sorted(self.by_name))}"
+            )
+        return self.by_name[name]
+
+
+def built_in() -> Template:
+    """Our own worker with the calibrated stand-in, so that a node serves something without any file."""
+    words = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
+    return Template(
+        name=BUILT_IN,
+        command=(sys.executable, "-m", "agents.serving", "--engine", "standin", *words.split()),
+        start_limit_s=60.0,
+        drain_limit_s=15.0,
+    )
+
+
+def load_templates(path: Path | None) -> Templates:
+    """The built-in template and those of a file, which may replace it. Raises BadTemplate."""
+    own = built_in()
+    if path is None:
+        return Templates(by_name={own.name: own})
+    document = _read(path)
+    if unknown := set(document) - {"default", "networks", "templates"}:
+        raise BadTemplate(f"{path}: unknown {sorted(unknown)}; there are default, networks and templates")
+    templates = {own.name: own}
+    for name, table in _table(document.get("templates", {}), f"{path}: templates").items():
+        templates[name] = _template(name, table, f"{path}: templates.{name}")
+    networks = {name: str(text) for name, text in _table(document.get("networks", {}), f"{path}: networks").items()}
+    default = document.get("default", BUILT_IN)
+    for wanted in (*networks.values(), *((default,) if default else ())):
+        if wanted not in templates:
+            raise BadTemplate(f"{path}: there is no template {wanted!r}; there are {', '.join(sorted(templates))}")
+    return Templates(by_name=templates, default=str(default), networks=networks)
+
+
+def _read(path: Path) -> dict[str, object]:
+    """The file as TOML; nobody but its owner and group may write it, since it says what the agent runs."""
+    try:
+        facts = path.stat()
+        text = path.read_bytes()[: LARGEST_FILE + 1]
+    except OSError as error:
+        raise BadTemplate(f"{path} cannot be read: {error}") from error
+    if facts.st_mode & stat.S_IWOTH:
+        raise BadTemplate(f"{path} can be written by everybody, who could run anything here: chmod o-w {path}")
+    if len(text) > LARGEST_FILE:
+        raise BadTemplate(f"{path} has more than {LARGEST_FILE} bytes")
+    try:
+        return tomllib.loads(text.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadTemplate(f"{path} is not TOML: {error}") from error
+
+
+def _template(name: str, table: object, where: str) -> Template:
+    if not NAME.fullmatch(name):
+        raise BadTemplate(f"{where}: a template's name must match {NAME.pattern}")
+    try:
+        read = msgspec.convert({**_with_defaults(_table(table, where)), "name": name}, Template)
+    except msgspec.ValidationError as error:
+        raise BadTemplate(f"{where}: {error}") from error
+    known = {each.name for each in fields(Template)} - {"name"}
+    if unknown := set(_table(table, where)) - known:
+        raise BadTemplate(f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}")
+    if objection := _objection(read):
+        raise BadTemplate(f"{where}: {objection}")
+    return read
+
+
+def _with_defaults(table: dict[str, object]) -> dict[str, object]:
+    ways = [ways[0] for server, ways in BATCH_CHANGES.items() if server == table.get("server", "worker")]
+    return {"batch_change": ways[0], **table} if ways else table
+
+
+def _objection(template: Template) -> str:
+    """What is wrong with a template; empty = nothing."""
+    if not template.command or _PLACEHOLDER.search(template.command[0]):
+        return "command must begin with the program itself, without a placeholder"
+    if template.batch_change not in BATCH_CHANGES[template.server]:
+        ways = " or ".join(BATCH_CHANGES[template.server])
+        return f"batch_change of {template.server} must be {ways}, not {template.batch_change}"
+    if any("\0" in text for text in _texts(template)):
+        return "no word may hold a NUL"
+    unknown = {name for text in _texts(template) for name in _PLACEHOLDER.findall(text)} - _PLACEHOLDERS
+    if unknown:
+        return f"unknown placeholder {sorted(unknown)}; there are {', '.join(sorted(_PLACEHOLDERS))}"
+    if template.drain == "server" and template.server not in DRAINABLE:
+        return f"drain of {template.server} must be router: it is told nothing"
+    if "port" not in template.ports:
+        return "{port} must stand in the command, the environment or a file: the agent chooses it"
+    for name in (*template.environment, *template.pass_environment):
+        if not _VARIABLE.fullmatch(name) or _OURS.match(name):
+            return f"variable {name!r} cannot be set here: it is no name, or the agent's own"
+    if any(not NAME.fullmatch(name) for name in template.files):
+        return f"files must be named by {NAME.pattern}: they lie in the replica's own directory"
+    if any(path and not path.startswith("/") for path in _paths(template)):
+        return "paths begin with /"
+    if template.warm_up is not None and not 1 <= template.warm_up.requests <= 1000:
+        return "warm_up.requests must be 1 to 1000"
+    limits = (template.start_limit_s, template.drain_limit_s)
+    if not all(math.isfinite(limit) and 0.0 < limit <= 3600.0 for limit in limits):
+        return "start_limit_s and drain_limit_s must be above 0 and at most 3600"
+    return ""
+
+
+def _texts(template: Template) -> tuple[str, ...]:
+    """Everything of a template that may hold placeholders."""
+    warm_up = (template.warm_up.body,) if template.warm_up else ()
+    inner = (*template.environment.values(), *template.files.values())
+    return (*template.command, *inner, template.served_as, *_paths(template), *warm_up)
+
+
+def _paths(template: Template) -> tuple[str, ...]:
+    return (template.readiness_path, *((template.warm_up.path,) if template.warm_up else ()))
+
+
+def _values(template: Template, given: Parameters) -> dict[str, str]:
+    """The parameters as texts; each is checked, whether the template names it or not."""
+    for what, text in (("service", given.service), ("network", given.network)):
+        if not NAME.fullmatch(text):
+            raise LaunchFailed(f"{what} {text[:140]!r} cannot be a parameter: it must match {NAME.pattern}")
+    if not 1 <= given.batch <= 4096:
+        raise LaunchFailed(f"batch {given.batch} must be 1 to 4096")
+    if not 0.0 < given.sm_percent <= 100.0:
+        raise LaunchFailed(f"sm_percent {given.sm_percent} must be above 0 and at most 100")
+    if not 0.0 <= given.memory_mib <= 1e9:
+        raise LaunchFailed(f"memory_mib {given.memory_mib} must be 0 to 1e9")
+    if len(given.ports) != len(template.ports) or not all(1 <= port <= 65535 for port in given.ports):
+        raise LaunchFailed(f"template {template.name} needs {len(template.ports)} ports, not {given.ports}")
+    values = {name: str(port) for name, port in zip(template.ports, given.ports, strict=True)}
+    values |= {"service": given.service, "network": given.network, "batch": str(given.batch)}
+    values |= {"sm_percent": f"{given.sm_percent:.12g}", "memory_mib": str(int(given.memory_mib))}
+    values["directory"] = given.directory
+    if 0.0 < given.memory_mib <= given.gpu_memory_mib:
+        # Rounded down: a server that takes a ten-thousandth more than its share does not start.
+        values["memory_fraction"] = f"{math.floor(1e4 * given.memory_mib / given.gpu_memory_mib) / 1e4:.4f}"
+    return values
+
+
+def _put(text: str, values: Mapping[str, str]) -> str:
+    """The text with its placeholders filled, once: a value is never looked through again."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise LaunchFailed(f"{match[0]} is not known for this replica: its memory, or that of its GPU, is missing")
+        return values[match[1]]
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def _table(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise BadTemplate(f"{where} must be a table, not {value!r}")
+    return value

@@ -1,0 +1,43 @@
+"""What a worker writes: one log per replica of bounded size, and its last lines for messages.
+
+The worker writes into the file itself, so that it can go on while no agent runs. When the file has grown too long its
+end is copied to `NAME.log.1` and the file is emptied; what is written between the two steps is lost.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+LIMIT_BYTES = 4 * 1024 * 1024
+"""Of a log; with the copy of the one before it a replica has twice as much, and what comes in between two looks."""
+TAIL_LINES = 12
+TAIL_CHARACTERS = 900
+"""What a message of the wire, of 2000, can hold beside the rest."""
+
+
+def rotate(log: Path, *, limit_bytes: int = LIMIT_BYTES) -> bool:
+    """Keep the log's end aside and empty it where it is longer than the limit; whether that was so."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > limit_bytes:
+            log.with_suffix(".log.1").write_bytes(_end(log, limit_bytes))
+            os.truncate(log, 0)
+            return True
+    return False
+
+
+def tail(log: Path) -> str:
+    """The last lines, printable, in one line; empty when there are none."""
+    text = b""
+    with contextlib.suppress(OSError):
+        text = _end(log, 4 * TAIL_CHARACTERS)
+    lines = [line.strip() for line in text.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    joined = " | ".join(lines[-TAIL_LINES:])
+    printable = "".join(character if character.isprintable() else " " for character in joined)
+    return printable[-TAIL_CHARACTERS:]
+
+
+def _end(log: Path, length: int) -> bytes:
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - length))
+        return file.read(length)
