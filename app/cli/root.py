@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from typer._click.formatting import HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-PASSED_ON = {"agent": "Takes what `plimsoll-agent --help` says."}
+PASSED_ON = {
+    "agent": "Takes what `plimsoll-agent --help` says.",
+    "worker": "Takes what `plimsoll worker --help` says.",
+}
 """Commands that hand all their arguments to another program."""
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
@@ -43,6 +46,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("up", "up:up", "Start everything on this machine; --demo shows it at work."),
         Entry("serve", "serve:serve", "Run the API and the control loop."),
         Entry("agent", "agent:app", "Run the agent of a node."),
+        Entry("worker", "worker:app", "Serve one replica by the Open Inference Protocol v2."),
         Entry("plan", "plan:plan", "Solve a Problem file into a Plan file, without any server."),
     ),
     "Objects": (

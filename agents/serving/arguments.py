@@ -1,0 +1,108 @@
+"""The arguments of `plimsoll worker` and `python -m agents.serving`; the rest is imported when they are right.
+
+Exit codes: 0 after SIGTERM or SIGINT with everything answered, 1 when the engine cannot be loaded or is lost or when
+requests were still open at the end of the drain, 2 for wrong arguments.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  plimsoll worker --service chat --times-ms 1:5,8:12 --port 8100 --batch 8 --delay-ms 2
+  plimsoll worker --service resnet --engine onnx --network-dir networks --network resnet50.onnx --batch 8
+  plimsoll worker --service resnet --engine torch --factory-module torchvision.models --network resnet50 \\
+      --weights resnet50.pt --network-dir networks --input x:FP32:3,224,224
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="plimsoll worker",
+        description="Serve one replica by the Open Inference Protocol v2, in batches whose size changes while it runs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve = parser.add_argument_group("serving")
+    serve.add_argument("--service", required=True, help="name of the service, as in /v2/models/{name}/infer")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=_whole(0, 65535), default=0, help="default: any free one; printed at the start")
+    serve.add_argument("--batch", type=_whole(1, 65536), default=1, help="most rows of a batch (default: %(default)s)")
+    serve.add_argument("--delay-ms", type=_amount(10_000.0), default=0.0, help="longest wait for a full batch")
+    serve.add_argument(
+        "--batch-limit", type=_whole(1, 65536), help="what --batch may be changed to (default: 1024, or --batch)"
+    )
+    serve.add_argument(
+        "--queue", type=_whole(1, 65536), default=256, help="requests that wait at most (default: %(default)s)"
+    )
+    serve.add_argument(
+        "--drain-s", type=_amount(3600.0), default=30.0, help="after SIGTERM, for open requests (default: %(default)s)"
+    )
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--engine", choices=("standin", "torch", "onnx"), default="standin")
+    engine.add_argument("--network", help="torch, onnx: a file in --network-dir, or with --factory-module its function")
+    engine.add_argument("--network-dir", type=Path, help="the only directory that files are taken from")
+    engine.add_argument("--factory-module", help="torch: module whose functions make networks: torchvision.models")
+    engine.add_argument("--weights", help="torch: state dictionary for the factory's network, in --network-dir")
+    engine.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME:DATATYPE:SHAPE",
+        help="torch: an input without its rows, x:FP32:3,224,224; in the order of the network's arguments",
+    )
+    engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
+    engine.add_argument(
+        "--memory-mib", type=_amount(1e9), help="most device memory the engine takes; standin: pretended"
+    )
+    engine.add_argument("--threads", type=_whole(1, 1024), default=1, help="CPU threads of a batch (default: 1)")
+    times = engine.add_mutually_exclusive_group()
+    times.add_argument("--times-ms", metavar="ROWS:MS,...", help="standin: measured times (default: 1:1)")
+    times.add_argument("--times-csv", type=Path, help="standin: a file with the columns batch, execution_ms")
+    engine.add_argument("--pretend-sms", type=_whole(2, 1024), help="standin: multiprocessors of a pretended GPU")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.batch_limit is None:
+        options.batch_limit = max(1024, options.batch)
+    if options.batch > options.batch_limit:
+        parser.error(f"--batch {options.batch} is above --batch-limit {options.batch_limit}")
+    if options.engine != "standin" and not options.network:
+        parser.error(f"--engine {options.engine} needs --network")
+    # Imported late: aiohttp alone takes longer than --help may.
+    from agents.serving.process import run_worker
+
+    return run_worker(options)
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    """Reads a whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not text.strip().lstrip("+").isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _amount(high: float) -> Callable[[str], float]:
+    """Reads a number from 0 up to a bound."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0.0 <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to {high:g}")
+        return number
+
+    return read

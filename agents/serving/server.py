@@ -1,0 +1,271 @@
+"""A replica's HTTP server.
+
+    GET  /v2                        who serves           GET  /v2/health/live     200 unless the engine has failed
+    GET  /v2/models/{name}          what it takes        GET  /v2/health/ready    200 with the status, or 503
+    POST /v2/models/{name}/infer    one request          GET  /v2/models/{name}/ready
+    GET, PUT /batch                 largest batch and delay, both changeable while requests come
+    PUT, DELETE /drain              take nothing more; take requests again
+    PUT  /offload, /resume          the device's memory to the host and back; answered when it is done
+    GET  /status                    the status, in any state
+    GET  /metrics                   for Prometheus
+
+All but inference is for the node's agent: listen where only that can come. Errors are RFC 9457 problems. Who is
+answered 503 or 504 was not run.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from agents.problems import problem
+from agents.serving.batching import Answer
+from agents.serving.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
+from agents.serving.metrics import Outcome
+from agents.serving.replica import Replica, Status
+from agents.serving.tensors import Kind
+from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
+
+DEADLINE_HEADER = "Plimsoll-Deadline-Ms"
+LARGEST_BODY = 64 * 1024 * 1024
+"""As the router's."""
+BODY_TIMEOUT_S = 30.0
+LONGEST_DELAY_MS = 10_000.0
+
+_STATUS: dict[type[ServingError], tuple[HTTPStatus, Outcome]] = {
+    BadRequest: (HTTPStatus.BAD_REQUEST, "bad"),
+    NotTaken: (HTTPStatus.SERVICE_UNAVAILABLE, "not_taken"),
+    DeadlinePassed: (HTTPStatus.GATEWAY_TIMEOUT, "late"),
+    WrongState: (HTTPStatus.CONFLICT, "bad"),
+    EngineFailed: (HTTPStatus.INTERNAL_SERVER_ERROR, "failed"),
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class BatchChange(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a batch change; what is not named stays."""
+
+    batch: Annotated[int, Meta(ge=1)] | None = None
+    delay_ms: Annotated[float, Meta(ge=0.0, le=LONGEST_DELAY_MS)] | None = None
+
+
+class BatchAnswer(msgspec.Struct):
+    """The limits in force. Batches with a number above `batches_begun` keep to them."""
+
+    batch: int
+    delay_ms: float
+    batch_limit: int
+    batches_begun: int
+
+
+class WireKind(msgspec.Struct):
+    """One tensor in the metadata; -1 = any length."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+def make_app(replica: Replica) -> web.Application:
+    """The HTTP server of a replica; run it with `web.AppRunner`."""
+    server = _Server(replica)
+    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_as_problems])
+    app.router.add_get("/v2", server.about)
+    app.router.add_get("/v2/health/live", server.live)
+    app.router.add_get("/v2/health/ready", server.ready)
+    app.router.add_get("/v2/models/{name}", server.describe)
+    app.router.add_get("/v2/models/{name}/ready", server.ready)
+    app.router.add_post("/v2/models/{name}/infer", server.infer)
+    app.router.add_get("/batch", server.get_batch)
+    app.router.add_put("/batch", server.put_batch)
+    app.router.add_put("/drain", server.drain)
+    app.router.add_delete("/drain", server.undrain)
+    app.router.add_put("/offload", server.offload)
+    app.router.add_put("/resume", server.resume)
+    app.router.add_get("/status", server.status)
+    app.router.add_get("/metrics", server.metrics)
+    return app
+
+
+@web.middleware
+async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal as a problem: ours by their kind, aiohttp's own (no such path, body too large) by their code."""
+    try:
+        return await handler(request)
+    except ServingError as error:
+        return _problem_of(error)
+    except web.HTTPException as error:
+        if error.status < HTTPStatus.BAD_REQUEST:
+            raise
+        answer = problem(HTTPStatus(error.status), f"{request.method} {request.path}: {error.text or error.reason}")
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+
+
+class _Server:
+    """The handlers."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def about(self, _: web.Request) -> web.Response:
+        return _json({"name": "plimsoll-worker", "version": _version(), "extensions": ["binary_tensor_data"]})
+
+    async def live(self, _: web.Request) -> web.Response:
+        if self._replica.state == "failed":
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "the engine has failed; the worker must be started anew")
+        return _json({"live": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        self._check_name(request)
+        status = self._replica.status()
+        if status.state != "ready":
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the worker of {status.service} is {status.state}")
+        return _json(status)
+
+    async def describe(self, request: web.Request) -> web.Response:
+        self._check_name(request)
+        signature = self._replica.signature
+        return _json(
+            {
+                "name": self._replica.settings.service,
+                "versions": [],
+                "platform": self._replica.platform,
+                "inputs": list(map(_wire_kind, signature.inputs)),
+                "outputs": list(map(_wire_kind, signature.outputs)),
+            }
+        )
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self._check_name(request)
+        loop = asyncio.get_running_loop()
+        came_s = loop.time()
+        outcome: Outcome = "failed"
+        try:
+            answer = await self._infer(request, came_s)
+            outcome = "ok"
+            return answer
+        except ServingError as error:
+            outcome = _kind_of(error)[1]
+            raise
+        except web.HTTPException:
+            outcome = "bad"
+            raise
+        finally:
+            self._replica.metrics.answered(outcome, loop.time() - came_s)
+
+    async def _infer(self, request: web.Request, came_s: float) -> web.Response:
+        deadline_s = came_s + _deadline_ms(request) / 1000.0
+        self._replica.check_taking()  # Before the body is read: who is overloaded must not read on.
+        asked = decode_request(await _body(request), request.headers.get(JSON_LENGTH_HEADER))
+        answer = await self._replica.answer(
+            asked.inputs, came_s=came_s, deadline_s=deadline_s, is_gone=lambda: request.transport is None
+        )
+        return _encoded(self._replica.settings.service, asked, answer)
+
+    async def get_batch(self, _: web.Request) -> web.Response:
+        return _json(_batch_answer(self._replica.status()))
+
+    async def put_batch(self, request: web.Request) -> web.Response:
+        try:
+            change = msgspec.json.decode(await _body(request), type=BatchChange)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadRequest(f'not a batch change like {{"batch": 8, "delay_ms": 2}}: {error}') from error
+        return _json(_batch_answer(self._replica.change_limits(batch=change.batch, delay_ms=change.delay_ms)))
+
+    async def drain(self, _: web.Request) -> web.Response:
+        return _json(self._replica.drain(), HTTPStatus.ACCEPTED)
+
+    async def undrain(self, _: web.Request) -> web.Response:
+        return _json(self._replica.undrain())
+
+    async def offload(self, _: web.Request) -> web.Response:
+        return _json(await self._replica.offload())
+
+    async def resume(self, _: web.Request) -> web.Response:
+        return _json(await self._replica.resume())
+
+    async def status(self, _: web.Request) -> web.Response:
+        return _json(self._replica.status())
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._replica.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _check_name(self, request: web.Request) -> None:
+        name, mine = request.match_info.get("name"), self._replica.settings.service
+        if name not in (None, mine):
+            raise web.HTTPNotFound(text=f"this worker serves {mine}, not {name}")
+
+
+def _kind_of(error: ServingError) -> tuple[HTTPStatus, Outcome]:
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def _problem_of(error: ServingError) -> web.Response:
+    return problem(_kind_of(error)[0], str(error))
+
+
+def _deadline_ms(request: web.Request) -> float:
+    """Milliseconds that the request has; infinite without the header."""
+    text = request.headers.get(DEADLINE_HEADER)
+    if text is None:
+        return math.inf
+    try:
+        left_ms = float(text)
+    except ValueError:
+        left_ms = math.nan
+    if math.isnan(left_ms):
+        raise BadRequest(f"{DEADLINE_HEADER} is {text!r}; it must be a number of milliseconds")
+    return left_ms
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text=f"the body was not whole after {BODY_TIMEOUT_S:g} s") from error
+
+
+def _batch_answer(status: Status) -> BatchAnswer:
+    return BatchAnswer(
+        batch=status.batch,
+        delay_ms=status.delay_ms,
+        batch_limit=status.batch_limit,
+        batches_begun=status.batches_begun,
+    )
+
+
+def _wire_kind(kind: Kind) -> WireKind:
+    return WireKind(name=kind.name, datatype=kind.datatype, shape=[-1, *kind.row_shape])
+
+
+def _encoded(service: str, asked: InferRequest, answer: Answer) -> web.Response:
+    body, json_length = encode_answer(
+        service, asked, answer.outputs, {"batch": answer.batch_rows, "batch_number": answer.batch_number}
+    )
+    if json_length is None:
+        return web.Response(body=body, content_type="application/json")
+    return web.Response(
+        body=body, content_type="application/octet-stream", headers={JSON_LENGTH_HEADER: str(json_length)}
+    )
+
+
+def _json(body: object, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+
+
+def _version() -> str:
+    try:
+        return version("plimsoll")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,174 @@
+"""Swap hooks for training loops: give the GPU's memory back at a step's boundary, and take it again later.
+
+    with SwapHooks(offload=to_host, resume=to_gpu) as hooks:
+        print(hooks.url)
+        for batch in data:
+            train(batch)
+            hooks.step_boundary()
+
+    running ──PUT /offload──▶ asked ──step_boundary()──▶ offloading ──▶ offloaded ──PUT /resume──▶ resuming ──▶ running
+       ▲─────────PUT /resume────┘
+    offload or resume raises ──▶ failed;  the `with` is left ──▶ ended
+
+HTTP runs in a thread of its own; `offload` and `resume` run in the training loop's thread, inside `step_boundary`,
+which does not return while the memory is away. PUT /offload and PUT /resume are answered when it is done, with 409
+where the loop is not in the right state, and 503 where it came to no boundary in time (it moves at the next one).
+GET /status says the state and how many boundaries were passed.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+import msgspec
+from aiohttp import web
+
+from agents.problems import problem
+from agents.serving.errors import WrongState
+
+SwapState: TypeAlias = Literal["running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"]
+_PENDING: dict[str, tuple[SwapState, ...]] = {"offloaded": ("asked", "offloading"), "running": ("resuming",)}
+"""What the loop goes through on its way to a wanted state."""
+START_S = 30.0
+BOUNDARY_TIMEOUT_S = 120.0
+"""For a step to end and the memory to be moved."""
+
+
+class SwapStatus(msgspec.Struct):
+    """The training loop as it is now."""
+
+    state: SwapState
+    steps: int
+    """Boundaries passed."""
+
+
+class SwapHooks:
+    """The state shared by the training loop and HTTP. A context manager: it listens from entry to exit."""
+
+    def __init__(
+        self,
+        *,
+        offload: Callable[[], None],
+        resume: Callable[[], None],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        timeout_s: float = BOUNDARY_TIMEOUT_S,
+    ) -> None:
+        """`port` 0: any free one, see `url`; `timeout_s`: longest wait of a PUT."""
+        self.url = ""
+        self._offload = offload
+        self._resume = resume
+        self._address = (host, port)
+        self._timeout_s = timeout_s
+        self._state: SwapState = "running"
+        self._steps = 0
+        self._changed = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._runner: web.AppRunner | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="swap-hooks", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(START_S)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._become("ended")
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(START_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def status(self) -> SwapStatus:
+        """The state now; from any thread."""
+        return SwapStatus(state=self._state, steps=self._steps)
+
+    def step_boundary(self) -> None:
+        """Offload here if it was asked for, and return when the memory is back. Raises what the hooks raise."""
+        with self._changed:
+            self._steps += 1
+            if self._state != "asked":
+                return
+            self._state = "offloading"
+        self._move(self._offload, "offloaded")
+        with self._changed:
+            self._changed.wait_for(lambda: self._state == "resuming")
+        self._move(self._resume, "running")
+
+    def ask(self, wanted: Literal["offloaded", "running"]) -> bool:
+        """Ask for the memory to go or to come back, and wait; whether it did in time. Raises WrongState."""
+        pending = _PENDING[wanted]
+        before: SwapState = "running" if wanted == "offloaded" else "offloaded"
+        with self._changed:
+            if self._state == before:
+                self._state = pending[0]
+            elif wanted == "running" and self._state == "asked":
+                self._state = "running"
+            elif self._state not in (*pending, wanted):
+                raise WrongState(f"the training loop is {self._state}; it must be {before} for that")
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._state not in pending, self._timeout_s)
+            if self._state not in (*pending, wanted):
+                raise WrongState(f"the training loop is {self._state} now")
+            return self._state == wanted
+
+    def _move(self, action: Callable[[], None], then: SwapState) -> None:
+        try:
+            action()
+        except BaseException:
+            self._become("failed")
+            raise
+        self._become(then)
+
+    def _become(self, state: SwapState) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+    async def _open(self) -> None:
+        app = web.Application()
+        app.router.add_put("/offload", self._put_offload)
+        app.router.add_put("/resume", self._put_resume)
+        app.router.add_get("/status", self._get)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, *self._address).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+
+    async def _close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._loop.shutdown_default_executor()
+
+    async def _put_offload(self, _: web.Request) -> web.Response:
+        return await self._put("offloaded")
+
+    async def _put_resume(self, _: web.Request) -> web.Response:
+        return await self._put("running")
+
+    async def _put(self, wanted: Literal["offloaded", "running"]) -> web.Response:
+        try:
+            is_done = await asyncio.to_thread(self.ask, wanted)
+        except WrongState as error:
+            return problem(HTTPStatus.CONFLICT, str(error))
+        if not is_done:
+            detail = f"the training loop came to no boundary within {self._timeout_s:g} s; it moves at the next one"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+        return _json(self.status())
+
+    async def _get(self, _: web.Request) -> web.Response:
+        return _json(self.status())
+
+
+def _json(body: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
