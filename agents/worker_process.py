@@ -199,21 +199,31 @@ async def _kill(find: Callable[[], tuple[int, ...]], ending: Ending) -> bool:
     left = find()
     if not left:
         return True
+    is_free = False
     try:
         async with asyncio.timeout(TERMINATE_LIMIT_S):
             is_free = await ending.terminate(left)
     except (TimeoutError, DeviceError) as error:
         log.warning("MPS was asked to let go of processes %s: %s", left, error)
-        is_free = False
     if not is_free:
         log.warning("MPS did not let go of processes %s; they are killed all the same", left)
     until_s = asyncio.get_running_loop().time() + ending.kill_limit_s
     while (left := find()) and asyncio.get_running_loop().time() < until_s:
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            _kill_one(pid, find)
         await asyncio.sleep(LOOK_S)
     return not left
+
+
+def _kill_one(pid: int, find: Callable[[], tuple[int, ...]]) -> None:
+    """SIGKILL for a process that still is among those to be killed once nobody else can have its number."""
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            if pid in find():
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
 
 
 def exit_in_words(code: int) -> str:
@@ -264,16 +274,21 @@ def is_alive(identity: Identity) -> bool:
 def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
     """Living processes that carry the mark in their environment, or belong to the session of that leader; by number.
 
-    The mark finds those that made a session of their own, the session those that wrote over their environment.
+    The mark finds those that made a session of their own, the session those that wrote over their environment. An agent
+    that runs as root could kill anything: nobody of its own session is ever among them, and neither is the kernel's.
     """
     wanted = f"{MARK}={mark}".encode()
     stats = {int(path.name): _stat(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    session = _session(leader, stats.get(leader.pid)) if leader else 0
+    session = leader.pid if leader is not None and _leads(leader, stats.get(leader.pid)) else None
+    untouchable = {0, os.getsid(0)}  # Kernel threads, and whoever came from outside the namespace, show session 0.
     return tuple(
         sorted(
             pid
             for pid, stat in stats.items()
-            if stat is not None and stat.state not in "ZX" and (stat.session == session or wanted in _environment(pid))
+            if stat is not None
+            and stat.state not in "ZX"
+            and stat.session not in untouchable
+            and (stat.session == session or wanted in _environment(pid))
         )
     )
 
@@ -286,9 +301,9 @@ def marks(beginning: str) -> frozenset[str]:
     return frozenset(entry.decode("ascii", errors="replace").partition("=")[2] for entry in found)
 
 
-def _session(leader: Identity, now: "_Stat | None") -> int:
-    """The leader's session, 0 where its number belongs to another process by now: that one's session is not ours."""
-    return leader.pid if now is None or now.start_ticks == leader.start_ticks else 0
+def _leads(leader: Identity, now: "_Stat | None") -> bool:
+    """Whether the session of the leader's number is its own: not where another process has that number by now."""
+    return leader.pid > 1 and (now is None or now.start_ticks == leader.start_ticks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

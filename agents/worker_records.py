@@ -95,7 +95,7 @@ class Records:
         for path in sorted(self._folder("records").iterdir()):
             if path.suffix == ".json":
                 try:
-                    found.append(_parse(path))
+                    found.append(_parse(path, self.mark))
                 except (OSError, ValueError) as error:
                     self.problems += (f"{path} is damaged and was put aside: {error}",)
                     with contextlib.suppress(OSError):
@@ -157,13 +157,16 @@ def _file_name(replica_id: str) -> str:
     return f"{_UNSAFE.sub('_', replica_id)[:64]}-{hashlib.sha256(replica_id.encode()).hexdigest()[:16]}"
 
 
-def _parse(path: Path) -> Record:
+def _parse(path: Path, mark: str) -> Record:
     try:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     if record.version != VERSION or path.stem != _file_name(record.id):
         raise ValueError(f"it is of version {record.version} and replica {record.id}")
+    # What stands here may be killed: a record that was not written by us must not lead to anybody else's process.
+    if record.identity.pid <= 1 or not record.mark.startswith(f"{mark}."):
+        raise ValueError(f"process {record.identity.pid} with mark {record.mark!r} was not recorded here")
     return record
 
 
