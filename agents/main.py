@@ -1,5 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
 
+With `restore` as the first argument it is another command, whose arguments `agents.restore` reads.
+
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.
 """
@@ -23,6 +25,7 @@ EXAMPLES = """\
 examples:
   plimsoll-agent --url http://127.0.0.1:8080 --token-file agent.token --node n1 --gpu-type V100-32GB --gpus 2
   plimsoll-agent --url https://plimsoll.example --token-file agent.token --device nvml --state-dir ~/.plimsoll
+  plimsoll-agent restore --state-dir ~/.plimsoll   put clocks and power limits back that a dead agent left turned
 """
 
 
@@ -78,8 +81,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["restore"]:
+        from agents.restore import main as restore
+
+        return restore(given[1:])
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     try:
         token = _token(options)
     except OSError as error:

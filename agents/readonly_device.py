@@ -5,7 +5,7 @@ from typing import Protocol
 
 from agents.clock import Clock
 from agents.device import DeviceError, GpuGlance, GpuState, NodeState, NotSupported, Readings, ServiceRoute
-from agents.nvml import GpuIdentity, GpuSample
+from agents.nvml_nouns import GpuIdentity, GpuSample
 from agents.protocol import GpuReading, ReplicaCommand, TaskCommand
 
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"

@@ -11,7 +11,7 @@ import pytest
 
 from agents.clock import ManualClock
 from agents.device import DeviceError, GpuLost, NotSupported
-from agents.nvml import GpuIdentity, GpuSample
+from agents.nvml_nouns import GpuIdentity, GpuSample
 from agents.readonly_device import ReadOnlyDevice
 from tests.agents.factories import a_replica, run
 
@@ -105,6 +105,9 @@ def test_gpus_are_found_and_read_in_our_units(driver: Path) -> None:
         "energy_j": 5000.0,
         "clock_mhz": 1380.0,
         "busy_percent": 40.0,
+        "memory_reserved_mib": 0.0,
+        "enforced_limit_w": None,  # this library has no such function
+        "event_reasons": [],
     }
 
 
