@@ -145,3 +145,63 @@ def test_readings_count_each_request_once() -> None:
         assert lane.read().arrivals == 0
 
     in_loop(scenario)
+
+
+def test_a_replica_that_fails_gets_nothing_until_it_is_readmitted() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("a", 1.0), ("b", 1.0))
+        assert lane.fail("a", is_unreachable=True)
+        assert Counter([await lane.acquire() for _ in range(10)]) == {"b": 10}
+        assert (sorted(lane.out), lane.members, lane.has_other("b"), lane.has_other("a")) == (["a"], 2, False, True)
+        lane.readmit("a")
+        assert Counter([await lane.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
+
+    in_loop(scenario)
+
+
+def test_those_who_wait_go_to_a_replica_that_is_readmitted() -> None:
+    async def scenario() -> None:
+        lane = a_lane(("a", 1.0), ("b", 1.0), replica_limit=1)
+        lane.fail("a", is_unreachable=True)
+        assert await lane.acquire() == "b"
+        waiting = asyncio.create_task(lane.acquire())
+        await settled()
+        assert lane.waiting == 1
+        lane.readmit("a")
+        assert await waiting == "a"
+
+    in_loop(scenario)
+
+
+def test_a_switch_forgets_the_failures_of_those_who_leave() -> None:
+    lane = a_lane(("a", 1.0), ("b", 1.0))
+    lane.fail("a", is_unreachable=True)
+    lane.switch(a_route(("b", 1.0)))
+    lane.switch(a_route(("a", 1.0), ("b", 1.0)))
+    assert lane.out == frozenset()
+
+
+def test_who_is_turned_away_comes_again_when_the_queue_has_gone_by() -> None:
+    async def scenario() -> None:
+        now_s = 100.0
+        lane = Lane(a_route(), queue_limit=100, replica_limit=1, now_s=lambda: now_s)
+        waiting = [asyncio.create_task(lane.acquire()) for _ in range(40)]
+        await settled()
+        assert lane.retry_after_s() == 1  # nobody knows how fast answers come
+        for now_s in (101.0, 102.0, 103.0, 104.0):  # noqa: B007  the lane's clock
+            for _ in range(5):
+                lane.succeed("a")
+        # 20 answers in the 5 s before and the 4 s of this window are 20 / 9 per second: 40 wait for 18 s.
+        assert lane.retry_after_s() == 18
+        now_s = 109.0  # 20 in the window before, none in 4 s of this one: the same
+        assert lane.retry_after_s() == 18
+        now_s = 1000.0
+        assert lane.retry_after_s() == 1
+        now_s = 1004.0
+        lane.succeed("a")
+        assert lane.retry_after_s() == 60  # 1 answer in 9 s would be 360 s
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+
+    in_loop(scenario)

@@ -1,0 +1,92 @@
+"""The Prometheus text, read back by Prometheus' own parser."""
+
+import asyncio
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agents.device import ServiceRoute
+from agents.lane import Lane
+from agents.protocol import BUCKET_COUNT
+from agents.router_metrics import MOST_SERVICES, OTHERS, exposition, shown
+
+
+class Time:
+    now_s = 0.0
+
+
+def a_lane(service: str, time: Time | None = None) -> Lane:
+    time = time or Time()
+    route = ServiceRoute(service=service, slo_ms=100.0, shares=(("a", 1.0), ("b", 1.0)))
+    return Lane(route, queue_limit=4, replica_limit=4, now_s=lambda: time.now_s)
+
+
+def samples(*lanes: Lane, unknown: int = 0) -> dict[tuple[str, ...], float]:
+    """(name without its prefix, label values …) → value."""
+    return {
+        (sample.name.removeprefix("plimsoll_router_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(exposition(shown(lanes), unknown=unknown))
+        for sample in family.samples
+    }
+
+
+def test_counts_gauges_and_histograms_are_the_lanes() -> None:
+    time = Time()
+    lane = a_lane("chat", time)
+    for now_s, latency_ms in ((1.0, 0.2), (1.5, 30.0), (2.0, 150.0)):
+        time.now_s = now_s
+        lane.arrive()
+        lane.finish(latency_ms)
+    time.now_s = 2.001
+    lane.arrive()
+    lane.reject("expired")
+    asyncio.run(lane.acquire())
+    lane.fail("b", is_unreachable=True)
+    found = samples(lane, unknown=7)
+    assert (found["arrivals_total", "chat"], found["served_total", "chat"], found["in_slo_total", "chat"]) == (4, 3, 2)
+    assert (found["rejected_total", "chat", "expired"], found["rejected_total", "chat", "full"]) == (1, 0)
+    assert (found["waiting", "chat"], found["running", "chat"]) == (0, 1)
+    assert (found["replicas", "chat"], found["replicas_out", "chat"]) == (2, 1)
+    assert found[("unknown_service_total",)] == 7
+    latency = {key[2]: value for key, value in found.items() if key[0] == "latency_ms_bucket"}
+    # 0.2 ms is in the first bucket, 30 ms below 0.25 · 2^7 = 32 ms, 150 ms below 0.25 · 2^10 = 256 ms.
+    assert (latency["0.25"], latency["16"], latency["32"], latency["128"], latency["256"]) == (1, 1, 2, 2, 3)
+    assert (latency["+Inf"], found["latency_ms_count", "chat"], found["latency_ms_sum", "chat"]) == (3, 3, 180.2)
+    # Four arrivals have three gaps: 500, 500 and 1 ms.
+    gaps = {key[2]: value for key, value in found.items() if key[0] == "arrival_gap_ms_bucket"}
+    assert (gaps["0.5"], gaps["1"], gaps["256"], gaps["512"], gaps["+Inf"]) == (0, 1, 1, 3, 3)
+    assert found["arrival_gap_ms_sum", "chat"] == 1001.0
+
+
+def test_a_reading_starts_a_window_and_takes_nothing_from_the_totals() -> None:
+    lane = a_lane("chat")
+    for _ in range(2):
+        lane.arrive()
+        lane.finish(10.0)
+        assert lane.read().served == 1
+    assert samples(lane)["served_total", "chat"] == 2
+
+
+def test_every_bucket_is_below_some_end() -> None:
+    lane = a_lane("chat")
+    for exponent in range(BUCKET_COUNT):
+        lane.finish(0.25 * 2.0 ** (exponent / 4))
+    found = samples(lane)
+    counted = [value for key, value in found.items() if key[0] == "latency_ms_bucket"]
+    assert counted == sorted(counted)
+    assert counted[-1] == BUCKET_COUNT
+    # Ends at 0.25 · 2^0, 2^1 … 2^19: the first holds one bucket, each other four; buckets 77, 78, 79 have none.
+    assert counted[:-1] == [1 + 4 * turn for turn in range(20)]
+
+
+def test_services_beyond_the_bound_are_added_up() -> None:
+    lanes = [a_lane(f"s{number:04}") for number in range(MOST_SERVICES + 10)]
+    for lane in lanes:
+        lane.arrive()
+    found = samples(*lanes)
+    assert found["arrivals_total", OTHERS] == 10
+    assert sum(key[0] == "arrivals_total" for key in found) == MOST_SERVICES + 1
+
+
+def test_names_cannot_break_out_of_their_label() -> None:
+    found = samples(a_lane('a"b\\c'))
+    assert found["arrivals_total", 'a"b\\c'] == 0
