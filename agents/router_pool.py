@@ -72,7 +72,7 @@ class Answer:
 class Pool:
     """Connections to one worker."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, idle_s: float = IDLE_S) -> None:
         """`url`: `http://host:port`, perhaps with a path before all others. Raises ValueError."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
@@ -82,8 +82,14 @@ class Pool:
         """For the Host header."""
         self.prefix = parts.path.rstrip("/").encode()
         self._address = (parts.hostname, parts.port or 80)
+        self._idle_s = idle_s
         self._idle: deque[Connection] = deque()
         self._is_closed = False
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
 
     async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> Answer:
         """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
@@ -125,7 +131,7 @@ class Pool:
         """The one that was used last; those that have been idle for too long are closed."""
         while self._idle:
             connection = self._idle.pop()
-            if now_s - connection.idle_since_s < IDLE_S and connection.is_open:
+            if now_s - connection.idle_since_s < self._idle_s and connection.is_open:
                 return connection
             connection.close()
         return None

@@ -1,0 +1,377 @@
+"""The router over real sockets when something is wrong: workers that fail, clients that leave, deadlines, floods."""
+
+import asyncio
+import gzip
+import io
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agents.router import LARGEST_BODY, Router
+from agents.router_health import STRIKES
+from tests.agents.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
+
+pytestmark = pytest.mark.integration
+
+
+class Worker:
+    """Answers with its name and what it got; does as its fields say."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.status = 200
+        self.is_ready = True
+        self.requests: list[Mapping[str, str]] = []
+        self.hold: asyncio.Event | None = None
+
+    def make_app(self) -> web.Application:
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_post("/v2/models/chat/infer", self._infer)
+        app.router.add_get("/v2/health/ready", self._ready)
+        return app
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.requests.append(dict(request.headers))
+        if self.hold is not None:
+            await self.hold.wait()
+        return web.Response(status=self.status, text=f"{self.name}:{len(body)}")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.is_ready else 503)
+
+
+class Front:
+    """A router, two workers, and a client."""
+
+    def __init__(self, router: Router, url: str, client: aiohttp.ClientSession) -> None:
+        self.router, self.url, self.client = router, url, client
+        self.a, self.b = Worker("a"), Worker("b")
+        self.addresses: dict[str, str] = {}
+
+    def switch(self, *replicas: str) -> None:
+        self.router.switch((a_route(*((each, 1.0) for each in replicas)),), self.addresses)
+
+    async def post(
+        self, body: bytes | io.BytesIO | AsyncIterator[bytes] = b"{}", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        async with self.client.post(f"{self.url}/v2/models/chat/infer", data=body, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def rejected(self) -> dict[str, float]:
+        """Rejected requests by reason, from /metrics."""
+        async with self.client.get(f"{self.url}/metrics") as response:
+            assert response.content_type == "text/plain"
+            lines = (await response.text()).splitlines()
+        found = [line for line in lines if line.startswith("plimsoll_router_rejected_total{")]
+        return {line.split('reason="')[1].split('"')[0]: float(line.split()[1]) for line in found}
+
+
+@asynccontextmanager
+async def a_front(router: Router) -> AsyncIterator[Front]:
+    async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
+        front = Front(router, url, client)
+        async with served(front.a.make_app()) as a, served(front.b.make_app()) as b:
+            front.addresses = {"a": a, "b": b}
+            yield front
+
+
+def on_front(scenario: Callable[[Front], Awaitable[None]], router: Router | None = None) -> None:
+    async def run() -> None:
+        async with a_front(router or Router()) as front:
+            await scenario(front)
+
+    within_limit(run)
+
+
+def test_a_replica_that_answers_5xx_gets_nothing_until_it_is_ready() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a", "b")
+        front.a.status, front.a.is_ready = 500, False
+        statuses = Counter([(await front.post())[0] for _ in range(20)])
+        # Every second request goes to a, until it has failed often enough; then all go to b.
+        assert statuses == {200: 20 - STRIKES, 500: STRIKES}
+        assert front.router.out == ("a",)
+        front.a.status, front.a.is_ready = 200, True
+        await tick_until(lambda: not front.router.out)
+        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
+
+    on_front(scenario)
+
+
+def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_was() -> None:
+    async def scenario(front: Front) -> None:
+        async with served(front.a.make_app()) as url:
+            front.addresses["a"] = url
+            front.switch("a", "b")
+            assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
+        assert {await front.post() for _ in range(10)} == {(200, "b:2")}
+        assert front.router.out == ("a",)
+        async with served(front.a.make_app(), port=int(url.rpartition(":")[2])):
+            await tick_until(lambda: not front.router.out)
+            assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
+
+    on_front(scenario)
+
+
+def test_the_last_replica_stays_in_whatever_it_answers() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a", "b")
+        front.a.status = front.b.status = 503
+        front.a.is_ready = front.b.is_ready = False
+        assert {(await front.post())[0] for _ in range(20)} == {503}
+        assert len(front.router.out) == 1
+        front.a.status = front.b.status = 200
+        assert (await front.post())[0] == 200
+
+    on_front(scenario)
+
+
+def test_a_switch_ends_the_probing_of_a_replica_that_leaves() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a", "b")
+        front.a.status, front.a.is_ready = 500, False
+        while not front.router.out:
+            await front.post()
+        front.switch("b")
+        assert front.router.out == ()
+        front.a.status = 200
+        front.switch("a", "b")
+        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
+
+    on_front(scenario)
+
+
+@pytest.mark.parametrize("deadline", ["0", "-5", "0.4"])
+def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(deadline: str) -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        status, text = await front.post(headers={"Plimsoll-Deadline-Ms": deadline})
+        assert status == 504 and "deadline" in text
+        assert front.a.requests == []
+        assert (await front.rejected())["expired"] == 1
+        (reading,) = front.router.read()
+        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
+
+    on_front(scenario)
+
+
+def test_a_deadline_that_is_no_number_is_refused_and_not_counted() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "soon"}))[0] == 400
+        assert front.router.read()[0].arrivals == 0
+
+    on_front(scenario)
+
+
+def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
+    now_s = [1000.0]
+
+    async def scenario(front: Front) -> None:
+        front.switch()
+        waiting = asyncio.create_task(front.post(headers={"Plimsoll-Deadline-Ms": "20000"}))
+        await tick_until(lambda: front.router.read()[0].queued == 1)
+        now_s[0] += 12.5
+        front.switch("a")
+        assert (await waiting)[0] == 200
+        assert front.a.requests[0]["Plimsoll-Deadline-Ms"] == "7500"
+        await front.post()
+        assert "Plimsoll-Deadline-Ms" not in front.a.requests[1]
+
+    on_front(scenario, Router(now_s=lambda: now_s[0]))
+
+
+def test_a_deadline_passes_in_the_queue() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch()
+        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "50"}))[0] == 504
+        assert front.router.read()[0].queued == 0
+        assert (await front.rejected())["expired"] == 1
+
+    on_front(scenario)
+
+
+def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replicas_failure() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a", "b")
+        front.a.hold = front.b.hold = asyncio.Event()
+        headers = {"Plimsoll-Deadline-Ms": "50"}
+        answers = await asyncio.gather(*(front.post(headers=headers) for _ in range(4 * STRIKES)))
+        assert {status for status, _ in answers} == {504}
+        assert front.router.out == ()
+        assert front.router.in_flight("a") == front.router.in_flight("b") == 0
+        front.a.hold.set()
+
+    on_front(scenario)
+
+
+def test_bodies_that_wait_are_bounded_in_bytes() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch()
+        waiting = asyncio.create_task(front.post(b"x" * 900))
+        await tick_until(lambda: front.router.read()[0].queued == 1)
+        status, text = await front.post(b"x" * 200)
+        assert status == 503 and "900 bytes" in text
+        small = asyncio.create_task(front.post(b"x" * 100))
+        await tick_until(lambda: front.router.read()[0].queued == 2)
+        front.switch("a")
+        assert (await waiting, await small) == ((200, "a:900"), (200, "a:100"))
+        assert (await front.post(b"x" * 5000))[0] == 200  # alone it may be of any size
+
+    on_front(scenario, Router(most_held_bytes=1000))
+
+
+def test_a_client_that_leaves_the_queue_costs_no_replica_anything() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch()
+        leaving = asyncio.create_task(front.post())
+        await tick_until(lambda: front.router.read()[0].queued == 1)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        for _ in range(5):  # while it answers these, the router sees the end of that connection
+            await front.rejected()
+        front.switch("a")
+        await tick_until(lambda: front.router.in_flight("a") == 0)
+        assert front.a.requests == []
+        assert (await front.rejected())["gone"] == 1
+
+    on_front(scenario)
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connection() -> None:
+    async def scenario(front: Front) -> None:
+        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                writer.write(b"4\r\nabcd\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.001)
+
+        async with raw_worker(endless) as worker:
+            front.addresses["x"] = worker.url
+            front.switch("x")
+            async with front.client.post(f"{front.url}/v2/models/chat/infer", data=b"{}") as response:
+                assert (await response.content.readexactly(8)) == b"abcdabcd"
+            await tick_until(lambda: worker.ended == 1)
+            await tick_until(lambda: front.router.in_flight("x") == 0)
+            assert (await front.rejected())["gone"] == 1
+
+    on_front(scenario)
+
+
+def test_a_stream_of_events_reaches_the_client_as_it_comes() -> None:
+    async def scenario(front: Front) -> None:
+        go_on = asyncio.Event()
+
+        async def tokens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"9\r\ndata: a\n\n\r\n")
+            await go_on.wait()
+            writer.write(b"9\r\ndata: b\n\n\r\n0\r\n\r\n")
+            await reader.read()
+
+        async with raw_worker(tokens) as worker:
+            front.addresses["x"] = worker.url
+            front.switch("x")
+            async with front.client.post(f"{front.url}/v2/models/chat/infer", data=b"{}") as response:
+                assert response.content_type == "text/event-stream"
+                assert await response.content.readexactly(9) == b"data: a\n\n"
+                go_on.set()
+                assert await response.content.read() == b"data: b\n\n"
+            assert front.router.read()[0].served == 1
+
+    on_front(scenario)
+
+
+def test_large_chunked_and_compressed_bodies_arrive_whole() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 30_000
+
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        assert await front.post(parts()) == (200, "a:3000000")
+        assert await front.post(io.BytesIO(b"y" * 20_000_000)) == (200, "a:20000000")
+        packed = gzip.compress(b"z" * 5000)
+        assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (200, "a:5000")
+        assert "Content-Encoding" not in front.a.requests[-1]
+        assert (await front.post(io.BytesIO(b"x" * (LARGEST_BODY + 1))))[0] == 413
+
+    on_front(scenario)
+
+
+def test_status_and_headers_of_the_worker_are_the_answers() -> None:
+    async def scenario(front: Front) -> None:
+        async def own(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head, _ = await read_request(reader)
+            assert b"\r\nX-Mine: 1\r\n" in head
+            writer.write(
+                b"HTTP/1.1 429 Slow\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: x/y\r\nServer: own\r\n"
+                b"Content-Length: 2\r\n\r\nok"
+            )
+            await reader.read()
+
+        async with raw_worker(own) as worker:
+            front.addresses["x"] = worker.url
+            front.switch("x")
+            url, headers = f"{front.url}/v2/models/chat/infer", {"X-Mine": "1"}
+            async with front.client.post(url, data=b"", headers=headers) as response:
+                assert (response.status, await response.text()) == (429, "ok")
+                assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
+                assert (response.headers["Content-Type"], response.headers["Server"]) == ("x/y", "own")
+
+    on_front(scenario)
+
+
+def test_thousands_of_requests_through_switches_lose_none() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        left = iter(range(2000))
+        answers: Counter[int] = Counter()
+
+        async def client() -> None:
+            for number in left:
+                answers[(await front.post())[0]] += 1
+                if number % 100 == 0:
+                    front.switch("a" if number % 200 else "b")
+
+        await asyncio.gather(*(client() for _ in range(16)))
+        assert answers == {200: 2000}
+        assert len(front.a.requests) + len(front.b.requests) == 2000
+        assert min(len(front.a.requests), len(front.b.requests)) > 500
+
+    on_front(scenario)
+
+
+def test_metrics_show_every_service_of_the_table_and_none_from_requests() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        await front.post()
+        for name in ("x", "y"):
+            async with front.client.post(f"{front.url}/v2/models/{name}/infer", data=b"") as response:
+                assert response.status == 404
+        async with front.client.get(f"{front.url}/metrics") as response:
+            text = await response.text()
+        assert 'plimsoll_router_served_total{service="chat"} 1\n' in text
+        assert "plimsoll_router_unknown_service_total 2\n" in text
+        assert 'service="x"' not in text
+
+    on_front(scenario)
+
+
+def test_an_address_that_is_none_changes_nothing() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        with pytest.raises(ValueError, match="no address"):
+            front.router.switch((a_route(("c", 1.0)),), {"c": "ftp://x"})
+        assert await front.post() == (200, "a:2")
+
+    on_front(scenario)

@@ -1,0 +1,325 @@
+"""Connections to one worker, over real sockets: when they are used again, and what every failure becomes."""
+
+import asyncio
+
+import pytest
+
+from agents.router_pool import PIECES_LIMIT, WHOLE_LIMIT, Answer, LateAnswer, NoAnswer, NotConnected, Pool
+from tests.agents.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
+
+pytestmark = pytest.mark.integration
+
+LARGEST_READ = 256 * 1024
+"""What asyncio takes from a socket at once."""
+
+
+async def ask(pool: Pool, body: bytes = b"", *, timeout_s: float = 20.0) -> Answer:
+    head = b"POST /x HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return await pool.ask(head, body, timeout_s=timeout_s)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers every request with its body."""
+    while True:
+        _, body = await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+async def whole(answer: Answer) -> bytes:
+    if answer.body is not None:
+        return answer.body
+    pieces = []
+    while piece := await answer.piece():
+        pieces.append(piece)
+    answer.close()
+    return b"".join(pieces)
+
+
+def answering(raw: bytes, *, ends: bool = False) -> Handler:
+    """Answers every request with the same bytes; `ends`: and ends the connection."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(raw)
+            if ends:
+                await writer.drain()
+                return
+
+    return handle
+
+
+def test_one_connection_serves_one_request_after_the_other() -> None:
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            pool = Pool(worker.url)
+            for size in (0, 1, 1000, 100_000, 3_000_000):
+                body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+                assert await whole(await ask(pool, body)) == body
+            assert worker.connections == 1
+            pool.close()
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            pool = Pool(worker.url)
+            bodies = [b"%d" % number for number in range(20)]
+            answers = await asyncio.gather(*(ask(pool, body) for body in bodies))
+            assert [answer.body for answer in answers] == bodies
+            assert worker.connections == 20
+            await asyncio.gather(*(ask(pool, body) for body in bodies))
+            assert worker.connections == 20
+            pool.close()
+            await tick_until(lambda: worker.ended == 20)
+
+    within_limit(scenario)
+
+
+NOT_AGAIN = {
+    "the worker says so": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", False),
+    "the worker ends it": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", True),
+    "its end is the body's": (b"HTTP/1.1 200 OK\r\n\r\nok", True),
+    "bytes follow": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", False),
+}
+
+
+@pytest.mark.parametrize("name", NOT_AGAIN)
+def test_a_connection_is_not_used_again_when(name: str) -> None:
+    async def scenario() -> None:
+        raw, ends = NOT_AGAIN[name]
+        async with raw_worker(answering(raw, ends=ends)) as worker:
+            pool = Pool(worker.url)
+            for _ in range(3):
+                assert await whole(await ask(pool)) == b"ok"
+            assert worker.connections == 3
+            await tick_until(lambda: worker.ended == 3)
+
+    within_limit(scenario)
+
+
+def test_a_connection_that_the_worker_ends_while_it_is_idle_is_forgotten() -> None:
+    async def scenario() -> None:
+        end = asyncio.Event()
+
+        async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            await end.wait()
+
+        async with raw_worker(once) as worker:
+            pool = Pool(worker.url)
+            assert (await ask(pool)).body == b"ok"
+            assert pool.idle == 1
+            end.set()
+            await tick_until(lambda: pool.idle == 0)
+            assert (await ask(pool)).body == b"ok"
+            assert worker.connections == 2
+
+    within_limit(scenario)
+
+
+def test_a_connection_that_was_idle_for_too_long_is_not_used_again() -> None:
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            pool = Pool(worker.url, idle_s=0.0)
+            for _ in range(3):
+                assert (await ask(pool, b"a")).body == b"a"
+            assert worker.connections == 3
+            pool.close()
+            await tick_until(lambda: worker.ended == 3)
+
+    within_limit(scenario)
+
+
+def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+    async def scenario() -> None:
+        more = asyncio.Event()
+
+        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await more.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+            await reader.read()
+
+        async with raw_worker(babble) as worker:
+            pool = Pool(worker.url)
+            await ask(pool)
+            more.set()
+            await tick_until(lambda: worker.ended == 1)
+            assert (await ask(pool)).body == b""
+            assert worker.connections == 2
+            await tick_until(lambda: worker.ended == 2)
+
+    within_limit(scenario)
+
+
+def test_a_port_that_nobody_listens_on_is_not_connected() -> None:
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            url = worker.url
+        with pytest.raises(NotConnected, match=url):
+            await ask(Pool(url))
+
+    within_limit(scenario)
+
+
+NO_ANSWER = {
+    "nothing": (b"", "before an answer"),
+    "half a head": (b"HTTP/1.1 200 OK\r\nCont", "in the middle"),
+    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "in the middle"),
+    "no http": (b"SSH-2.0-x\r\n\r\n", "no status line"),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWER)
+def test_an_answer_that_is_none_is_told_as_such(name: str) -> None:
+    async def scenario() -> None:
+        raw, message = NO_ANSWER[name]
+        async with raw_worker(answering(raw, ends=True)) as worker:
+            with pytest.raises(NoAnswer, match=message):
+                await ask(Pool(worker.url))
+
+    within_limit(scenario)
+
+
+async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    """Takes everything and says nothing."""
+    while await reader.read(65536):
+        pass
+
+
+def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learns_that_nobody_waits() -> None:
+    async def scenario() -> None:
+        async with raw_worker(silent) as worker:
+            with pytest.raises(LateAnswer):
+                await ask(Pool(worker.url), timeout_s=0.05)
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+def test_whoever_gives_up_ends_the_connection() -> None:
+    async def scenario() -> None:
+        async with raw_worker(silent) as worker:
+            asking = asyncio.create_task(ask(Pool(worker.url)))
+            await tick_until(lambda: worker.connections == 1)
+            asking.cancel()
+            await tick_until(lambda: worker.ended == 1)
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    within_limit(scenario)
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An answer without end."""
+    await read_request(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        await writer.drain()
+
+
+def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them() -> None:
+    async def scenario() -> None:
+        async with raw_worker(endless) as worker:
+            answer = await ask(Pool(worker.url))
+            assert answer.body is None and answer.length is None
+            taken = 0
+            while taken < 20 * PIECES_LIMIT:
+                await asyncio.sleep(0.005)  # the worker could send megabytes
+                piece = await answer.piece()
+                assert set(piece) == {ord("x")}
+                assert len(piece) <= PIECES_LIMIT + LARGEST_READ
+                taken += len(piece)
+            answer.close()
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+@pytest.mark.parametrize(("size", "is_whole"), [(WHOLE_LIMIT, True), (WHOLE_LIMIT + 1, False)])
+def test_an_answer_up_to_a_limit_comes_whole(size: int, is_whole: bool) -> None:
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            pool = Pool(worker.url)
+            answer = await ask(pool, b"y" * size)
+            assert (answer.body is not None, answer.length) == (is_whole, size)
+            assert await whole(answer) == b"y" * size
+            pool.close()
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+def test_a_long_answer_that_breaks_off_is_no_answer_after_what_came() -> None:
+    async def scenario() -> None:
+        raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
+        async with raw_worker(answering(raw, ends=True)) as worker:
+            answer = await ask(Pool(worker.url))
+            assert await answer.piece() == b"begun"
+            with pytest.raises(NoAnswer, match="in the middle"):
+                await answer.piece()
+            answer.close()
+
+    within_limit(scenario)
+
+
+def test_a_long_answer_that_stops_is_late() -> None:
+    async def scenario() -> None:
+        raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
+        async with raw_worker(answering(raw)) as worker:
+            answer = await ask(Pool(worker.url), timeout_s=0.5)
+            assert await answer.piece() == b"begun"
+            with pytest.raises(LateAnswer):
+                await answer.piece()
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() -> None:
+    answered: list[Answer] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        await tick_until(lambda: bool(answered))
+        await silent(reader, writer)
+
+    async def scenario() -> None:
+        async with raw_worker(refuse) as worker:
+            answered.append(await ask(Pool(worker.url), b"z" * 30_000_000))
+            assert (answered[0].status, answered[0].body) == (413, b"no")
+            await tick_until(lambda: worker.ended == 1)
+
+    within_limit(scenario)
+
+
+@pytest.mark.parametrize(("status", "is_ready"), [(b"200 OK", True), (b"503 Not yet", False), (b"404 None", False)])
+def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> None:
+    async def scenario() -> None:
+        asked = []
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append((await read_request(reader))[0].split(b"\r\n")[0])
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+            await writer.drain()
+
+        async with raw_worker(handle) as worker:
+            assert await Pool(worker.url + "/base/").is_ready(b"/ready", timeout_s=10.0) == is_ready
+        assert asked == [b"GET /base/ready HTTP/1.1"]
+        assert not await Pool(worker.url).is_ready(b"/ready", timeout_s=10.0)
+
+    within_limit(scenario)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "https://127.0.0.1:80", "http://", "http://h:1/?q=1", "unix:/x"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:8001"):
+        Pool(url)
