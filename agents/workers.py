@@ -195,9 +195,10 @@ class Workers:
             self._records.close()
 
     async def _end_unrecorded(self, mark: str, known: Collection[str]) -> None:
-        """End workers of this directory whose record was lost; they carry its mark."""
+        """End what carries this directory's mark and has no record: a child whose agent died while it was being started
+        and that is about to leave, or a worker whose record was damaged."""
         for each in sorted(marks(f"{mark}.") - set(known)):
-            self.problems += ("a worker without a record was found and ended",)
+            log.warning("processes without a record are ended, by their mark %s", each)
             await end_left_over(each, Ending(grace_s=0.0, terminate=lambda pids: self._hooks.terminate(-1, pids)))
 
     async def _adopt(self, record: Record) -> None:

@@ -1,0 +1,87 @@
+"""Supervisors to be killed: for each line "DIRECTORY SEED FIRST_PORT" on stdin a process that starts, changes and stops
+replicas at random until somebody kills it; its process id is printed.
+
+They are forked from one process that has imported everything, so that each is at work at once.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from agents.device import DeviceError
+from agents.protocol import ReplicaCommand
+from agents.templates import Template, Templates
+from agents.worker_launch import Launch
+from agents.workers import Workers, WorkersSettings
+
+WORKER = Path(__file__).with_name("http_worker.py")
+LIFE_S = 60.0
+
+
+def make_templates() -> Templates:
+    template = Template(
+        name="fake",
+        command=(sys.executable, "-I", "-S", str(WORKER), "--port", "{port}"),
+        start_limit_s=30.0,
+        drain_limit_s=5.0,
+    )
+    return Templates(by_name={"fake": template}, default="fake")
+
+
+async def supervise(directory: Path, seed: int, first_port: int) -> None:
+    choice = random.Random(seed)
+    settings = WorkersSettings(directory=directory, first_port=first_port, port_count=50)
+    workers = Workers(settings, templates=make_templates())
+    await workers.open()
+    until_s = time.monotonic() + LIFE_S
+    while time.monotonic() < until_s:
+        there = {each.id: each for each in workers.replicas()}
+        replica_id = f"r{choice.randrange(3)}"
+        try:
+            if replica_id not in there:
+                await workers.start(Launch(replica=command(replica_id), gpu_index=0))
+            elif there[replica_id].state == "ready" and choice.random() < 0.5:
+                await workers.set_batch(replica_id, choice.randint(1, 64))
+            elif choice.random() < 0.5:
+                await workers.stop(replica_id)
+        except DeviceError as error:  # a crash loop, perhaps; nobody looks at it but a person
+            sys.stderr.write(f"{error}\n")
+        await asyncio.sleep(choice.uniform(0.0, 0.03))
+
+
+def command(replica_id: str) -> ReplicaCommand:
+    return ReplicaCommand(
+        id=replica_id,
+        service="chat",
+        network="resnet50",
+        sm_percent=25.0,
+        batch=4,
+        memory_mib=1000.0,
+        arrival_rate_rps=10.0,
+    )
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever is killed needs nobody to wait for it
+    tell("there")
+    for line in sys.stdin:
+        directory, seed, first_port = line.split()
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            asyncio.run(supervise(Path(directory), int(seed), int(first_port)))
+            os._exit(0)
+        tell(str(pid))
+
+
+if __name__ == "__main__":
+    main()
