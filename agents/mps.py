@@ -29,6 +29,7 @@ import logging
 import math
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ class MpsSettings:
     """One command; a daemon that takes longer hangs."""
     start_s: float = 20.0
     """Until daemon or server is up."""
-    quit_s: float = 10.0
+    quit_s: float = 5.0
     """What the daemon gives its servers before it forces them down."""
     recover_s: float = 60.0
     """Until a GPU is out of FAULT after its last client ended."""
@@ -146,15 +147,14 @@ class Mps:
             if not await self.is_alive():
                 return ()
             await self._within(drain_s, self._has_no_clients)
-            left = await self.client_pids()
-            stuck = [pid for pid in left if not await self.terminate(pid)]
-            if stuck:
+            left = await self._clients()
+            if stuck := [pid for pid, server in left.items() if not await self._terminate(server, pid)]:
                 raise DeviceError(
                     f"clients {stuck} of GPU {self.gpu_uuid} do not let themselves be terminated, so the MPS daemon "
                     "was left running: killing them at work may hang the GPU; end them by hand and stop again"
                 )
             await self._quit()
-            return left
+            return tuple(left)
 
     async def is_alive(self) -> bool:
         """Whether the daemon answers. Raises DeviceError when it hangs, NotSupported without the program."""
@@ -167,20 +167,17 @@ class Mps:
 
     async def client_pids(self) -> tuple[int, ...]:
         """PIDs of the processes that are clients, ascending, as the daemon's PID namespace knows them."""
-        found = [await self._clients_of(server) for server in await self._servers()]
-        return tuple(sorted(pid for each in found for pid in each))
+        return tuple(await self._clients())
 
     async def terminate(self, pid: int) -> bool:
         """Take a client's work off the GPU; True = its process may now be killed without harm to the others.
 
         Raises UnknownPart where the PID is no client, which may mean that it is another PID namespace's.
         """
-        servers = {client: server for server in await self._servers() for client in await self._clients_of(server)}
-        if pid not in servers:
-            raise UnknownPart(f"process {pid} is no MPS client of GPU {self.gpu_uuid}; those are {sorted(servers)}")
-        answer = await self._ask(f"terminate_client {servers[pid]} {pid}")
-        # One that left by itself meanwhile has nothing on the GPU either.
-        return answers.is_zero(answer) or pid not in await self.client_pids()
+        clients = await self._clients()
+        if pid not in clients:
+            raise UnknownPart(f"process {pid} is no MPS client of GPU {self.gpu_uuid}; those are {list(clients)}")
+        return await self._terminate(clients[pid], pid)
 
     async def recover(self) -> None:
         """Wait until the GPU takes clients again after a fault, which it does when the last client's process has ended.
@@ -288,8 +285,16 @@ class Mps:
     async def _servers(self) -> tuple[int, ...]:
         return answers.pids(await self._ask("get_server_list"))
 
-    async def _clients_of(self, server: int) -> tuple[int, ...]:
-        return answers.pids(await self._ask(f"get_client_list {server}"))
+    async def _clients(self) -> dict[int, int]:
+        """Servers by the PIDs of their clients, ascending."""
+        found: dict[int, int] = {}
+        for server in await self._servers():
+            found |= dict.fromkeys(answers.pids(await self._ask(f"get_client_list {server}")), server)
+        return dict(sorted(found.items()))
+
+    async def _terminate(self, server: int, pid: int) -> bool:
+        """Whether the client has nothing on the GPU any more; one that left by itself meanwhile has nothing either."""
+        return answers.is_zero(await self._ask(f"terminate_client {server} {pid}")) or pid not in await self._clients()
 
     async def _state_of(self, server: int) -> ServerState:
         try:
@@ -301,7 +306,18 @@ class Mps:
         return not await self.client_pids()
 
     async def _takes_clients(self) -> bool:
-        return await self.server_state() in ("active", "unknown")
+        state = await self.server_state()
+        return state == "active" or (state == "unknown" and any(map(self._was_ready, await self._servers())))
+
+    def _was_ready(self, server: int) -> bool:
+        """Whether a server took clients once, where the release does not tell its state: one that cannot start ends
+        within moments, and the line of one that could may be cut off the log."""
+        if f"NEW SERVER {server}: Ready" in self.directory.log_tail():
+            return True
+        try:
+            return time.time() - psutil.Process(server).create_time() > self._settings.answer_s
+        except psutil.Error:
+            return False
 
     async def _is_well(self) -> bool:
         return await self.server_state() in ("active", "none", "unknown")

@@ -59,7 +59,7 @@ def objection(reported_sms: int, total_sms: int, sm_percent: float, step_sms: in
         )
     if sm_percent >= 100.0 and reported_sms != total_sms:
         return f"it sees {reported_sms} of {total_sms} SMs at 100 %: another limit is in force"
-    if abs(reported_sms - expected) > step_sms:
+    if reported_sms < 1 or abs(reported_sms - expected) > step_sms:
         return f"it sees {reported_sms} of {total_sms} SMs, {sm_percent:g} % should give {expected} ± {step_sms}"
     return ""
 

@@ -8,11 +8,11 @@ One message per packet on the daemon's sockets, JSON both ways:
     {"client": {"pid", "uid", "percent", ...}}      → {"percent": 37.5} or {"error": 807}; later perhaps {"error": 810}
     {"lab": "fault", "stays": false}                → {}: a client has broken the GPU
 
-Environment of the daemon that the real one does not know, all optional:
+A server is INITIALIZING until its program, found in PATH, prints a line. What the real daemon's environment does not
+hold, all optional:
 
     FAKE_MPS_RELEASE      535 or 550 (the default)
     FAKE_MPS_UID          whose daemon this is; of a command: who gives it
-    FAKE_MPS_INIT_S       how long a server is INITIALIZING
     FAKE_MPS_QUIT_S       how long `quit` takes beyond its wait for clients
     FAKE_MPS_LINGER_S     how long the lock is held after `quit` was answered
     FAKE_MPS_TERMINATE    what `terminate_client` answers instead of 0
@@ -35,6 +35,8 @@ from typing import Any
 import mps_commands
 
 MAX_CLIENTS = 48
+MOST_STARTS = 3
+"""Of a server for one client that waits."""
 NOT_READY, TOO_MANY, TERMINATED, BROKEN = 807, 808, 810, 719
 """CUDA's errors; 719 stands for the sticky error that a fatal fault leaves in every client."""
 
@@ -102,24 +104,30 @@ class Daemon:
             self.has_failed = True
             return
         # It ends with this process, however that ends: its standard input does.
-        process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.log(f"Starting new server {process.pid} for user {uid}")
         self.server = Server(uid=uid, process=process, percent=self.percent, limits=dict(self.limits))
         threading.Thread(target=self._initialize, args=(self.server,), daemon=True).start()
 
     def _initialize(self, server: Server) -> None:
-        """Make the server ACTIVE after a while; takes `changed` itself."""
-        time.sleep(float(os.environ.get("FAKE_MPS_INIT_S", "0")))
+        """Make the server ACTIVE when it says that it is up; takes `changed` itself."""
+        assert server.process.stdout is not None
+        is_up = bool(server.process.stdout.readline())
         with self.changed:
-            server.state = "ACTIVE"
-            self.log(f"NEW SERVER {server.pid}: Ready")
+            if is_up:
+                server.state = "ACTIVE"
+                self.log(f"NEW SERVER {server.pid}: Ready")
+            elif server is self.server:
+                self.log(f"Server {server.pid} exited with status {server.process.wait()}")
+                self.server, self.has_failed = None, True
             self.changed.notify_all()
 
     def end_server(self) -> None:
         """End the server at once; its clients lose their connections."""
         if self.server is not None:
             for client in self.server.clients:
-                client.connection.close()
+                with contextlib.suppress(OSError):
+                    client.connection.shutdown(socket.SHUT_RDWR)
             self.server.process.kill()
             self.server.process.wait()
             self.server = None
@@ -236,7 +244,7 @@ def _quit(daemon: Daemon, connection: socket.socket, options: list[str]) -> None
 def _client(daemon: Daemon, connection: socket.socket, wish: dict[str, Any]) -> None:
     """Let a process in, and wait until it goes."""
     with daemon.changed:
-        server = _server_for(daemon, int(wish["uid"]), connection)
+        server = _server_for(daemon, wish, connection)
         if server is None:
             return
         if server.state == "FAULT" or len(server.clients) >= MAX_CLIENTS:
@@ -253,20 +261,25 @@ def _client(daemon: Daemon, connection: socket.socket, wish: dict[str, Any]) -> 
         daemon.leave(client)
 
 
-def _server_for(daemon: Daemon, uid: int, connection: socket.socket) -> Server | None:
-    """The user's server, once it is neither starting nor another user's; None when the client gave up waiting."""
+def _server_for(daemon: Daemon, wish: dict[str, Any], connection: socket.socket) -> Server | None:
+    """The user's server, once it is neither starting nor another user's; None when it fails or nobody waits."""
+    uid, starts, is_pending = int(wish["uid"]), 0, False
     while True:
         server = daemon.server
         if server is not None and server.uid != uid and not server.clients:
             daemon.end_server()
             server = None
         if server is None:
+            if starts == MOST_STARTS:
+                return None
+            starts += 1
             daemon.start_server(uid)
             server = daemon.server
-            if server is None:
-                return None
-        if server.uid == uid and server.state != "INITIALIZING":
+        if server is not None and server.uid == uid and server.state != "INITIALIZING":
             return server
+        if not is_pending:
+            is_pending = True
+            daemon.log(f"NEW CLIENT {wish['pid']} from user {uid}: Server is not ready, push client to pending list")
         daemon.changed.wait(0.05)
         with contextlib.suppress(BlockingIOError):
             if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
