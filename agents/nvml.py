@@ -277,10 +277,10 @@ def _clocks_mhz(handle: _Handle) -> tuple[float, ...]:
 
 
 def _processes(handle: _Handle) -> tuple[GpuProcess, ...]:
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     clients = []
     with contextlib.suppress(*_ABSENT):
-        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
     return join_processes(
         {each.pid: each.usedGpuMemory for each in running}, {each.pid: each.usedGpuMemory for each in clients}
     )
@@ -374,7 +374,7 @@ def _event(event: "pynvml.c_nvmlEventData_t") -> XidEvent:
 _CHECKS: dict[Capability, Callable[[_Handle], object]] = {
     Capability.COUNT_ENERGY: pynvml.nvmlDeviceGetTotalEnergyConsumption,
     Capability.PROCESS_USE: _process_use,
-    Capability.LIST_MPS: pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    Capability.LIST_MPS: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
     Capability.SM_ACTIVITY: _check_gpm,
     Capability.XID_EVENTS: _check_xids,
     Capability.MIG_LAYOUT: pynvml.nvmlDeviceGetMigMode,

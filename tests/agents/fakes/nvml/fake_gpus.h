@@ -41,7 +41,7 @@ typedef struct {
     process_t processes[MAX_PROCESSES];
     slice_t slices[MAX_SLICES];
 } gpu_t;
-typedef struct { char function[64]; int32_t code, times; } fault_t; /* times -1 = always */
+typedef struct { char function[64]; int32_t code, times, skip, spare; } fault_t; /* times -1 = always, after `skip` */
 typedef struct { uint32_t gpu, instance; uint64_t kind, data; } event_t;
 typedef struct {
     uint32_t size, gpu_count, may_write, is_loaded, loads, reload_code, event_count, writes;
@@ -91,6 +91,7 @@ static int fault_of(const char *function, int at_end) {
         fault_t *fault = &state->faults[i];
         if (fault->times == 0 || strcmp(fault->function, function) != 0) continue;
         if ((fault->code == KILL_AFTER) != at_end) continue;
+        if (fault->skip > 0) { fault->skip--; continue; }
         if (fault->times > 0) fault->times--;
         if (fault->code == KILL_BEFORE || fault->code == KILL_AFTER) raise(SIGKILL);
         return fault->code;

@@ -70,7 +70,7 @@ class Gpu(ctypes.Structure):
 
 
 class Fault(ctypes.Structure):
-    _fields_ = (("function", c_char * 64), ("code", c_int32), ("times", c_int32))
+    _fields_ = (("function", c_char * 64), *((name, c_int32) for name in ("code", "times", "skip", "spare")))
 
 
 class Event(ctypes.Structure):
@@ -118,10 +118,10 @@ class FakeGpus:
     def advance(self, seconds: float) -> None:
         self.state.now_ns += round(seconds * 1e9)
 
-    def fail(self, function: str, code: int, *, times: int = -1) -> None:
-        """Let a function answer with `code`, that many times or (-1) until `heal`."""
+    def fail(self, function: str, code: int, *, times: int = -1, skip: int = 0) -> None:
+        """Let a function answer with `code`, that many times or (-1) until `heal`, after `skip` good answers."""
         place = next(fault for fault in self.state.faults if fault.times == 0)
-        place.function, place.code, place.times = function.encode(), code, times
+        place.function, place.code, place.skip, place.times = function.encode(), code, skip, times
 
     def heal(self) -> None:
         for fault in self.state.faults:
@@ -183,3 +183,10 @@ def use_here(library: Path) -> None:
     if size is None:
         pytest.skip("a real libnvidia-ml.so.1 is loaded in this process")
     assert size() == ctypes.sizeof(State), "fake_gpus.py and fake_gpus.h differ"
+
+
+def end_sessions() -> None:
+    """End what a test left open in this process, so that the next one meets its own file."""
+    shutdown = ctypes.CDLL(NAME).nvmlShutdown
+    while shutdown() == 0:
+        pass
