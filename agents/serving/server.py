@@ -146,11 +146,11 @@ class _Server:
         )
 
     async def infer(self, request: web.Request) -> web.Response:
-        self._check_name(request)
         loop = asyncio.get_running_loop()
         came_s = loop.time()
         outcome: Outcome = "failed"
         try:
+            self._check_name(request)
             answer = await self._infer(request, came_s)
             outcome = "ok"
             return answer

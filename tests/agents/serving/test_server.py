@@ -1,0 +1,259 @@
+"""A replica's HTTP: readiness, states, refusals; in this process, with an engine that waits for the test."""
+
+import asyncio
+import io
+import struct
+
+import msgspec
+import pytest
+
+from agents.serving.errors import EngineFailed, EngineLost
+from tests.agents.serving.harness import Client, GatedEngine, all_of, body, run, serving, until
+
+
+async def state(client: Client) -> object:
+    return (await client.call("GET", "/status")).json["state"]
+
+
+async def became(client: Client, wanted: str) -> None:
+    async def is_so() -> bool:
+        return await state(client) == wanted
+
+    await until(is_so)
+
+
+def test_readiness_says_what_proves_the_limit() -> None:
+    async def check() -> None:
+        environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+        engine = GatedEngine()
+        async with serving(engine, batch=4, environment=environment) as client:
+            found = (await client.call("GET", "/v2/health/ready")).json
+            by_name = await client.call("GET", "/v2/models/chat/ready")
+        assert {name: found[name] for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")} == {
+            "sm_count": 66,
+            "sm_percent": 50.0,
+            "batch": 4,
+            "device": "gated:0",
+            "memory_mib": 10.0,
+        }
+        assert by_name.status == 200
+        assert engine.calls == ["load", "warm up 4"]
+
+    run(check())
+
+
+def test_the_protocols_metadata() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine()) as client:
+            server = (await client.call("GET", "/v2")).json
+            network = (await client.call("GET", "/v2/models/chat")).json
+        assert (server["name"], server["extensions"]) == ("plimsoll-worker", ["binary_tensor_data"])
+        assert (network["name"], network["platform"], network["inputs"]) == ("chat", "gated", [])
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "status", "words"),
+    [
+        ("POST", "/v2/models/chat/infer", b"{", 400, "not a v2 inference request"),
+        ("POST", "/v2/models/chat/infer", b'{"inputs": []}', 400, "$.inputs"),
+        ("POST", "/v2/models/chat/infer", b"\xff\xfe", 400, "not a v2 inference request"),
+        ("POST", "/v2/models/other/infer", b"{}", 404, "this worker serves chat, not other"),
+        ("GET", "/v2/models/other/ready", b"", 404, "this worker serves chat, not other"),
+        ("GET", "/nothing", b"", 404, "GET /nothing"),
+        ("POST", "/batch", b"", 405, "POST /batch"),
+        ("PUT", "/batch", b'{"batch": 0}', 400, "$.batch"),
+        ("PUT", "/batch", b'{"batch": 17}', 400, "batch 17 is above 16"),
+        ("PUT", "/batch", b'{"delay_ms": -1}', 400, "$.delay_ms"),
+        ("PUT", "/batch", b'{"delay": 1}', 400, "unknown field"),
+        ("DELETE", "/resume", b"", 405, "DELETE /resume"),
+        ("PUT", "/resume", b"", 200, "ready"),
+        ("DELETE", "/drain", b"", 200, "ready"),
+    ],
+)
+def test_refusals_are_problems_that_say_why(method: str, path: str, sent: bytes, status: int, words: str) -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            reply = await client.call(method, path, data=sent)
+            assert reply.status == status
+            if status == 200:
+                assert reply.json["state"] == words
+            else:
+                assert reply.headers["Content-Type"] == "application/problem+json"
+                assert (reply.json["status"], words in str(reply.json["detail"])) == (status, True), reply.json
+            assert (await client.infer(1.0)).status == 200  # Whatever it was, the next request is served.
+
+    run(check())
+
+
+@pytest.mark.parametrize("text", ["soon", "", "nan"])
+def test_a_deadline_that_is_no_number_is_refused(text: str) -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            headers = {"Plimsoll-Deadline-Ms": text}
+            reply = await client.call("POST", "/v2/models/chat/infer", body(1.0), headers=headers)
+        assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (400, True)
+
+    run(check())
+
+
+def test_more_rows_than_any_batch_may_have_are_refused() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            reply = await client.infer(*range(17))
+        assert (reply.status, reply.json["detail"]) == (400, "the request has 17 rows; a batch here has 16 at most")
+
+    run(check())
+
+
+def test_a_body_that_is_too_large_is_a_problem_too() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
+            async with client.session.post(f"{client.url}/v2/models/chat/infer", data=sent) as answer:
+                found = (answer.status, answer.headers["Content-Type"])
+        assert found == (413, "application/problem+json")
+
+    run(check())
+
+
+def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
+    async def check() -> None:
+        engine = GatedEngine()
+        async with serving(engine, batch=2, delay_ms=10_000.0) as client:
+            sent = [client.send(float(number)) for number in range(5)]
+
+            async def are_taken() -> bool:
+                return await client.count("waiting") + await client.count("running") == 5
+
+            await until(are_taken)
+            drained = await client.call("PUT", "/drain")
+            refused, unready = await client.infer(9.0), await client.call("GET", "/v2/health/ready")
+            live = await client.call("GET", "/v2/health/live")
+            engine.open()
+            replies = await all_of(sent)
+            await became(client, "drained")
+            await client.call("DELETE", "/drain")
+            engine_again = await client.call("PUT", "/batch", {"delay_ms": 0})
+            again = await client.infer(7.0)
+        assert (drained.status, drained.json["state"]) == (202, "draining")
+        assert (refused.status, refused.headers["Retry-After"], unready.status, live.status) == (503, "1", 503, 200)
+        assert [reply.status for reply in replies] == [200] * 5
+        assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for ten seconds.
+        assert (engine_again.status, again.numbers) == (200, [7.0])
+
+    run(check())
+
+
+def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None:
+    async def check() -> None:
+        engine = GatedEngine()
+        async with serving(engine, batch=1) as client:
+            sent = [client.send(1.0), client.send(2.0)]
+
+            async def are_taken() -> bool:
+                return await client.count("waiting") + await client.count("running") == 2
+
+            await until(are_taken)
+            offloading = asyncio.create_task(client.call("PUT", "/offload"))
+            await became(client, "offloading")
+            twice = await client.call("PUT", "/offload")
+            engine.open()
+            offloaded = await offloading
+            replies = await all_of(sent)
+            refused, draining = await client.infer(3.0), await client.call("PUT", "/drain")
+            resumed = await client.call("PUT", "/resume")
+            again = await client.infer(4.0)
+        assert [reply.status for reply in replies] == [200, 200]
+        assert (twice.status, draining.status) == (409, 409)
+        assert (offloaded.json["state"], refused.status) == ("offloaded", 503)
+        assert (resumed.json["state"], again.numbers) == ("ready", [4.0])
+        assert engine.calls == ["load", "warm up 1", "offload", "resume"]
+
+    run(check())
+
+
+def test_an_offload_that_fails_makes_the_worker_dead() -> None:
+    async def check() -> None:
+        engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
+        async with serving(engine) as client:
+            failed = await client.call("PUT", "/offload")
+            live, refused = await client.call("GET", "/v2/health/live"), await client.infer(1.0)
+        assert (failed.status, failed.json["detail"]) == (500, "no host memory")
+        assert (live.status, refused.status) == (503, 503)
+
+    run(check())
+
+
+def test_a_lost_engine_answers_all_and_fails() -> None:
+    async def check() -> None:
+        engine = GatedEngine(failure=EngineLost("CUDA error: unspecified launch failure"))
+        async with serving(engine, batch=1) as client:
+            running, waiting = client.send(1.0), client.send(2.0)
+
+            async def are_taken() -> bool:
+                return await client.count("waiting") + await client.count("running") == 2
+
+            await until(are_taken)
+            engine.let_go()
+            replies = sorted(reply.status for reply in await all_of([running, waiting]))
+            await became(client, "failed")
+        assert replies == [500, 503]  # The one that waited was not run and may go elsewhere.
+        assert engine.batches == [1]
+
+    run(check())
+
+
+def test_binary_inputs_and_outputs() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            data = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
+            head = msgspec.json.encode(
+                {
+                    "id": "7",
+                    "inputs": [
+                        {
+                            "name": "x",
+                            "shape": [2, 2],
+                            "datatype": "FP32",
+                            "parameters": {"binary_data_size": len(data)},
+                        }
+                    ],
+                    "parameters": {"binary_data_output": True},
+                }
+            )
+            headers = {"Inference-Header-Content-Length": str(len(head))}
+            reply = await client.call("POST", "/v2/models/chat/infer", data=head + data, headers=headers)
+        end = int(reply.headers["Inference-Header-Content-Length"])
+        answer = msgspec.json.decode(reply.raw[:end], type=dict[str, object])
+        assert (reply.headers["Content-Type"], reply.raw[end:]) == ("application/octet-stream", data)
+        assert answer["id"] == "7"
+        assert answer["outputs"] == [
+            {"name": "x", "shape": [2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+        ]
+
+    run(check())
+
+
+def test_metrics_are_there_from_the_start_and_bounded_whatever_is_sent() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True), batch=2) as client:
+            before = await client.series()
+            for number in range(3):
+                await client.infer(float(number))
+                await client.call("POST", f"/v2/models/unknown-{number}/infer", body(1.0))
+                await client.call("POST", "/v2/models/chat/infer", data=b"{")
+            after = await client.series()
+        assert before.keys() == after.keys()
+        assert before["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 0.0
+        assert after["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 3.0
+        assert after["plimsoll_worker_requests_total", (("outcome", "bad"),)] == 6.0
+        assert after["plimsoll_worker_batch_size_rows_bucket", (("le", "1.0"),)] == 3.0
+        assert after["plimsoll_worker_latency_seconds_count", ()] == 3.0
+        assert after["plimsoll_worker_execution_seconds_count", ()] == 3.0
+        assert after["plimsoll_worker_queue_length", ()] == 0.0
+        assert after["plimsoll_worker_batch_limit_rows", ()] == 2.0
+        assert after["plimsoll_worker_sm_count", ()] == 66.0
+
+    run(check())
