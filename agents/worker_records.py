@@ -75,7 +75,7 @@ class Record:
 class Records:
     """The records of one node, held by one agent at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
         self.problems: tuple[str, ...] = ()
         self._directory = directory
@@ -84,7 +84,7 @@ class Records:
         try:
             for each in (directory, self._folder("records"), self._folder("logs"), self._folder("work")):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _locked(directory / "lock")
+            self._lock = _locked(directory / "lock", lock_wait_s)
             self.mark = _mark(directory / "mark")
         except OSError as error:
             raise DeviceError(f"{directory} cannot hold the records of replicas: {error}") from error
@@ -170,10 +170,10 @@ def _parse(path: Path, mark: str) -> Record:
     return record
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, wait_s: float) -> int:
     """The lock's descriptor. Raises DeviceError when another agent has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until_s = time.monotonic() + LOCK_WAIT_S
+    until_s = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

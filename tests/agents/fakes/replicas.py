@@ -1,0 +1,126 @@
+"""A node of replicas that are real processes: the fake worker, its template, and waiting for what happens."""
+
+import asyncio
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ParamSpec
+
+import aiohttp
+
+from agents.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
+from agents.worker_launch import Launch
+from agents.worker_replica import Hooks, Proof, ReplicaView
+from agents.workers import Workers, WorkersSettings
+from tests.agents.factories import a_replica
+
+Given = ParamSpec("Given")
+
+WORKER = Path(__file__).with_name("http_worker.py")
+LIMIT_S = 60.0
+FIRST_PORT = 23000
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """Where the workers of one test live, and what was asked of the GPU's sharing."""
+
+    directory: Path
+    arguments: tuple[str, ...] = ()
+    start_limit_s: float = 30.0
+    grace_s: float = 10.0
+    batch_change: BatchChange = "live"
+    drain: DrainMethod = "router"
+    warm_up: WarmUp | None = None
+    environment: dict[str, str] = field(default_factory=lambda: {**os.environ, "PLIMSOLL_TOKEN": "secret"})
+    objection: str = ""
+    lets_go: bool = True
+    now_s: float = 0.0
+    terminated: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    proofs: list[Proof] = field(default_factory=list)
+
+    def template(self) -> Template:
+        return Template(
+            name="fake",
+            command=(sys.executable, "-I", "-S", str(WORKER), "--port", "{port}", *self.arguments),
+            environment={"FAKE_SHARE": "{sm_percent}"},
+            start_limit_s=self.start_limit_s,
+            drain_limit_s=self.grace_s,
+            batch_change=self.batch_change,
+            drain=self.drain,
+            warm_up=self.warm_up,
+        )
+
+    async def terminate(self, gpu_index: int, pids: tuple[int, ...]) -> bool:
+        self.terminated.append((gpu_index, pids))
+        return self.lets_go
+
+    async def prove(self, proof: Proof) -> str:
+        self.proofs.append(proof)
+        return self.objection
+
+    def make(self) -> Workers:
+        return Workers(
+            WorkersSettings(directory=self.directory, first_port=FIRST_PORT, port_count=200),
+            templates=Templates(by_name={"fake": self.template()}, default="fake"),
+            hooks=Hooks(terminate=self.terminate, prove=self.prove),
+            environment=self.environment,
+            now_s=lambda: self.now_s,
+        )
+
+    @asynccontextmanager
+    async def workers(self, *, keep: bool = False) -> AsyncIterator[Workers]:
+        workers = self.make()
+        await workers.open()
+        try:
+            yield workers
+        finally:
+            await workers.close(keep=keep)
+
+
+def a_launch(replica_id: str = "r1", /, **changes: object) -> Launch:
+    return replace(Launch(replica=a_replica(replica_id), gpu_index=1), **changes)  # type: ignore[arg-type]
+
+
+async def until(is_so: Callable[[], bool], what: str = "") -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.01)
+
+
+def the(workers: Workers, replica_id: str = "r1") -> ReplicaView:
+    return next(each for each in workers.replicas() if each.id == replica_id)
+
+
+async def started(workers: Workers, state: str = "ready", **changes: object) -> ReplicaView:
+    await workers.start(a_launch("r1", **changes))
+    await until(lambda: the(workers).state in (state, "failed"))
+    assert the(workers).state == state, the(workers).message
+    return the(workers)
+
+
+async def gone(workers: Workers, replica_id: str = "r1") -> None:
+    await until(lambda: all(each.id != replica_id for each in workers.replicas()))
+
+
+async def status(view: ReplicaView) -> dict[str, object]:
+    async with aiohttp.ClientSession() as session, session.get(f"{view.url}/status") as answer:
+        read: dict[str, object] = json.loads(await answer.read())
+        return read
+
+
+def in_loop(test: Callable[Given, Coroutine[None, None, None]]) -> Callable[Given, None]:
+    """The test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
