@@ -43,7 +43,7 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     ledger = Ledger(options.state_dir)
-    device = make_device(options, clock)
+    device = await open_device(options, clock)
     transport = HttpTransport(options.url, token, speed=options.speed)
     settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
     stop = asyncio.Event()
@@ -76,10 +76,11 @@ async def _stop_without(parent: int, stop: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def _front(device: Device, port: int) -> AsyncIterator[None]:
     """The router's HTTP server, where the device has a real one."""
-    if not isinstance(device, StandInDevice):
+    router = getattr(device, "router", None)
+    if router is None:
         yield
         return
-    runner = web.AppRunner(device.router.make_app(), access_log=None)
+    runner = web.AppRunner(router.make_app(), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port).start()
@@ -89,11 +90,30 @@ async def _front(device: Device, port: int) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
+async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
+    """The device that the arguments ask for; raises DeviceError, ValueError or OSError."""
+    return await _gpu_device(options, clock) if options.device == "gpu" else make_device(options, clock)
+
+
 def make_device(options: argparse.Namespace, clock: Clock) -> Device:
-    """The device that the arguments ask for; raises DeviceError or ValueError."""
+    """A device that needs no opening; raises DeviceError or ValueError."""
     if options.device == "nvml":
         return _nvml_device(options, clock)
     return _standin_device(options, clock) if options.device == "standin" else _simulated_device(options, clock)
+
+
+async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.gpu_node import GpuNodeSettings, open_gpu_device
+
+    settings = GpuNodeSettings(
+        state_dir=options.state_dir,
+        mps_dir=options.mps_dir or options.state_dir / "mps",
+        templates=options.templates,
+        type_of=lambda gpu: options.gpu_type or gpu.name,
+        uses_mps=options.sharing == "mps",
+        keeps_replicas=options.keep_replicas,
+    )
+    return await open_gpu_device(settings, clock)
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:

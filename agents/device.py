@@ -124,6 +124,10 @@ class GpuState:
     """The locked graphics clock; None = not locked, the GPU boosts as it likes."""
     power_limit_w: float | None = None
     """None = the board's own limit."""
+    has_clock_lock: bool = True
+    """Whether the clock can be locked here at all; False: nobody asks."""
+    has_power_limit: bool = True
+    """The same of the power limit."""
     max_replicas: int = MAX_REPLICAS
     replicas: tuple[RunningReplica, ...] = ()
     tasks: tuple[RunningTask, ...] = ()

@@ -306,7 +306,9 @@ def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | Lock
     limits = [
         (gpu.actual, gpu.wanted.power_cap_w if gpu.wanted else None)
         for gpu in gpus
-        if gpu.actual.healthy and gpu.actual.power_limit_w != (gpu.wanted.power_cap_w if gpu.wanted else None)
+        if gpu.actual.healthy
+        and gpu.actual.has_power_limit
+        and gpu.actual.power_limit_w != (gpu.wanted.power_cap_w if gpu.wanted else None)
     ]
     rises = [_is_raised(gpu.power_limit_w, limit_w) for gpu, limit_w in limits]
     for (gpu, limit_w), is_raised in zip(limits, rises, strict=True):
@@ -315,7 +317,7 @@ def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | Lock
     for each in gpus:
         clock_mhz = each.wanted.clock_mhz if each.wanted else None
         has_old = any(old.state in ("ready", "draining") and old.id not in gone for old in each.retired)
-        if not each.actual.healthy or each.actual.clock_mhz == clock_mhz:
+        if not each.actual.healthy or not each.actual.has_clock_lock or each.actual.clock_mhz == clock_mhz:
             continue
         if _is_raised(each.actual.clock_mhz, clock_mhz) or not has_old:
             yield LockClock(gpu_index=each.actual.index, clock_mhz=clock_mhz)

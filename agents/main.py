@@ -18,7 +18,8 @@ TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
 DEVICES = (
     "simulated: GPUs and requests in trace time (default); standin: real HTTP on CPU workers, no GPU; "
-    "nvml: watch real GPUs, change nothing"
+    "nvml: watch real GPUs, change nothing; gpu: real GPUs, with clocks, power limits, SM percents, and replicas as "
+    "processes"
 )
 
 EXAMPLES = """\
@@ -58,14 +59,31 @@ def make_parser() -> argparse.ArgumentParser:
     )
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     device = parser.add_argument_group("device")
-    device.add_argument("--device", choices=("simulated", "standin", "nvml"), default="simulated", help=DEVICES)
+    device.add_argument("--device", choices=("simulated", "standin", "nvml", "gpu"), default="simulated", help=DEVICES)
     device.add_argument(
-        "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml: default the driver's name"
+        "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml, gpu: default the driver's name"
     )
-    device.add_argument("--gpus", type=_count, default=1, help="not nvml: number of GPUs (default: %(default)s)")
-    device.add_argument("--gpu-memory-mib", type=_positive, help="not nvml: default from the type's name (…-32GB)")
+    pretended = "simulated, standin"
+    device.add_argument("--gpus", type=_count, default=1, help=f"{pretended}: number of GPUs (default: %(default)s)")
+    device.add_argument("--gpu-memory-mib", type=_positive, help=f"{pretended}: default from the type's name (…-32GB)")
     device.add_argument(
-        "--launch-s", type=_positive, default=5.0, help="not nvml: start of a replica (default: %(default)s)"
+        "--launch-s", type=_positive, default=5.0, help=f"{pretended}: start of a replica (default: %(default)s)"
+    )
+    device.add_argument("--templates", type=Path, metavar="FILE", help="gpu: programs that may run as replicas (TOML)")
+    device.add_argument(
+        "--sharing",
+        choices=("mps", "turns"),
+        default="mps",
+        help="gpu: by MPS with SM percents where it works, or by turns without limits (default: %(default)s)",
+    )
+    device.add_argument(
+        "--mps-dir",
+        type=Path,
+        metavar="DIR",
+        help="gpu: of MPS' sockets, a short path (default: STATE_DIR/mps)",
+    )
+    device.add_argument(
+        "--keep-replicas", action="store_true", help="gpu: replicas go on when the agent ends, for the next one"
     )
     device.add_argument(
         "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
@@ -74,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=0, help="simulated: of the load and the noise (default: %(default)s)"
     )
     device.add_argument(
-        "--router-port", type=_port, default=0, help="standin: port for requests (default: any free one)"
+        "--router-port", type=_port, default=0, help="standin, gpu: port for requests (default: any free one)"
     )
     return parser
 
@@ -98,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
-    if options.device != "nvml" and not options.gpu_type:
+    if options.device == "gpu" and options.state_dir is None:
+        parser.error("--device gpu needs --state-dir: what it turns and starts must be found again after a crash")
+    if options.device in ("simulated", "standin") and not options.gpu_type:
         parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon import run_agent

@@ -140,6 +140,15 @@ def test_a_clock_rises_at_once_and_falls_only_after_the_old_replicas_are_gone() 
     assert device.log.index("clock 0 1200.0") > device.log.index("drain old")
 
 
+def test_knobs_that_a_gpu_does_not_have_are_not_turned_and_not_waited_for() -> None:
+    node = an_empty_node(replace(an_empty_gpu(0), has_clock_lock=False, has_power_limit=False), an_empty_gpu(1))
+    device = PaperDevice(node)
+    wanted = a_command(a_gpu(a_replica("r1")))
+    settle(device, wanted)
+    assert [entry for entry in device.log if entry.startswith(("clock", "power"))] == []
+    assert is_settled(wanted, run(device.state()))
+
+
 def test_a_power_limit_rises_before_the_clock_and_falls_after_it() -> None:
     device = settled(a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0)))
     up = carry_out(device, a_command(a_gpu(a_replica("r1"), clock_mhz=1400.0, cap_w=250.0), generation=2))

@@ -1,0 +1,303 @@
+"""A machine with real GPUs as a Device: what a command says is in force here, or the node says why not.
+
+    which GPUs there are, what they do        `ReadOnlyDevice` over agents.nvml
+    clocks and power limits                   agents.knobs, journalled and put back
+    SM percents, memory limits                agents.sharing, one per GPU
+    replicas as processes                     agents.workers
+    requests                                  agents.router
+
+A knob that a GPU does not have, or that this user may not turn, is not asked for: `GpuState.has_clock_lock` and
+`has_power_limit` say so to enforcement, `problems` to people. Training and offline tasks do not run here yet.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from agents.adapters import Metrics
+from agents.clock import Clock
+from agents.device import (
+    MEMORY_TOLERANCE,
+    DeviceError,
+    GpuGlance,
+    GpuState,
+    LaunchFailed,
+    NodeState,
+    NotPermitted,
+    NotSupported,
+    Readings,
+    RunningReplica,
+    ServiceRoute,
+    UnknownPart,
+)
+from agents.nvml_nouns import GpuIdentity
+from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
+from agents.readonly_device import ADVICE, ReadOnlyDevice
+from agents.router import Router
+from agents.sharing import Sharing
+from agents.worker_launch import Launch
+from agents.worker_replica import Proof, ReplicaView
+from agents.workers import Workers
+
+NO_TASKS = "tasks do not run on real GPUs yet; they wait"
+NO_GLANCE = "governors do not run on real GPUs yet"
+
+log = logging.getLogger(__name__)
+
+
+class Turnable(Protocol):
+    """The part of `agents.knobs.Knobs` that is needed."""
+
+    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+        """Keep the SM clock in this range."""
+        ...
+
+    def unlock_clock(self, gpu: GpuIdentity) -> None:
+        """Take our lock away."""
+        ...
+
+    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:
+        """Limit the board's power; None = as before us."""
+        ...
+
+    def close(self) -> None:
+        """Put everything back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuParts:
+    """What a node with GPUs is made of; all of it opened."""
+
+    telemetry: ReadOnlyDevice
+    gpus: tuple[GpuIdentity, ...]
+    knobs: Turnable
+    sharings: Mapping[int, Sharing]
+    """By index."""
+    workers: Workers
+    router: Router
+
+
+@dataclass(slots=True)
+class _Turned:
+    """The knobs of one GPU as this agent has turned them, and what it could not."""
+
+    clock_mhz: float | None = None
+    power_limit_w: float | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why, by knob: NVML said that it has none, or that this user may not turn it."""
+
+
+class GpuDevice:
+    """One node's GPUs."""
+
+    def __init__(self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False) -> None:
+        """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
+        self.router = parts.router
+        self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
+        self._gpus = {gpu.index: gpu for gpu in parts.gpus}
+        self._turned = {index: _Turned() for index in self._gpus}
+        self._counted: dict[str, Metrics] = {}
+
+    async def state(self) -> NodeState:
+        known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
+        replicas = self._parts.workers.replicas()
+        return NodeState(
+            gpus=tuple(self._gpu_state(known[index], replicas) for index in sorted(known)), routes=self.router.routes
+        )
+
+    async def read(self) -> Readings:
+        readings = await self._parts.telemetry.read()
+        await self._leave_faults()
+        replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
+        watched = (problem for problem in readings.problems if problem != ADVICE)
+        return replace(
+            readings,
+            replicas=tuple(replicas),
+            services=self.router.read(),
+            problems=(*watched, *self._parts.workers.problems, *self._problems()),
+        )
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_GLANCE}")
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        gpu, used_mib = self._gpu(gpu_index), self._used_mib(gpu_index)
+        if used_mib + replica.memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
+            raise LaunchFailed(
+                f"replica {replica.id} needs {replica.memory_mib:g} MiB; of the {gpu.memory_mib:g} of GPU {gpu_index} "
+                f"{used_mib:g} are promised to others"
+            )
+        try:
+            environment = await self._parts.sharings[gpu_index].environment(replica)
+        except LaunchFailed:
+            raise
+        except DeviceError as error:
+            raise LaunchFailed(f"replica {replica.id} cannot share GPU {gpu_index}: {error}") from error
+        await self._parts.workers.start(
+            Launch(replica=replica, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+        )
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        ready = {view.id: view.url for view in self._parts.workers.replicas() if view.state == "ready"}
+        try:
+            self.router.switch(routes, ready)
+        except KeyError as error:
+            raise UnknownPart(f"replica {error} is not ready and cannot take requests") from error
+
+    async def drain(self, replica_id: str) -> None:
+        await self._parts.workers.drain(replica_id)
+
+    async def stop_replica(self, replica_id: str) -> None:
+        self._counted.pop(replica_id, None)
+        await self._parts.workers.stop(replica_id)
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        if await self._parts.workers.set_batch(replica_id, batch) == "needs_restart":
+            raise NotSupported(
+                f"the server of replica {replica_id} takes no other batch while it runs; start another replica"
+            )
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {NO_TASKS}")
+
+    async def stop_task(self, name: str) -> None:
+        raise UnknownPart(f"no task {name} on this node: {NO_TASKS}")
+
+    async def swap_out(self, task: str) -> None:
+        raise UnknownPart(f"no task {task} on this node: {NO_TASKS}")
+
+    async def swap_in(self, task: str) -> None:
+        raise UnknownPart(f"no task {task} on this node: {NO_TASKS}")
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        gpu, turned = self._gpu(gpu_index), self._turned[gpu_index]
+        knobs = self._parts.knobs
+        try:
+            if clock_mhz is None:
+                await asyncio.to_thread(knobs.unlock_clock, gpu)
+            else:
+                await asyncio.to_thread(knobs.lock_clock_mhz, gpu, low_mhz=clock_mhz, high_mhz=clock_mhz)
+        except (NotPermitted, NotSupported) as error:
+            self._refuse(gpu_index, "clock", error)
+        else:
+            turned.clock_mhz = clock_mhz
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        gpu, turned = self._gpu(gpu_index), self._turned[gpu_index]
+        try:
+            await asyncio.to_thread(self._parts.knobs.limit_power_w, gpu, limit_w)
+        except (NotPermitted, NotSupported) as error:
+            self._refuse(gpu_index, "power limit", error)
+        else:
+            turned.power_limit_w = limit_w
+
+    async def close(self) -> None:
+        self.router.switch((), {})
+        await self._parts.workers.close(keep=self._keeps_replicas)
+        await asyncio.to_thread(self._parts.knobs.close)
+        await self._parts.telemetry.close()
+
+    def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...]) -> GpuState:
+        turned = self._turned[gpu.index]
+        return replace(
+            gpu,
+            clock_mhz=turned.clock_mhz,
+            power_limit_w=turned.power_limit_w,
+            has_clock_lock="clock" not in turned.refused,
+            has_power_limit="power limit" not in turned.refused,
+            replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
+        )
+
+    def _running(self, view: ReplicaView) -> RunningReplica:
+        return RunningReplica(
+            id=view.id,
+            service=view.service,
+            network=view.network,
+            state=view.state,
+            sm_percent=view.sm_percent,
+            batch=view.batch,
+            memory_mib=view.memory_mib,
+            in_flight=self.router.in_flight(view.id),
+            draining_s=view.draining_s,
+        )
+
+    async def _read_replica(self, view: ReplicaView) -> ReplicaReading:
+        """What its server counted since the last reading; nothing of a server that does not tell."""
+        before = self._counted.get(view.id, Metrics())
+        after = await self._metrics(view) or before
+        self._counted[view.id] = after
+        batches, busy_s = _grown(before.batches, after.batches), _grown(before.busy_s, after.busy_s)
+        return ReplicaReading(
+            id=view.id,
+            service=view.service,
+            gpu_index=view.gpu_index,
+            state=view.state,
+            sm_percent=view.sm_percent,
+            batch=view.batch,
+            memory_mib=view.memory_mib,
+            batches=int(batches),
+            requests=int(_grown(before.requests, after.requests)),
+            execution_ms=1000.0 * busy_s / batches if batches else 0.0,
+        )
+
+    async def _metrics(self, view: ReplicaView) -> Metrics | None:
+        if view.state not in ("ready", "draining"):
+            return None
+        try:
+            return await self._parts.workers.metrics(view.id)
+        except DeviceError as error:
+            log.warning("replica %s does not tell what it did: %s", view.id, error)
+            return None
+
+    async def _leave_faults(self) -> None:
+        """A fault of one client has killed them all: end what is left, so that the server comes back."""
+        busy = {view.gpu_index for view in self._parts.workers.replicas()}
+        for index in sorted(busy & self._parts.sharings.keys()):
+            if not await self._parts.sharings[index].watch():
+                continue
+            log.error("MPS on GPU %d is in a fault: all its replicas are started anew", index)
+            for view in self._parts.workers.replicas():
+                if view.gpu_index == index:
+                    await self._parts.workers.stop(view.id)
+
+    def _problems(self) -> tuple[str, ...]:
+        sharing = (self._parts.sharings[index].problem for index in sorted(self._parts.sharings))
+        refused = (words for _, turned in sorted(self._turned.items()) for words in turned.refused.values())
+        failed = (
+            f"replica {view.id}: {view.message}" for view in self._parts.workers.replicas() if view.state == "failed"
+        )
+        return tuple(words for words in (*sharing, *refused, *failed) if words)
+
+    def _refuse(self, gpu_index: int, knob: str, error: DeviceError) -> None:
+        """Once refused, a knob is not asked for again until the agent starts anew."""
+        log.warning("GPU %d: the %s is not turned: %s", gpu_index, knob, error)
+        self._turned[gpu_index].refused[knob] = f"GPU {gpu_index}: the {knob} is not in force: {error}"
+
+    def _used_mib(self, gpu_index: int) -> float:
+        return sum(view.memory_mib for view in self._parts.workers.replicas() if view.gpu_index == gpu_index)
+
+    def _gpu(self, index: int) -> GpuIdentity:
+        if index not in self._gpus:
+            raise UnknownPart(f"no GPU {index}; this node has {sorted(self._gpus)}")
+        return self._gpus[index]
+
+
+async def prove(sharings: Mapping[int, Sharing], proof: Proof) -> str:
+    """Why a replica must not take requests, as its GPU's sharing sees it: `Hooks.prove`."""
+    return await sharings[proof.gpu_index].objection(proof) if proof.gpu_index in sharings else ""
+
+
+async def let_go(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
+    """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
+    asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
+    return all([await each.let_go(pids) for each in asked])
+
+
+def _grown(before: float | None, after: float | None) -> float:
+    """By how much a counter has grown; from 0 where its server was started anew."""
+    if after is None:
+        return 0.0
+    return after - before if before is not None and after >= before else after

@@ -1,0 +1,78 @@
+"""A node's GPUs opened: driver, knobs, sharing, workers and router put together into one device.
+
+    device = await open_gpu_device(GpuNodeSettings(state_dir=..., mps_dir=..., ...), clock)
+
+What an earlier agent left is seen to first: turned knobs are put back, workers that still run are adopted.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agents.clock import Clock
+from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.knob_journal import KnobJournal
+from agents.knobs import Knobs, read_boot_id
+from agents.nvml import Nvml
+from agents.nvml_nouns import GpuIdentity
+from agents.readonly_device import ReadOnlyDevice
+from agents.router import Router
+from agents.sharing import ByTurns, Sharing, make_sharing
+from agents.templates import load_templates
+from agents.worker_replica import Hooks
+from agents.workers import Workers, WorkersSettings
+
+BY_TURNS = "the agent was started with --sharing turns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNodeSettings:
+    """How a node runs its GPUs."""
+
+    state_dir: Path
+    """Journal of the knobs, records and logs of the workers."""
+    mps_dir: Path
+    """One short directory per GPU is made in it."""
+    templates: Path | None = None
+    """Runtime templates of this node; None = the built-in one alone."""
+    type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
+    """The catalogue's name of a GPU's type."""
+    uses_mps: bool = True
+    """False: GPUs are shared by turns, without limits."""
+    keeps_replicas: bool = False
+    """Whether replicas go on when the agent ends."""
+
+
+async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
+    """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
+    with contextlib.ExitStack() as opened:
+        templates = load_templates(settings.templates)
+        nvml = opened.enter_context(Nvml())
+        gpus = nvml.gpus()
+        journal = KnobJournal(settings.state_dir)
+        knobs = opened.enter_context(Knobs(nvml, journal, boot_id=read_boot_id()))
+        sharings = {gpu.index: await _sharing(settings, gpu) for gpu in gpus}
+        workers = Workers(
+            WorkersSettings(directory=settings.state_dir / "workers"),
+            templates=templates,
+            hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
+        )
+        await workers.open()
+        parts = GpuParts(
+            telemetry=ReadOnlyDevice(nvml, clock, type_of=settings.type_of),
+            gpus=gpus,
+            knobs=knobs,
+            sharings=sharings,
+            workers=workers,
+            router=Router(),
+        )
+        opened.pop_all()
+        return GpuDevice(parts, clock, keeps_replicas=settings.keeps_replicas)
+
+
+async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
+    if not settings.uses_mps:
+        return ByTurns(gpu, BY_TURNS)
+    return await make_sharing(gpu, settings.mps_dir, total_sms=None)

@@ -1,0 +1,123 @@
+"""How the replicas of one GPU share it: under MPS with limits that are proven, or by turns without any.
+
+    environment(replica)   what its process needs, with everything made ready for it
+    objection(proof)       why it must not take requests; empty = it may
+    let_go(pids)           whether its processes may be killed without harm to their neighbours
+    watch()                looks for faults; True = all replicas of the GPU must be started anew
+    problem                what an operator should know of it; empty = nothing
+
+MPS is taken where it works. Elsewhere processes take turns on the whole GPU: SM percents are then not in force, and
+the node says so as long as it is so.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from agents.device import DeviceError, LaunchFailed
+from agents.mps import Mps
+from agents.mps_share import objection
+from agents.nvml_nouns import GpuIdentity
+from agents.protocol import ReplicaCommand
+from agents.worker_replica import Proof
+
+
+class Sharing(Protocol):
+    """Of one GPU. See the module's docstring."""
+
+    @property
+    def problem(self) -> str:
+        """What an operator should know."""
+        ...
+
+    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:
+        """On top of what the replica's process needs otherwise. Raises DeviceError."""
+        ...
+
+    async def objection(self, proof: Proof) -> str:
+        """Why the replica must not take requests."""
+        ...
+
+    async def let_go(self, pids: tuple[int, ...]) -> bool:
+        """Whether the processes may be killed."""
+        ...
+
+    async def watch(self) -> bool:
+        """Whether all replicas of the GPU must be ended, so that it comes out of a fault."""
+        ...
+
+
+class ByTurns:
+    """Whole processes take turns on the whole GPU: nothing limits a replica."""
+
+    def __init__(self, gpu: GpuIdentity, why: str) -> None:
+        """`why`: there is no MPS."""
+        self._gpu, self._why = gpu, why
+
+    @property
+    def problem(self) -> str:
+        return f"GPU {self._gpu.index} is shared by turns, SM percents are not in force: {self._why}"
+
+    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:  # noqa: ARG002  no limits
+        return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
+
+    async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
+        return ""
+
+    async def let_go(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody else is in their context
+        return True
+
+    async def watch(self) -> bool:
+        return False
+
+
+class UnderMps:
+    """One MPS daemon for the GPU; see `agents.mps`."""
+
+    def __init__(self, gpu: GpuIdentity, mps: Mps, *, total_sms: int | None) -> None:
+        """`total_sms`: of the GPU; None = not known, then a replica proves its share by being a client of MPS."""
+        self._gpu, self._mps, self._total_sms = gpu, mps, total_sms
+
+    @property
+    def problem(self) -> str:
+        return ""
+
+    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:
+        await self._mps.start()
+        if await self._mps.server_state() == "fault":
+            if clients := await self._mps.client_pids():
+                raise LaunchFailed(
+                    f"the MPS server of GPU {self._gpu.index} is in a fault, and processes {clients} have not ended yet"
+                )
+            await self._mps.recover()
+        await self._mps.start_server()
+        return self._mps.client_environment(replica.sm_percent, replica.memory_mib, is_best_effort=False)
+
+    async def objection(self, proof: Proof) -> str:
+        if proof.sm_count is not None and self._total_sms is not None:
+            return objection(proof.sm_count, self._total_sms, proof.sm_percent)
+        if set(proof.pids).isdisjoint(await self._mps.client_pids()):
+            return (
+                f"none of its processes {proof.pids} is a client of MPS on GPU {self._gpu.index}, so that nothing "
+                "limits it; does it use CUDA, and is CUDA_MPS_PIPE_DIRECTORY the one that it was given?"
+            )
+        return ""
+
+    async def let_go(self, pids: tuple[int, ...]) -> bool:
+        try:
+            clients = set(pids).intersection(await self._mps.client_pids())
+            return all([await self._mps.terminate(pid) for pid in sorted(clients)])
+        except DeviceError:
+            return not await self._mps.is_alive()  # Without a daemon there is nobody to be harmed.
+
+    async def watch(self) -> bool:
+        return await self._mps.is_alive() and await self._mps.server_state() == "fault"
+
+
+async def make_sharing(
+    gpu: GpuIdentity, directory: Path, *, total_sms: int | None, make_mps: Callable[[str, Path], Mps] = Mps
+) -> Sharing:
+    """MPS where it works on this GPU, with its daemon in `directory`/<index>; else turns."""
+    mps = make_mps(gpu.uuid, directory / str(gpu.index))
+    why = await mps.why_not()
+    return ByTurns(gpu, why) if why else UnderMps(gpu, mps, total_sms=total_sms)

@@ -1,0 +1,187 @@
+"""A node with pretended GPUs and MPS, and with real workers, router and enforcement, for tests."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from agents.clock import ScaledClock
+from agents.device import DeviceError, NotPermitted
+from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.mps import Mps, MpsSettings
+from agents.nvml_nouns import GpuIdentity, GpuSample
+from agents.readonly_device import ReadOnlyDevice
+from agents.router import Router
+from agents.sharing import ByTurns, Sharing, UnderMps
+from agents.templates import Template, Templates
+from agents.worker_replica import Hooks
+from agents.workers import Workers, WorkersSettings
+
+FAKES = Path(__file__).with_name("fakes")
+GPU_TYPE = "V100-32GB"
+MEMORY_MIB = 16384.0
+SMS = 132
+PATIENCE_S = 60.0
+GPUS = tuple(GpuIdentity(index=at, uuid=f"GPU-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2))
+
+
+class PretendedDriver:
+    """What NVML would say: 100 W and no energy counter."""
+
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        return GPUS
+
+    def sample(self, gpu: GpuIdentity) -> GpuSample:
+        return GpuSample(memory_used_mib=1000.0, power_w=100.0, energy_j=None, clock_mhz=1380.0, busy_percent=50.0)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class PretendedKnobs:
+    """Remembers what was turned; refuses what it is told to."""
+
+    refusal: DeviceError | None = None
+    turned: list[tuple[str, int, float | None]] = field(default_factory=list)
+    is_closed: bool = False
+
+    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+        assert low_mhz == high_mhz
+        self._turn("clock", gpu, high_mhz)
+
+    def unlock_clock(self, gpu: GpuIdentity) -> None:
+        self._turn("clock", gpu, None)
+
+    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:
+        self._turn("power", gpu, limit_w)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _turn(self, knob: str, gpu: GpuIdentity, value: float | None) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.turned.append((knob, gpu.index, value))
+
+
+NOT_PERMITTED = NotPermitted("could not turn it: it needs CAP_SYS_ADMIN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which node a test wants."""
+
+    directory: Path
+    has_mps: bool = False
+    words: tuple[str, ...] = ()
+    """Added to the worker's command, in front."""
+    knobs: PretendedKnobs = field(default_factory=PretendedKnobs)
+    keeps_replicas: bool = False
+    first_port: int = 21000
+
+
+def templates(words: tuple[str, ...], *, has_mps: bool) -> Templates:
+    """Our own worker with 2 ms per batch, under the pretended MPS where there is one."""
+    program = (str(FAKES / "mps_worker.py"),) if has_mps else ("-m", "agents.serving")
+    options = "--engine standin --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
+    template = Template(
+        name="own",
+        command=(sys.executable, *program, *words, *options.split()),
+        environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+        start_limit_s=PATIENCE_S,
+        drain_limit_s=15.0,
+    )
+    return Templates(by_name={"own": template}, default="own")
+
+
+def environment() -> dict[str, str]:
+    """With the pretended MPS in its PATH."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_"))}
+    return {**own, "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+@asynccontextmanager
+async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
+    """The device, open; it and its MPS daemons are gone afterwards, and its workers unless it keeps them."""
+    daemons = [
+        Mps(gpu.uuid, wanted.directory / "m" / str(gpu.index), environment=environment(), settings=MpsSettings())
+        for gpu in GPUS
+    ]
+    sharings: Mapping[int, Sharing] = {
+        gpu.index: UnderMps(gpu, mps, total_sms=SMS) if wanted.has_mps else ByTurns(gpu, "no MPS in this test")
+        for gpu, mps in zip(GPUS, daemons, strict=True)
+    }
+    workers = Workers(
+        WorkersSettings(directory=wanted.directory / "workers", first_port=wanted.first_port),
+        templates=templates(wanted.words, has_mps=wanted.has_mps),
+        hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
+        environment=environment(),
+    )
+    await workers.open()
+    parts = GpuParts(
+        telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
+        gpus=GPUS,
+        knobs=wanted.knobs,
+        sharings=sharings,
+        workers=workers,
+        router=Router(),
+    )
+    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas)
+    try:
+        yield device
+    finally:
+        await device.close()
+        for mps in daemons:
+            if wanted.has_mps and not wanted.keeps_replicas:
+                await mps.stop(0.0)
+
+
+CLOCK = ScaledClock(speed=1.0)
+
+
+@asynccontextmanager
+async def front(device: GpuDevice) -> AsyncIterator[str]:
+    """The router's address."""
+    runner = web.AppRunner(device.router.make_app(), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not await holds():
+        assert time.monotonic() < end_s, "it did not come about"
+        await asyncio.sleep(0.02)
+
+
+async def states(device: GpuDevice) -> dict[str, str]:
+    """Of every replica, by id."""
+    return {each.id: each.state for gpu in (await device.state()).gpus for each in gpu.replicas}
+
+
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run it, for so long at most."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(3 * PATIENCE_S):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+def inputs(value: float = 1.0) -> dict[str, object]:
+    """The body of a request; the stand-in answers the sum."""
+    return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [value, 1.0]}]}
