@@ -251,7 +251,7 @@ class VllmAdapter:
     async def metrics(self, endpoint: Endpoint) -> Metrics:
         mine = _of(await self._http.samples(endpoint.metrics_url), "model_name", endpoint.served_as)
         return Metrics(
-            requests=_count(mine, "vllm:request_success_total"),
+            requests=_count(mine, "vllm:request_success"),
             queued=_count(mine, "vllm:num_requests_waiting"),
         )
 
@@ -290,8 +290,8 @@ class MlserverAdapter:
     async def metrics(self, endpoint: Endpoint) -> Metrics:
         mine = _of(await self._http.samples(endpoint.metrics_url), "model", endpoint.served_as)
         return Metrics(
-            requests=_count(mine, "model_infer_request_success_total", "model_infer_request_success"),
-            failures=_count(mine, "model_infer_request_failure_total", "model_infer_request_failure"),
+            requests=_count(mine, "model_infer_request_success"),
+            failures=_count(mine, "model_infer_request_failure"),
         )
 
 
@@ -344,12 +344,13 @@ def _of(samples: Iterable[Sample], label: str, value: str) -> tuple[Sample, ...]
     return tuple(sample for sample in samples if sample.labels.get(label) == value)
 
 
-def _total(samples: tuple[Sample, ...], *names: str) -> float | None:
-    """Sum of a metric over its other labels; None when it is not there."""
-    values = [sample.value for sample in samples if sample.name in names]
+def _total(samples: tuple[Sample, ...], name: str) -> float | None:
+    """Sum of a metric over its other labels; None when it is not there. Counters are read as NAME_total, whether or not
+    the server calls them so."""
+    values = [sample.value for sample in samples if sample.name in (name, f"{name}_total")]
     return sum(values) if values else None
 
 
-def _count(samples: tuple[Sample, ...], *names: str) -> int | None:
-    total = _total(samples, *names)
+def _count(samples: tuple[Sample, ...], name: str) -> int | None:
+    total = _total(samples, name)
     return None if total is None else round(total)
