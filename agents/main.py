@@ -58,6 +58,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--parent", type=int, metavar="PID", help="stop when this process, which started the agent, has ended"
     )
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    _add_device(parser)
+    _add_gpu_device(parser)
+    return parser
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument_group("device")
     device.add_argument("--device", choices=("simulated", "standin", "nvml", "gpu"), default="simulated", help=DEVICES)
     device.add_argument(
@@ -69,22 +75,6 @@ def make_parser() -> argparse.ArgumentParser:
     device.add_argument(
         "--launch-s", type=_positive, default=5.0, help=f"{pretended}: start of a replica (default: %(default)s)"
     )
-    device.add_argument("--templates", type=Path, metavar="FILE", help="gpu: programs that may run as replicas (TOML)")
-    device.add_argument(
-        "--sharing",
-        choices=("mps", "turns"),
-        default="mps",
-        help="gpu: by MPS with SM percents where it works, or by turns without limits (default: %(default)s)",
-    )
-    device.add_argument(
-        "--mps-dir",
-        type=Path,
-        metavar="DIR",
-        help="gpu: of MPS' sockets, a short path (default: STATE_DIR/mps)",
-    )
-    device.add_argument(
-        "--keep-replicas", action="store_true", help="gpu: replicas go on when the agent ends, for the next one"
-    )
     device.add_argument(
         "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
     )
@@ -94,7 +84,26 @@ def make_parser() -> argparse.ArgumentParser:
     device.add_argument(
         "--router-port", type=_port, default=0, help="standin, gpu: port for requests (default: any free one)"
     )
-    return parser
+
+
+def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
+    device = parser.add_argument_group("device gpu")
+    device.add_argument("--templates", type=Path, metavar="FILE", help="programs that may run as replicas (TOML)")
+    device.add_argument(
+        "--sharing",
+        choices=("mps", "turns"),
+        default="mps",
+        help="by MPS with SM percents where it works, or by turns without limits (default: %(default)s)",
+    )
+    device.add_argument(
+        "--mps-dir",
+        type=Path,
+        metavar="DIR",
+        help="of MPS' sockets, a short path (default: STATE_DIR/mps)",
+    )
+    device.add_argument(
+        "--keep-replicas", action="store_true", help="replicas go on when the agent ends, for the next one"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
