@@ -15,7 +15,8 @@ answered 503 or 504 was not run.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -34,8 +35,11 @@ from agents.serving.tensors import Kind
 from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
 
 DEADLINE_HEADER = "Plimsoll-Deadline-Ms"
-LARGEST_BODY = 64 * 1024 * 1024
+MIB = 1024 * 1024
+LARGEST_BODY = 64 * MIB
 """As the router's."""
+LARGEST_HELD = 256 * MIB
+"""Bodies of all open requests together; who sends no length is counted with the largest body."""
 BODY_TIMEOUT_S = 30.0
 LONGEST_DELAY_MS = 10_000.0
 
@@ -74,9 +78,9 @@ class WireKind(msgspec.Struct):
     shape: list[int]
 
 
-def make_app(replica: Replica) -> web.Application:
-    """The HTTP server of a replica; run it with `web.AppRunner`."""
-    server = _Server(replica)
+def make_app(replica: Replica, *, largest_held: int = LARGEST_HELD) -> web.Application:
+    """The HTTP server of a replica; run it with `web.AppRunner`. `largest_held`: bytes of all open requests."""
+    server = _Server(replica, largest_held)
     app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_as_problems])
     app.router.add_get("/v2", server.about)
     app.router.add_get("/v2/health/live", server.live)
@@ -114,8 +118,10 @@ async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResp
 class _Server:
     """The handlers."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, largest_held: int) -> None:
         self._replica = replica
+        self._largest_held = largest_held
+        self._held = 0
 
     async def about(self, _: web.Request) -> web.Response:
         return _json({"name": "plimsoll-worker", "version": _version(), "extensions": ["binary_tensor_data"]})
@@ -151,7 +157,8 @@ class _Server:
         outcome: Outcome = "failed"
         try:
             self._check_name(request)
-            answer = await self._infer(request, came_s)
+            with self._room_for(request):
+                answer = await self._infer(request, came_s)
             outcome = "ok"
             return answer
         except ServingError as error:
@@ -171,6 +178,19 @@ class _Server:
             asked.inputs, came_s=came_s, deadline_s=deadline_s, is_gone=lambda: request.transport is None
         )
         return _encoded(self._replica.settings.service, asked, answer)
+
+    @contextmanager
+    def _room_for(self, request: web.Request) -> Iterator[None]:
+        """Hold as many bytes as the request has, from before they are read until it is answered. Raises NotTaken."""
+        length = LARGEST_BODY if request.content_length is None else min(request.content_length, LARGEST_BODY)
+        if self._held + length > self._largest_held:
+            self._replica.metrics.dropped("queue_full")
+            raise NotTaken(f"open requests hold {self._held / MIB:.1f} MiB already", reason="queue_full")
+        self._held += length
+        try:
+            yield
+        finally:
+            self._held -= length
 
     async def get_batch(self, _: web.Request) -> web.Response:
         return _json(_batch_answer(self._replica.status()))

@@ -18,7 +18,7 @@ from agents.serving.batching import Limits
 from agents.serving.engine import Facts, Signature
 from agents.serving.metrics import Metrics
 from agents.serving.replica import Replica, Settings
-from agents.serving.server import make_app
+from agents.serving.server import LARGEST_HELD, make_app
 from agents.serving.tensors import Tensor, Tensors, pack_numbers
 
 T = TypeVar("T")
@@ -199,12 +199,13 @@ async def serving(
     delay_ms: float = 0.0,
     queue: int = 64,
     environment: dict[str, str] | None = None,
+    largest_held: int = LARGEST_HELD,
 ) -> AsyncIterator[Client]:
     """A ready replica of `chat` behind real HTTP, in this process."""
     limits = Limits(batch=batch, delay_ms=delay_ms)
     settings = Settings(service="chat", limits=limits, batch_limit=16, queue_limit=queue)
     replica = Replica(settings, engine, metrics=Metrics(), environment=environment or {})
-    runner = web.AppRunner(make_app(replica), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(replica, largest_held=largest_held), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     running = asyncio.create_task(replica.run())

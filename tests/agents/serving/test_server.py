@@ -118,6 +118,23 @@ def test_a_body_that_is_too_large_is_a_problem_too() -> None:
     run(check())
 
 
+def test_bodies_of_open_requests_are_bounded_together() -> None:
+    async def check() -> None:
+        engine = GatedEngine()
+        sent = msgspec.json.encode(body(1.0))
+        async with serving(engine, largest_held=2 * len(sent) - 1) as client:  # Room for one of them.
+            first = client.send(1.0)
+            await until(lambda: engine.batches == [1])
+            refused = await client.infer(1.0)
+            engine.open()
+            done = await first
+            again = await client.infer(1.0)
+        assert (refused.status, "open requests hold 0.0 MiB" in str(refused.json["detail"])) == (503, True)
+        assert (done.status, again.status) == (200, 200)
+
+    run(check())
+
+
 def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
     async def check() -> None:
         engine = GatedEngine()
