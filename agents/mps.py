@@ -157,7 +157,10 @@ class Mps:
             return tuple(left)
 
     async def is_alive(self) -> bool:
-        """Whether the daemon answers. Raises DeviceError when it hangs, NotSupported without the program."""
+        """Whether the daemon answers; starts a process (3 to 12 ms), so ask before starts and every ten seconds.
+
+        Raises DeviceError when it hangs, NotSupported without the program.
+        """
         said, _ = await self._run(command="get_default_active_thread_percentage", limit_s=self._settings.answer_s)
         return answers.percent(tuple(said.splitlines())) is not None
 

@@ -296,22 +296,25 @@ def test_clients_are_listed_from_join_to_end(node: Node) -> None:
     assert wait(mps.server_state()) == "active"
 
 
-def test_a_server_is_waited_for_until_it_takes_clients(node: Node) -> None:
-    mps = node.mps(
-        PATH=node.with_server('while [ ! -e "$0.go" ]; do sleep 0.05; done; echo ready; exec cat >/dev/null')
-    )
+@pytest.mark.parametrize(
+    ("release", "meanwhile", "then"), [("550", "initializing", "active"), ("535", *2 * ("unknown",))]
+)
+def test_a_server_is_waited_for_until_it_takes_clients(node: Node, release: str, meanwhile: str, then: str) -> None:
+    path = node.with_server('while [ ! -e "$0.go" ]; do sleep 0.05; done; echo ready; exec cat >/dev/null')
+    mps = node.mps(PATH=path, FAKE_MPS_RELEASE=release)
     wait(mps.start())
 
     async def start_and_look() -> None:
         starting = asyncio.create_task(mps.start_server())
         await asyncio.to_thread(wait_for, lambda: logged(mps).count("Cmd:get_server_status") >= 2)
-        assert await mps.server_state() == "initializing"
+        assert await mps.server_state() == meanwhile
         assert not starting.done()
         (node.directory / "bin" / "nvidia-cuda-mps-server.go").touch()
         await starting
 
     wait(start_and_look())
-    assert wait(mps.server_state()) == "active"
+    assert wait(mps.server_state()) == then
+    assert "Ready" in logged(mps)
 
 
 @pytest.mark.parametrize("release", ["550", "535"])
@@ -434,13 +437,18 @@ def test_a_daemon_that_hangs_is_told_and_not_waited_for(node: Node) -> None:
 
 
 def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
-    # 0.001 MiB are 1,048 bytes: about twenty lines.
-    mps = node.mps(MpsSettings(log_limit_mib=0.001, answer_s=PATIENCE_S, start_s=PATIENCE_S))
+    # 0.01 MiB are 10,485 bytes.
+    mps = node.mps(MpsSettings(log_limit_mib=0.01, answer_s=PATIENCE_S, start_s=PATIENCE_S))
     wait(mps.start())
-    for _ in range(12):
-        wait(mps.server_state())
-    assert (mps.directory.log / "control.log").stat().st_size < 2048
-    assert b"Cmd:get_server_list" in (mps.directory.log / "control.log.old").read_bytes()
+    path = mps.directory.log / "control.log"
+    begun = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(b"more\n" * 2000)
+    wait(mps.server_state())
+    assert path.stat().st_size == 0
+    kept = (mps.directory.log / "control.log.old").read_bytes()
+    assert kept.startswith(begun)
+    assert kept.rstrip().endswith(b"Cmd:get_server_list")
     node.say(mps, "foo")
     assert "Cmd:foo" in logged(mps)
 
