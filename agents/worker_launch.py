@@ -78,6 +78,8 @@ def prepare(launch: Launch, template: Template, place: Place) -> Prepared:
     if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
         raise LaunchFailed(f"template {template.name} runs {filled.command[0]}, which is not on this node")
     try:
+        if place.log.exists():  # of an earlier process: its end must not be taken for this one's
+            place.log.replace(place.log.with_suffix(".log.1"))
         shutil.rmtree(place.directory, ignore_errors=True)
         place.directory.mkdir(mode=0o700, parents=True)
         for name, text in filled.files.items():

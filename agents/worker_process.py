@@ -157,7 +157,7 @@ class WorkerProcess:
                 signal.pidfd_send_signal(self._handle, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), ending.grace_s)
-        is_gone = await _kill(self.members, ending)
+        is_gone = await _kill(_Search(mark=self._mark, leader=self.identity), ending)
         if is_gone:
             self._reap()
         return is_gone
@@ -191,12 +191,13 @@ class WorkerProcess:
 
 async def end_left_over(mark: str, ending: Ending) -> bool:
     """End what a worker left behind whose own process is gone; whether nothing is left."""
-    return await _kill(lambda: members(mark), ending)
+    return await _kill(_Search(mark=mark), ending)
 
 
-async def _kill(find: Callable[[], tuple[int, ...]], ending: Ending) -> bool:
+async def _kill(search: "_Search", ending: Ending) -> bool:
     """Let MPS go of whatever is left, then SIGKILL it."""
-    left = find()
+    # Looking through all processes takes a while on a large node, and requests are routed meanwhile.
+    left = await asyncio.to_thread(search.all)
     if not left:
         return True
     is_free = False
@@ -208,19 +209,19 @@ async def _kill(find: Callable[[], tuple[int, ...]], ending: Ending) -> bool:
     if not is_free:
         log.warning("MPS did not let go of processes %s; they are killed all the same", left)
     until_s = asyncio.get_running_loop().time() + ending.kill_limit_s
-    while (left := find()) and asyncio.get_running_loop().time() < until_s:
+    while (left := await asyncio.to_thread(search.all)) and asyncio.get_running_loop().time() < until_s:
         for pid in left:
-            _kill_one(pid, find)
+            _kill_one(pid, search)
         await asyncio.sleep(LOOK_S)
     return not left
 
 
-def _kill_one(pid: int, find: Callable[[], tuple[int, ...]]) -> None:
-    """SIGKILL for a process that still is among those to be killed once nobody else can have its number."""
+def _kill_one(pid: int, search: "_Search") -> None:
+    """SIGKILL for a process that still is searched for when nobody else can get its number any more."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
-            if pid in find():
+            if search.has(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
@@ -277,33 +278,47 @@ def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
     The mark finds those that made a session of their own, the session those that wrote over their environment. An agent
     that runs as root could kill anything: nobody of its own session is ever among them, and neither is the kernel's.
     """
-    wanted = f"{MARK}={mark}".encode()
-    stats = {int(path.name): _stat(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    session = leader.pid if leader is not None and _leads(leader, stats.get(leader.pid)) else None
-    untouchable = {0, os.getsid(0)}  # Kernel threads, and whoever came from outside the namespace, show session 0.
-    return tuple(
-        sorted(
-            pid
-            for pid, stat in stats.items()
-            if stat is not None
-            and stat.state not in "ZX"
-            and stat.session not in untouchable
-            and (stat.session == session or wanted in _environment(pid))
-        )
-    )
+    return _Search(mark=mark, leader=leader).all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """Who belongs to one worker."""
+
+    mark: str
+    leader: Identity | None = None
+
+    def all(self) -> tuple[int, ...]:
+        session = self._session()
+        return tuple(sorted(pid for pid in _pids() if self._has(pid, session)))
+
+    def has(self, pid: int) -> bool:
+        return self._has(pid, self._session())
+
+    def _has(self, pid: int, session: int | None) -> bool:
+        stat = _stat(pid)
+        # Kernel threads, and whoever came from outside the PID namespace, show session 0.
+        if stat is None or stat.state in "ZX" or stat.session in (0, os.getsid(0)):
+            return False
+        return stat.session == session or f"{MARK}={self.mark}".encode() in _environment(pid)
+
+    def _session(self) -> int | None:
+        """The leader's; None where another process has its number by now, whose session is not ours."""
+        if self.leader is None or self.leader.pid <= 1:
+            return None
+        now = _stat(self.leader.pid)
+        return self.leader.pid if now is None or now.start_ticks == self.leader.start_ticks else None
 
 
 def marks(beginning: str) -> frozenset[str]:
     """Marks with that beginning of all living processes."""
     start = f"{MARK}={beginning}".encode()
-    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-    found = (entry for pid in pids for entry in _environment(pid) if entry.startswith(start))
+    found = (entry for pid in _pids() for entry in _environment(pid) if entry.startswith(start))
     return frozenset(entry.decode("ascii", errors="replace").partition("=")[2] for entry in found)
 
 
-def _leads(leader: Identity, now: "_Stat | None") -> bool:
-    """Whether the session of the leader's number is its own: not where another process has that number by now."""
-    return leader.pid > 1 and (now is None or now.start_ticks == leader.start_ticks)
+def _pids() -> tuple[int, ...]:
+    return tuple(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,8 @@ class Hooks:
     """What the GPU's sharing has a say in."""
 
     terminate: Terminate = _nothing_to_let_go
-    """(GPU, process ids) → whether MPS has let go of them, asked before SIGKILL."""
+    """(GPU, process ids) → whether MPS has let go of them, asked before SIGKILL. GPU -1: which one is not known, since
+    the record was lost."""
     prove: Prove = _believe
     """Why a replica must not take traffic; empty = it may."""
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import aiohttp
 
-from agents.adapters import Adapter, BatchOutcome, Metrics, make_adapters, warm_up
+from agents.adapters import Adapter, BatchOutcome, Endpoint, Metrics, make_adapters, warm_up
 from agents.device import DeviceError, LaunchFailed, UnknownPart
 from agents.templates import Server, Templates
 from agents.worker_launch import Crashes, Launch, Place, Ports, prepare
@@ -181,7 +181,9 @@ class Workers:
         """Give the state directory back; `keep`: the workers go on for the next agent, else all are ended first."""
         if not keep:
             await self.end_unwanted(())
-            await asyncio.gather(*(each.task for each in self._replicas.values() if each.task is not None))
+            await asyncio.gather(
+                *(each.task for each in self._replicas.values() if each.task is not None), return_exceptions=True
+            )
             await self.end_unwanted(())  # those that failed meanwhile
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
         await asyncio.gather(*map(_cancelled, tasks))
@@ -239,23 +241,29 @@ class Workers:
     async def _bring_up(self, each: Replica) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
         adapter, endpoint = self._adapter(each), each.endpoint(self._opened())
-        assert each.process is not None
-        wait_s = FIRST_ASK_S
-        while True:
-            is_ready = await adapter.is_ready(endpoint)
-            if is_ready and await asyncio.to_thread(listens, each.process.members(), each.record.ports[0]):
-                break
-            each.message = f"port {each.record.ports[0]} is answered by another process" if is_ready else "not ready"
-            await asyncio.sleep(wait_s)
-            wait_s = min(LONGEST_ASK_S, 2.0 * wait_s)
         try:
+            pids = await self._ask_until_ready(each, adapter, endpoint)
             if each.warm_up is not None and self._session is not None:
                 each.message = "it warms up"
                 await warm_up(self._session, endpoint.url, each.warm_up)
             each.sm_count = await adapter.sm_count(endpoint)
-            return await self._hooks.prove(each.proof(each.process.members()))
-        except DeviceError as error:
+            return await self._hooks.prove(each.proof(pids))
+        except (DeviceError, OSError) as error:
             return str(error)
+
+    async def _ask_until_ready(self, each: Replica, adapter: Adapter, endpoint: Endpoint) -> tuple[int, ...]:
+        """Its processes, when it is ready and one of them is who answers."""
+        assert each.process is not None
+        port, wait_s = each.record.ports[0], FIRST_ASK_S
+        while True:
+            is_ready = await adapter.is_ready(endpoint)
+            if is_ready:
+                pids = await asyncio.to_thread(each.process.members)
+                if await asyncio.to_thread(listens, pids, port):
+                    return pids
+            each.message = f"port {port} is answered by another process" if is_ready else "not ready"
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_ASK_S, 2.0 * wait_s)
 
     async def _reload(self, each: Replica, batch: int, before: "asyncio.Task[None] | None") -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""
@@ -309,8 +317,9 @@ class Workers:
         del self._replicas[each.record.id]
 
     def _keep_batch(self, each: Replica, batch: int) -> None:
-        each.record = replace(each.record, batch=batch)
-        self._opened().save(each.record)
+        if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
+            each.record = replace(each.record, batch=batch)
+            self._opened().save(each.record)
 
     async def _keep_logs(self, records: Records) -> None:
         while True:

@@ -288,6 +288,18 @@ async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
 
 
 @in_loop
+async def test_the_log_of_an_earlier_process_is_not_taken_for_this_ones(node: Node) -> None:
+    node.arguments = ("--exit-after-s", "0", "--exit-code", "1", "--say", "the first one")
+    async with node.workers() as workers:
+        await started(workers, state="failed")
+        await workers.stop("r1")
+    node.arguments = ("--exit-after-s", "0", "--exit-code", "1")
+    async with node.workers() as workers:
+        assert (await started(workers, state="failed")).message.endswith("its log is empty")
+    assert "the first one" in next((node.directory / "logs").glob("*.log.1")).read_text()
+
+
+@in_loop
 async def test_a_server_is_told_to_drain_where_the_template_says_so(node: Node) -> None:
     node.drain = "server"
     async with node.workers() as workers:
