@@ -30,6 +30,7 @@ class DriverSession:
         self._starting = threading.Lock()
         self._waiting = threading.Lock()
         self._stop_asked = False
+        self._is_closed = False
         self._restarted_s = -math.inf
         self.starts = 1
         """How often the library was started; what was made under another number is void."""
@@ -57,9 +58,10 @@ class DriverSession:
             yield
 
     def close(self) -> None:
-        """Stop the library, once nobody waits."""
+        """Stop the library for good, once nobody waits."""
         self._stop_asked = True
         with self._starting, self._waiting:
+            self._is_closed = True
             self._stop()
 
     def _restart(self, starts: int) -> bool:
@@ -67,7 +69,7 @@ class DriverSession:
         with self._starting:
             if starts != self.starts:
                 return True
-            if self._now_s() - self._restarted_s < RESTART_PERIOD_S:
+            if self._is_closed or self._now_s() - self._restarted_s < RESTART_PERIOD_S:
                 return False
             self._restarted_s = self._now_s()
             # Said before the lock is asked for: who waits again and again would never let go of it.

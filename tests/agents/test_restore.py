@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -30,9 +32,15 @@ with Nvml() as nvml, Knobs(nvml, KnobJournal(Path(sys.argv[1])), boot_id=read_bo
     for clock_mhz, limit_w in ((1200.0, 400.0), (900.0, 300.0), (1500.0, 500.0)):
         knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=clock_mhz)
         knobs.limit_power_w(gpu, limit_w)
-    if len(sys.argv) > 2:
+    if "wait" in sys.argv:
         print("turned", flush=True)
         signal.pause()
+    while "on" in sys.argv:
+        print("turned", flush=True)
+        knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
+        knobs.limit_power_w(gpu, 400.0)
+        knobs.unlock_clock(gpu)
+        knobs.limit_power_w(gpu, None)
     knobs.unlock_clock(gpu)
     knobs.limit_power_w(gpu, None)
 """
@@ -52,9 +60,9 @@ class Node:
         ended = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
         assert ended.returncode == -killed_by, ended.stderr
 
-    def start_turning(self) -> "subprocess.Popen[str]":
-        """An agent that has turned its knobs and waits."""
-        command = [sys.executable, "-c", TURN, str(self.state), "wait"]
+    def start_turning(self, then: str = "wait") -> "subprocess.Popen[str]":
+        """An agent that has turned its knobs and waits, or goes on to turn them."""
+        command = [sys.executable, "-c", TURN, str(self.state), then]
         agent = subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert agent.stdout is not None
         assert agent.stdout.readline() == "turned\n"
@@ -89,12 +97,16 @@ def node(fake: FakeGpus, library: Path, tmp_path: Path) -> Node:
     return Node(fake, library, tmp_path / "state")
 
 
-# Six writes of two functions turn the knobs; one of each puts them back.
+# Three writes of either function turn the knobs; one more each puts them back.
 @pytest.mark.parametrize("moment", [KILL_BEFORE, KILL_AFTER], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("function", "skip"),
     [
         ("nvmlDeviceSetGpuLockedClocks", 0),
+        (
+            "nvmlDeviceSetGpuLockedClocks",
+            1,
+        ),  # from 1200 to 900 MHz: before it the clock is above what was journalled last
         ("nvmlDeviceSetGpuLockedClocks", 2),
         ("nvmlDeviceSetPowerManagementLimit", 0),
         ("nvmlDeviceSetPowerManagementLimit", 1),
@@ -107,6 +119,18 @@ def test_killed_at_any_write_every_knob_is_put_back(
 ) -> None:
     fake.fail(function, moment, times=1, skip=skip)
     node.turn(killed_by=signal.SIGKILL)
+    code, words = node.restore()
+    assert code == 0, words
+    assert node.is_untouched, words
+    assert node.is_forgotten
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_any_moment_every_knob_is_put_back(node: Node, seed: int) -> None:
+    """Whatever the moment is, the outcome is the same; one in about six turns of the loop."""
+    with node.start_turning("on") as agent:
+        time.sleep(Random(seed).uniform(0.0, 0.05))
+        agent.kill()
     code, words = node.restore()
     assert code == 0, words
     assert node.is_untouched, words
