@@ -227,18 +227,21 @@ class Mps:
 
     async def _foreign_owner(self) -> str:
         """Why the daemon that runs cannot be ours; empty = it can."""
-        owner = self.directory.daemon_uid()
-        if os.getuid() not in (0, owner) and owner is not None:
-            return f"the daemon in {self.directory.path} is UID {owner}'s, and this agent runs as {os.getuid()}"
+        owner, own, clients = self.directory.daemon_uid(), os.getuid(), self._settings.client_uid
+        # Root may change every daemon, but one of another user starts no server for our clients.
+        if owner not in (None, own) and (own != 0 or owner != clients):
+            return (
+                f"the daemon in {self.directory.path} is UID {owner}'s; this agent is {own}, its replicas are {clients}"
+            )
         for server in await self._servers():
             try:
                 uid = psutil.Process(server).uids().effective
             except psutil.Error:
                 continue  # It ended, or sits where this process may not look.
-            if uid != self._settings.client_uid:
+            if uid != clients:
                 return (
                     f"an MPS server of UID {uid} (process {server}) holds the GPU, and clients of UID "
-                    f"{self._settings.client_uid} would wait until all of its clients have left"
+                    f"{clients} would wait until all of its clients have left"
                 )
         return ""
 

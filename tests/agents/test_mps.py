@@ -464,3 +464,13 @@ def test_commands_without_a_daemon_say_so(node: Node) -> None:
     assert not wait(mps.is_alive())
     with pytest.raises(DeviceError, match="no MPS daemon answered 'get_server_list': start it again"):
         wait(mps.client_pids())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_daemon_of_another_user_is_not_adopted_unless_the_replicas_are_that_users(node: Node) -> None:
+    mps, theirs = node.mps(), node.mps(MpsSettings(client_uid=4711, answer_s=PATIENCE_S))
+    wait(mps.start())
+    os.chown(mps.directory.pipe / "control", 4711, 4711)
+    why_not = f"the daemon in {mps.directory.path} is UID 4711's; this agent is 0, its replicas are 0"
+    assert wait(mps.why_not()) == why_not
+    assert wait(theirs.why_not()) == ""
