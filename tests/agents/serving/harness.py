@@ -24,6 +24,8 @@ from agents.serving.tensors import Tensor, Tensors, pack_numbers
 T = TypeVar("T")
 PATIENCE_S = 60.0
 """No test takes this long; one that does has failed."""
+FOR_EVER_MS = 1000.0 * 100.0 * PATIENCE_S
+"""A delay that no test lives to see."""
 
 
 @dataclass(slots=True)

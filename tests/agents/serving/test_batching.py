@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from agents.serving.engine import Signature
-from agents.serving.errors import EngineFailed
+from agents.serving.batching import Batcher, Limits, Waiting
+from agents.serving.engine import EngineThread, Signature
+from agents.serving.errors import DeadlinePassed, EngineFailed
+from agents.serving.metrics import Metrics
 from agents.serving.tensors import Kind
-from tests.agents.serving.harness import Client, GatedEngine, Reply, all_of, run, serving, until
+from tests.agents.serving.harness import FOR_EVER_MS, Client, GatedEngine, Reply, all_of, fp32, run, serving, until
 
 
 async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":
@@ -67,10 +69,9 @@ def test_rows_count_not_requests_and_order_is_kept() -> None:
 def test_with_a_delay_a_batch_waits_until_it_is_full() -> None:
     async def check() -> None:
         engine = GatedEngine(is_open=True)
-        async with serving(engine, batch=3, delay_ms=10_000.0) as client:
+        async with serving(engine, batch=3, delay_ms=FOR_EVER_MS) as client:
             sent = [client.send(float(number)) for number in range(6)]
             replies = await all_of(sent)
-        # Ten seconds would have been long enough for any of them to go alone.
         assert engine.batches == [3, 3]
         assert {reply.status for reply in replies} == {200}
 
@@ -107,7 +108,7 @@ def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> None:
 def test_a_changed_delay_lets_go_who_waits_already() -> None:
     async def check() -> None:
         engine = GatedEngine(is_open=True)
-        async with serving(engine, batch=8, delay_ms=10_000.0) as client:
+        async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
             sent = client.send(1.0)
             await queued(client, 1)
             changed = await client.call("PUT", "/batch", {"delay_ms": 0})
@@ -192,6 +193,29 @@ def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_
         assert engine.batches == [1, 1]
         assert series["plimsoll_worker_drops_total", (("reason", "deadline"),)] == 1.0
         assert series["plimsoll_worker_requests_total", (("outcome", "late"),)] == 1.0
+
+    run(check())
+
+
+def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> None:
+    async def check() -> None:
+        engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
+        thread = EngineThread()
+        batcher = Batcher(engine, thread, limits=Limits(batch=1), queue_limit=4, watch=Metrics())
+        running = asyncio.create_task(batcher.run())
+        await asyncio.sleep(0)  # It waits for requests now.
+        came_s = loop.time()
+        request = Waiting(inputs=(fp32(1.0),), came_s=came_s, deadline_s=came_s + 0.01)
+        answer = asyncio.create_task(batcher.answer(request))
+        await asyncio.sleep(0)  # It is queued now, and the batch is the next thing to form.
+        while loop.time() <= request.deadline_s:
+            pass  # Somebody's large body is decoded.
+        with pytest.raises(DeadlinePassed):
+            await answer
+        running.cancel()
+        await asyncio.wait({running})
+        thread.close()
+        assert engine.batches == []
 
     run(check())
 

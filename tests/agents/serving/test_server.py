@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agents.serving.errors import EngineFailed, EngineLost
-from tests.agents.serving.harness import Client, GatedEngine, all_of, body, run, serving, until
+from tests.agents.serving.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
 
 
 async def state(client: Client) -> object:
@@ -138,7 +138,7 @@ def test_bodies_of_open_requests_are_bounded_together() -> None:
 def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
     async def check() -> None:
         engine = GatedEngine()
-        async with serving(engine, batch=2, delay_ms=10_000.0) as client:
+        async with serving(engine, batch=2, delay_ms=FOR_EVER_MS) as client:
             sent = [client.send(float(number)) for number in range(5)]
 
             async def are_taken() -> bool:
@@ -157,7 +157,7 @@ def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
         assert (drained.status, drained.json["state"]) == (202, "draining")
         assert (refused.status, refused.headers["Retry-After"], unready.status, live.status) == (503, "1", 503, 200)
         assert [reply.status for reply in replies] == [200] * 5
-        assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for ten seconds.
+        assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for a sixth.
         assert (engine_again.status, again.numbers) == (200, [7.0])
 
     run(check())
