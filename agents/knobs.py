@@ -121,6 +121,20 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
             log.log(logging.INFO if each.is_over else logging.WARNING, "%s", each.words)
         return done
 
+    def in_force(self, gpu: GpuIdentity, knob: Knob) -> Setting:
+        """What we turned this knob to, as long as it is so as far as can be told; empty = it is not ours.
+
+        So it is empty, and the knob should be turned again, after the driver was loaded anew. Raises DeviceError.
+        """
+        with self._lock:
+            held = self._journal.of(gpu.uuid, knob)
+            if held is None or self._not_ours(gpu, held):
+                return ()
+            setting = held.settings[-1]
+            if knob == "power_limit_w" and not _is_one_of(self._driver.power_limit_w(gpu), (setting,)):
+                return ()
+            return setting
+
     def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
         """Keep the SM clock in this range. Raises as `Nvml.lock_clock_mhz`, and OSError when the journal fails."""
         with self._lock:
@@ -198,33 +212,36 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
 
     def _undo(self, held: Held) -> str:
         """What was done, in words. Raises DeviceError when the knob could not be put back."""
-        last, version = held.last, self._driver.driver_version()
-        if last.driver_version != version:
-            return f"was dropped: driver {last.driver_version} has been replaced by {version}"
+        last = held.last
         gpu = next((gpu for gpu in self._driver.gpus() if gpu.uuid == last.gpu_uuid), None)
         if gpu is None:
             raise DeviceError("there is no such GPU now; run this again when it is back")
-        sample = self._driver.sample(gpu)
-        if last.energy_j is not None and sample.energy_j is not None and sample.energy_j < last.energy_j:
-            return "was dropped: the driver was loaded anew since"
-        return self._unlock(gpu, sample, held) if last.knob == "clock_mhz" else self._unlimit(gpu, held)
-
-    def _unlock(self, gpu: GpuIdentity, sample: GpuSample, held: Held) -> str:
-        highest = max(setting[-1] for setting in held.settings)
-        if sample.clock_mhz > highest + CLOCK_TOLERANCE_MHZ:
-            return f"was left alone: at {sample.clock_mhz:g} MHz our lock at {highest:g} is not in force"
-        self._driver.unlock_clock(gpu)
-        return "was unlocked"
-
-    def _unlimit(self, gpu: GpuIdentity, held: Held) -> str:
-        now_w = self._driver.power_limit_w(gpu)
+        if reason := self._not_ours(gpu, held):
+            return reason
+        if last.knob == "clock_mhz":
+            self._driver.unlock_clock(gpu)
+            return "was unlocked"
         (before_w,) = held.old
-        if _is_one_of(now_w, ((before_w,),)):
+        if _is_one_of(self._driver.power_limit_w(gpu), ((before_w,),)):
             return f"is at {before_w:g} W already"
-        if not _is_one_of(now_w, held.settings):
-            return f"was left alone: somebody else set {now_w:g} W after our {held.settings[-1][0]:g}"
         self._driver.limit_power_w(gpu, before_w)
         return f"was set to {before_w:g} W again"
+
+    def _not_ours(self, gpu: GpuIdentity, held: Held) -> str:
+        """Why the knob is not as we turned it, in words; empty = it is, as far as can be told."""
+        last, version, sample = held.last, self._driver.driver_version(), self._driver.sample(gpu)
+        if last.driver_version != version:
+            return f"was dropped: driver {last.driver_version} has been replaced by {version}"
+        if last.energy_j is not None and sample.energy_j is not None and sample.energy_j < last.energy_j:
+            return "was dropped: the driver was loaded anew since"
+        if last.knob == "power_limit_w":
+            now_w = self._driver.power_limit_w(gpu)
+            is_known = _is_one_of(now_w, (held.old, *held.settings))
+            return "" if is_known else f"was left alone: somebody else set {now_w:g} W after our {last.new[0]:g}"
+        highest_mhz = max(setting[-1] for setting in held.settings)
+        if sample.clock_mhz > highest_mhz + CLOCK_TOLERANCE_MHZ:
+            return f"was left alone: at {sample.clock_mhz:g} MHz our lock at {highest_mhz:g} is not in force"
+        return ""
 
 
 def drop_other_boots(journal: KnobJournal, boot_id: str) -> tuple[PutBack, ...]:

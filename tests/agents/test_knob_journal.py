@@ -203,6 +203,24 @@ class TestKnobs:
         assert (fake.gpu(0).lock_high, fake.gpu(0).power_limit) == (0, 700_000)
         assert self.restored(nvml, state) == ""
 
+    def test_what_is_in_force_is_known_and_gone_with_the_driver_or_by_another_hand(
+        self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
+    ) -> None:
+        with self.knobs(nvml, state) as knobs:
+            assert (knobs.in_force(gpu, "clock_mhz"), knobs.in_force(gpu, "power_limit_w")) == ((), ())
+            knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
+            knobs.limit_power_w(gpu, 500.0)
+            assert knobs.in_force(gpu, "clock_mhz") == (345.0, 1200.0)
+            assert knobs.in_force(gpu, "power_limit_w") == (500.0,)
+            assert knobs.in_force(nvml.gpus()[1], "clock_mhz") == ()
+            for by_hand_mw in (600_000, 700_000):  # another one, and the one before ours
+                fake.gpu(0).power_limit = by_hand_mw
+                assert knobs.in_force(gpu, "power_limit_w") == ()
+            fake.reload()
+            assert knobs.in_force(gpu, "clock_mhz") == ()
+            knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
+            assert knobs.in_force(gpu, "clock_mhz") == (345.0, 1200.0)
+
     def test_giving_up_a_knob_puts_it_back_at_once_and_is_nothing_where_it_is_not_ours(
         self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
     ) -> None:

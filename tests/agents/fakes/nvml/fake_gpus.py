@@ -17,8 +17,6 @@ import subprocess
 from ctypes import c_char, c_int32, c_uint32, c_uint64
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
 NAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "FAKE_NVML_STATE"
@@ -165,10 +163,10 @@ def _lay_out(gpu: Gpu, index: int) -> None:
 
 
 def build_library(directory: Path) -> Path:
-    """Compile the fake driver; the folder that holds it."""
+    """Compile the fake driver; the folder that holds it. Raises FileNotFoundError without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built")
+        raise FileNotFoundError("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built")
     directory.mkdir(parents=True, exist_ok=True)
     # The name inside is what the loader knows it by: once loaded, it is found wherever it lies.
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-soname,{NAME}"]
@@ -176,13 +174,12 @@ def build_library(directory: Path) -> Path:
     return directory
 
 
-def use_here(library: Path) -> None:
-    """Load the fake driver into this process; refuses where a real one is loaded already: tests would change it."""
+def use_here(library: Path) -> bool:
+    """Load the fake driver into this process; False where a real one is loaded already: tests would change it."""
     ctypes.CDLL(str(library / NAME), mode=ctypes.RTLD_GLOBAL)
     size = getattr(ctypes.CDLL(NAME), "fake_nvml_state_size", None)
-    if size is None:
-        pytest.skip("a real libnvidia-ml.so.1 is loaded in this process")
-    assert size() == ctypes.sizeof(State), "fake_gpus.py and fake_gpus.h differ"
+    assert size is None or size() == ctypes.sizeof(State), "fake_gpus.py and fake_gpus.h differ"
+    return size is not None
 
 
 def end_sessions() -> None:
