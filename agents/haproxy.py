@@ -94,6 +94,13 @@ class ProxyState:
     """Service → backend."""
     places: tuple[Place, ...]
 
+    def by_backend(self) -> dict[str, list[Place]]:
+        """The places of each backend."""
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            found.setdefault(place.backend, []).append(place)
+        return found
+
 
 def make_config(settings: HaProxySettings) -> str:
     """The configuration file's text."""
@@ -247,11 +254,11 @@ Wanted = Mapping[str, Mapping[Address, int]]
 
 def plan_commands(state: ProxyState, wanted: Wanted, settings: HaProxySettings) -> list[str]:
     """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
-    backends = _assign(state, wanted)
+    backends, places = _assign(state, wanted), state.by_backend()
     opening: list[str] = []
     closing: list[str] = []
     for service, weights in wanted.items():
-        mine = [place for place in state.places if place.backend == backends[service]]
+        mine = places[backends[service]]
         held = {place.address: place for place in mine if place.is_ready or place.in_flight}
         free = iter([place for place in mine if not place.is_ready and not place.in_flight])
         for address, weight in weights.items():
@@ -285,8 +292,8 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
         if not _NAME.fullmatch(service):
             raise HaProxyError(f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -")
     busy = {place.backend for place in state.places if place.is_ready or place.in_flight}
-    everything = dict.fromkeys(place.backend for place in state.places)
-    free = iter([each for each in everything if each not in busy and each not in state.backends.values()])
+    everything, taken = state.by_backend(), set(state.backends.values())
+    free = iter([each for each in everything if each not in busy and each not in taken])
     assigned = {service: state.backends.get(service) or next(free, "") for service in wanted}
     if lacking := [service for service, backend in assigned.items() if not backend]:
         raise HaProxyError(f"no backend is free for {', '.join(lacking[:5])}; HAProxy has {len(everything)} of them")
@@ -311,9 +318,10 @@ def differences(state: ProxyState, wanted: Wanted) -> list[str]:
     """What is not as wanted, in words."""
     found = [f"service {each} has no backend" for each in wanted if each not in state.backends]
     found += [f"service {each} is still there" for each in state.backends if each not in wanted]
+    places = state.by_backend()
     for service, weights in wanted.items():
-        backend = state.backends.get(service)
-        ready = {place.address: place.weight for place in state.places if place.backend == backend and place.is_ready}
+        mine = places.get(state.backends.get(service, ""), [])
+        ready = {place.address: place.weight for place in mine if place.is_ready}
         if ready != dict(weights):
             found.append(f"service {service} goes to {ready}, not to {dict(weights)}")
     return found

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 
 from agents.device import ServiceRoute
-from agents.lane import Lane, Overloaded, Reason
+from agents.lane import Counts, Lane, Overloaded, Reason
 from agents.problems import problem
 from agents.protocol import ServiceReading
 from agents.router_metrics import CONTENT_TYPE, exposition, shown
@@ -140,6 +140,11 @@ class Router:
         readings = [lane.read() for lane in (*self._lanes.values(), *self._retired)]
         self._retired = [lane for lane in self._retired if not lane.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
+
+    def total(self, service: str) -> Counts:
+        """Everything counted for a service since it came; readings take nothing from it. Zeros for an unknown one."""
+        lane = self._lanes.get(service)
+        return lane.total() if lane is not None else Counts()
 
     def _make_lane(self, route: ServiceRoute) -> Lane:
         return Lane(route, queue_limit=self._queue_limit, replica_limit=self._replica_limit, now_s=self._now_s)

@@ -5,22 +5,30 @@ Run: `python -m bench.router`. Prints two tables and writes bench/results/router
 One process is the router, two are stand-in workers that answer at once, this one sends: every connection asks again as
 soon as it was answered. `rps_per_core` divides the answers by the router's own processor time, so that senders and
 workers on the same cores do not count; `to_direct` is the same load's rate through the router over that straight to a
-worker. Second table: replicas are switched under load, `last_request_ms` after the call the old one got its last.
+worker. Second table: replicas are switched under load, `last_request_ms` after the call the old one got its last. Where
+HAProxy is installed it is measured beside the router.
 """
 
 import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import psutil
 from aiohttp import web
 
 from agents.device import ServiceRoute
+from agents.haproxy import HaProxy, HaProxySettings
 from agents.router import Router
 from bench.report import Figures, print_table, write_results
 
@@ -39,6 +47,10 @@ _SERVICE = "s000"
 _ANSWER = b'{"model_name":"s000","id":"1","outputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[2.0]}]}'
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
 _END = b"\r\n\r\n"
+_GOOD = b"HTTP/1.1 200"
+
+Times = tuple[float, float, float]
+"""When a switch was called, returned, and had drained the old replica; by the machine's monotonic clock."""
 
 
 class _Messages(asyncio.Protocol):
@@ -61,16 +73,16 @@ class _Messages(asyncio.Protocol):
                 if head < 0:
                     return
                 lower = bytes(self._bytes[:head]).lower()
-                self._length = head + len(_END) + int(lower.partition(b"content-length:")[2].split(b"\r", 1)[0])
+                self._length = head + len(_END) + int(lower.partition(b"content-length:")[2].split(b"\r", 1)[0] or 0)
             if len(self._bytes) < self._length:
                 return
-            is_good = self._bytes.startswith((b"HTTP/1.1 200", b"POST"))
+            start = bytes(self._bytes[: len(_GOOD)])
             del self._bytes[: self._length]
             self._length = 0
-            self.took(is_good)
+            self.took(start)
 
-    def took(self, is_good: bool) -> None:
-        """A whole message has come."""
+    def took(self, start: bytes) -> None:
+        """A whole message has come that starts so."""
         raise NotImplementedError
 
 
@@ -88,9 +100,9 @@ class _Worker(_Messages):
         super().__init__()
         self._last = last
 
-    def took(self, is_good: bool) -> None:
-        assert is_good
-        self._last.at_s = time.monotonic()
+    def took(self, start: bytes) -> None:
+        if start.startswith(b"POST"):  # else a probe
+            self._last.at_s = time.monotonic()
         self.transport.write(_OK)
 
 
@@ -121,10 +133,10 @@ class _Sender(_Messages):
         self._sent_s = time.monotonic()
         self.transport.write(self._load.request)
 
-    def took(self, is_good: bool) -> None:
+    def took(self, start: bytes) -> None:
         now_s = time.monotonic()
         self._load.latency_ms.append(1000.0 * (now_s - self._sent_s))
-        self._load.failed += not is_good
+        self._load.failed += start != _GOOD
         if now_s < self._load.until_s:
             self._send()
         else:
@@ -188,44 +200,87 @@ def _addresses(workers: dict[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """What stands in front of the workers."""
+
+    name: str
+    port: int
+    pid: int
+    switch: Callable[[str], Times]
+    """To the worker of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
     """The processes that are measured."""
 
-    worker_ports: dict[str, int]
-    router_port: int
-    router_pid: int
-    router: Connection
+    ports: dict[str, int]
+    """Of the workers."""
     workers: dict[str, Connection]
+    fronts: tuple[Front, ...]
 
 
 @contextlib.contextmanager
 def processes() -> Iterator[Processes]:
-    """Two workers and a router, ended afterwards."""
-    spawn = multiprocessing.get_context("spawn")
-    started: list[multiprocessing.process.BaseProcess] = []
-
-    def start(run: object, *args: object) -> tuple[Connection, int]:
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=run, args=(theirs, *args), daemon=True)  # type: ignore[arg-type]
-        process.start()
-        started.append(process)
-        return ours, ours.recv()
-
-    try:
-        workers = {name: start(run_worker) for name in ("a", "b")}
-        urls = {name: f"http://127.0.0.1:{port}" for name, (_, port) in workers.items()}
-        router, router_port = start(run_router, urls)
+    """Two workers, the router, and HAProxy where it is installed; ended afterwards."""
+    with contextlib.ExitStack() as stack:
+        workers = {name: _started(stack, run_worker) for name in ("a", "b")}
+        ports = {name: port for name, (_, port, _) in workers.items()}
+        urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+        fronts = [_router(stack, urls)]
+        if program := shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin"):
+            fronts.append(_haproxy(stack, program, urls))
         yield Processes(
-            worker_ports={name: port for name, (_, port) in workers.items()},
-            router_port=router_port,
-            router_pid=started[-1].pid or 0,
-            router=router,
-            workers={name: pipe for name, (pipe, _) in workers.items()},
+            ports=ports, workers={name: pipe for name, (pipe, _, _) in workers.items()}, fronts=tuple(fronts)
         )
-    finally:
-        for process in started:
-            process.terminate()
-            process.join()
+
+
+def _started(stack: contextlib.ExitStack, run: Callable[..., None], *args: object) -> tuple[Connection, int, int]:
+    """A process's pipe, the port that it tells, and its id."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=run, args=(theirs, *args), daemon=True)
+    process.start()
+    stack.callback(process.join)
+    stack.callback(process.terminate)
+    return ours, ours.recv(), process.pid or 0
+
+
+def _router(stack: contextlib.ExitStack, urls: dict[str, str]) -> Front:
+    pipe, port, pid = _started(stack, run_router, urls)
+
+    def switch(name: str) -> Times:
+        pipe.send(name)
+        times: Times = pipe.recv()
+        return times
+
+    return Front(name="router", port=port, pid=pid, switch=switch)
+
+
+def _haproxy(stack: contextlib.ExitStack, program: str, urls: dict[str, str]) -> Front:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    settings = HaProxySettings(port=port, folder=folder, services=SERVICES, replicas=4)
+    proxy, addresses = HaProxy(settings), _addresses(urls)
+    proxy.write_config()
+    process = subprocess.Popen([program, "-db", "-f", settings.config_path], stderr=subprocess.DEVNULL)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    while not settings.socket_path.exists():
+        time.sleep(0.01)
+    proxy.switch(_table(*urls), addresses)
+
+    def switch(name: str) -> Times:
+        called_s = time.monotonic()
+        proxy.switch(_table(name), addresses)
+        returned_s = time.monotonic()
+        while any(proxy.in_flight(each) for each in urls if each != name):
+            time.sleep(0.0005)
+        return called_s, returned_s, time.monotonic()
+
+    return Front(name="haproxy", port=port, pid=process.pid, switch=switch)
 
 
 def make_request(padding: int) -> bytes:
@@ -250,23 +305,23 @@ async def send(port: int, padding: int, seconds: float) -> Load:
     return load
 
 
-def measure_rates(parts: Processes, seconds: float) -> list[Figures]:
-    """One row per size of body: through the router, with the direct rate beside it."""
+def measure_rates(parts: Processes, front: Front, seconds: float) -> list[Figures]:
+    """One row per size of body: through the front, with the direct rate beside it."""
     rows: list[Figures] = []
     for name, padding in BODIES.items():
-        asyncio.run(send(parts.router_port, padding, 0.3))  # Connections are opened and code is warm.
-        direct, direct_s, _ = _timed(parts, next(iter(parts.worker_ports.values())), padding, seconds)
-        routed, routed_s, cpu_s = _timed(parts, parts.router_port, padding, seconds)
+        asyncio.run(send(front.port, padding, 0.3))  # Connections are opened and code is warm.
+        direct, direct_s, _ = _timed(front, parts.ports["a"], padding, seconds)
+        routed, routed_s, cpu_s = _timed(front, front.port, padding, seconds)
         direct_rps, routed_rps = len(direct.latency_ms) / direct_s, len(routed.latency_ms) / routed_s
         rows.append(
             {
+                "front": front.name,
                 "body": name,
-                "connections": CONNECTIONS,
                 "direct_rps": direct_rps,
                 "routed_rps": routed_rps,
                 "to_direct": routed_rps / direct_rps,
                 "rps_per_core": len(routed.latency_ms) / cpu_s,
-                "router_core_percent": 100.0 * cpu_s / routed_s,
+                "front_core_percent": 100.0 * cpu_s / routed_s,
                 "latency_ms_p50": _quantile(routed.latency_ms, 0.5),
                 "latency_ms_p99": _quantile(routed.latency_ms, 0.99),
                 "direct_ms_p50": _quantile(direct.latency_ms, 0.5),
@@ -276,25 +331,24 @@ def measure_rates(parts: Processes, seconds: float) -> list[Figures]:
     return rows
 
 
-def _timed(parts: Processes, port: int, padding: int, seconds: float) -> tuple[Load, float, float]:
-    """The load, how long it took, and the router's processor time in it."""
-    router = psutil.Process(parts.router_pid)
-    times, began_s = router.cpu_times(), time.monotonic()
+def _timed(front: Front, port: int, padding: int, seconds: float) -> tuple[Load, float, float]:
+    """The load, how long it took, and the front's processor time in it."""
+    process = psutil.Process(front.pid)
+    times, began_s = process.cpu_times(), time.monotonic()
     load = asyncio.run(send(port, padding, seconds))
-    after = router.cpu_times()
+    after = process.cpu_times()
     return load, time.monotonic() - began_s, after.user + after.system - times.user - times.system
 
 
-async def measure_switches(parts: Processes) -> list[Figures]:
-    """Switches to and fro under load; one row with the worst of each time."""
+async def measure_switches(parts: Processes, front: Front) -> Figures:
+    """Switches to and fro under load: a row with the worst of each time."""
     seconds = SWITCHES * (SWITCH_PAUSE_S + TURN_AROUND_S) + 1.0
-    sending = asyncio.create_task(send(parts.router_port, 0, seconds))
+    sending = asyncio.create_task(send(front.port, 0, seconds))
     await asyncio.sleep(0.5)
     calls, lasts, drains = [], [], []
     for number in range(SWITCHES):
         old, new = ("a", "b") if number % 2 == 0 else ("b", "a")
-        parts.router.send(new)
-        called_s, returned_s, drained_s = await asyncio.to_thread(parts.router.recv)
+        called_s, returned_s, drained_s = await asyncio.to_thread(front.switch, new)
         await asyncio.sleep(TURN_AROUND_S)
         parts.workers[old].send(True)
         last_s = await asyncio.to_thread(parts.workers[old].recv)
@@ -303,19 +357,18 @@ async def measure_switches(parts: Processes) -> list[Figures]:
         drains.append(1000.0 * (drained_s - called_s))
         await asyncio.sleep(SWITCH_PAUSE_S)
     load = await sending
-    return [
-        {
-            "services": SERVICES,
-            "switches": SWITCHES,
-            "call_ms_p50": _quantile(calls, 0.5),
-            "call_ms_max": max(calls),
-            "last_request_ms_max": max(lasts),
-            "drained_ms_max": max(drains),
-            "requests": len(load.latency_ms),
-            "failed": load.failed,
-            "latency_ms_p99": _quantile(load.latency_ms, 0.99),
-        }
-    ]
+    return {
+        "front": front.name,
+        "services": SERVICES,
+        "switches": SWITCHES,
+        "call_ms_p50": _quantile(calls, 0.5),
+        "call_ms_max": max(calls),
+        "last_request_ms_max": max(lasts),
+        "drained_ms_max": max(drains),
+        "requests": len(load.latency_ms),
+        "failed": load.failed,
+        "latency_ms_p99": _quantile(load.latency_ms, 0.99),
+    }
 
 
 def _quantile(values: list[float], share: float) -> float:
@@ -329,14 +382,15 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
     with processes() as parts:
-        rates = measure_rates(parts, options.seconds)
-        switches = asyncio.run(measure_switches(parts))
+        rates = [row for front in parts.fronts for row in measure_rates(parts, front, options.seconds)]
+        switches = [asyncio.run(measure_switches(parts, front)) for front in parts.fronts]
     print_table(rates)
     print()
     print_table(switches)
     if not options.dry:
-        write_results("router", rates)
-        write_results("router_switch", switches)
+        settings = {"seconds": options.seconds, "connections": CONNECTIONS}
+        write_results("router", rates, settings=settings)
+        write_results("router_switch", switches, settings=settings)
 
 
 if __name__ == "__main__":

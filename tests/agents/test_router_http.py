@@ -367,6 +367,20 @@ def test_metrics_show_every_service_of_the_table_and_none_from_requests() -> Non
     on_front(scenario)
 
 
+def test_totals_go_on_through_readings_and_switches() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a")
+        for _ in range(3):
+            await front.post()
+            assert front.router.read()[0].served == 1
+            front.switch("b")
+        total = front.router.total("chat")
+        assert (total.arrivals, total.served, total.buckets.total(), total.gaps.total()) == (3, 3, 3, 2)
+        assert front.router.total("nobody").arrivals == 0
+
+    on_front(scenario)
+
+
 def test_an_address_that_is_none_changes_nothing() -> None:
     async def scenario(front: Front) -> None:
         front.switch("a")
