@@ -13,7 +13,7 @@ import time
 from bench.report import RESULTS, machine, print_table, write_results
 from bench.targets import compare
 
-PROMISED = ("tick", "reaction", "sync", "demo")
+PROMISED = ("tick", "reaction", "sync", "demo", "router")
 TECHNIQUES = (
     "capacity_law",
     "sharing",

@@ -107,6 +107,21 @@ TARGETS = (
         unit="MiB",
     ),
     Target(
+        what="requests per second and core of a node's router, small bodies",
+        results="router",
+        pick=_row("rps_per_core", front="router", body="small"),
+        limit=3000,
+        is_at_least=True,
+        unit="1/s",
+    ),
+    Target(
+        what="switch of 100 services under load → the old replica's last request, worst",
+        results="router_switch",
+        pick=_row("last_request_ms_max", front="router"),
+        limit=100,
+        unit="ms",
+    ),
+    Target(
         what="cost `k8s_hpa` / `joint`, whole GPUs",
         results="demo",
         pick=_row("whole_gpu_usd", policy="k8s_hpa / joint"),
