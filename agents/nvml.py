@@ -35,7 +35,7 @@ from agents.nvml_nouns import (
     XidEvent,
     event_reasons,
 )
-from agents.nvml_parse import join_processes, newest_use, upper_clocks_mhz
+from agents.nvml_parse import join_processes, newest_use, upper_clocks_mhz, whole
 
 _BYTES_PER_MIB = 1024.0 * 1024.0
 
@@ -107,7 +107,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         asked_w = takes.default_w if limit_w is None else limit_w
 
         def write(handle: _Handle) -> None:
-            pynvml.nvmlDeviceSetPowerManagementLimit(handle, _whole(asked_w * 1000.0))
+            pynvml.nvmlDeviceSetPowerManagementLimit(handle, whole(asked_w * 1000.0))
 
         try:
             self._write(gpu, Capability.LIMIT_POWER, f"limit power to {asked_w:g} W on", write)
@@ -121,7 +121,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """
 
         def write(handle: _Handle) -> None:
-            pynvml.nvmlDeviceSetGpuLockedClocks(handle, _whole(low_mhz), _whole(high_mhz))
+            pynvml.nvmlDeviceSetGpuLockedClocks(handle, whole(low_mhz), whole(high_mhz))
 
         try:
             self._write(gpu, Capability.LOCK_CLOCK, f"lock the clock at {low_mhz:g} to {high_mhz:g} MHz on", write)
@@ -349,6 +349,11 @@ def _check_xids(handle: _Handle) -> None:
         raise NotSupported("this GPU tells no critical errors")
 
 
+def _check_persistence(handle: _Handle) -> None:
+    if not pynvml.nvmlDeviceGetPersistenceMode(handle):
+        raise NotSupported("persistence mode is off: without clients the driver may drop them; run nvidia-persistenced")
+
+
 def _register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:
     """Raises the last GPU's error when none could be registered."""
     problems = []
@@ -378,14 +383,8 @@ _CHECKS: dict[Capability, Callable[[_Handle], object]] = {
     Capability.SM_ACTIVITY: _check_gpm,
     Capability.XID_EVENTS: _check_xids,
     Capability.MIG_LAYOUT: pynvml.nvmlDeviceGetMigMode,
+    Capability.KEEP_SETTINGS: _check_persistence,
 }
-
-
-def _whole(number: float) -> int:
-    """The nearest whole number that NVML's unsigned arguments hold; raises OutOfRange."""
-    if not 0.0 <= number < 2**31:
-        raise OutOfRange(f"{number:g} is no value for a knob: give a positive number")
-    return round(number)
 
 
 @contextlib.contextmanager

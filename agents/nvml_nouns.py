@@ -60,6 +60,7 @@ class Capability(StrEnum):
     SM_ACTIVITY = "measure SM activity (GPM)"
     XID_EVENTS = "tell critical errors"
     MIG_LAYOUT = "read the MIG layout"
+    KEEP_SETTINGS = "keep clocks and limits while idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

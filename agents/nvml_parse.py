@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from agents.device import NotSupported
+from agents.device import NotSupported, OutOfRange
 from agents.nvml_nouns import GpuProcess, ProcessUse
 
 CLOCK_STEP_MHZ = 15.0
@@ -36,3 +36,10 @@ def upper_clocks_mhz(highest_mhz: float) -> tuple[float, ...]:
     """Clocks of GPUs that list none (some consumer and virtual ones): every step from half of the highest up."""
     steps = int(highest_mhz / 2.0 / CLOCK_STEP_MHZ)
     return tuple(highest_mhz - CLOCK_STEP_MHZ * below for below in range(steps, -1, -1))
+
+
+def whole(number: float) -> int:
+    """The nearest whole number, for NVML's unsigned arguments; raises OutOfRange where they do not hold it."""
+    if not 0.0 <= number < 2**31:
+        raise OutOfRange(f"{number:g} is no value for a knob: give a positive number")
+    return round(number)

@@ -106,6 +106,7 @@ def test_a_gpu_that_has_everything_can_do_everything(nvml: Nvml) -> None:
         (fake_gpus.NO_GPM, Capability.SM_ACTIVITY),
         (fake_gpus.NO_EVENTS, Capability.XID_EVENTS),
         (fake_gpus.NO_MIG, Capability.MIG_LAYOUT),
+        (fake_gpus.NO_PERSISTENCE, Capability.KEEP_SETTINGS),
         (fake_gpus.NO_POWER, Capability.LIMIT_POWER),
     ],
 )
@@ -119,7 +120,7 @@ def test_what_a_gpu_does_not_have_is_said_with_the_reason(
     assert not found.can(capability)
     (line,) = problems(gpu, found)
     assert line.startswith(f"GPU 0 cannot {capability}: ")
-    assert "does not have it" in line or "since Hopper" in line
+    assert any(reason in line for reason in ("does not have it", "since Hopper", "run nvidia-persistenced"))
     assert probe(nvml, nvml.gpus()[1], try_writes=True).can(capability)
 
 

@@ -24,7 +24,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7,
        NOT_LOADED = 9, TIMEOUT = 10, LOST = 15 };
 enum { NO_LOCK = 1, NO_POWER = 2, NO_ENERGY = 4, NO_USE = 8, NO_MPS_LIST = 16, NO_GPM = 32, NO_EVENTS = 64, NO_MIG = 128,
-       NO_CLOCK_LIST = 256 };
+       NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512 };
 
 typedef struct { uint32_t pid, is_mps, sm_percent, gpu_instance; uint64_t memory; } process_t;
 typedef struct { char uuid[80], name[96]; uint32_t sm_count, gpu_instance, in_use, spare; uint64_t memory_mib; } slice_t;

@@ -22,7 +22,8 @@ NAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "FAKE_NVML_STATE"
 KILL_BEFORE, KILL_AFTER = 9001, 9002
 """Codes that kill the caller before, or right after, a write took place."""
-NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG, NO_CLOCK_LIST = (1 << n for n in range(9))
+NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (1 << n for n in range(8))
+NO_CLOCK_LIST, NO_PERSISTENCE = 256, 512
 MIB = 1 << 20
 MOST_EVENTS = 64
 

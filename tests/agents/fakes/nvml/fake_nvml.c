@@ -91,6 +91,12 @@ int nvmlDeviceGetName(handle_t *h, char *text, unsigned room) {
     return finish(OK);
 }
 
+int nvmlDeviceGetPersistenceMode(handle_t *h, unsigned *is_on) {
+    ON(h, 0);
+    *is_on = !(gpu->without & NO_PERSISTENCE);
+    return finish(OK);
+}
+
 int nvmlDeviceGetArchitecture(handle_t *h, unsigned *architecture) {
     ON(h, 0);
     *architecture = gpu->architecture;
