@@ -60,12 +60,13 @@ class _Job:
     body: bytes
     came_s: float
     deadline_ms: float | None
+    timeout_s: float
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""
         if self.deadline_ms is None:
-            return ANSWER_TIMEOUT_S
-        return min(ANSWER_TIMEOUT_S, self.deadline_ms / 1000.0 - (now_s - self.came_s))
+            return self.timeout_s
+        return min(self.timeout_s, self.deadline_ms / 1000.0 - (now_s - self.came_s))
 
 
 class Router:
@@ -77,11 +78,13 @@ class Router:
         queue_limit: int = QUEUE_LIMIT,
         replica_limit: int = REPLICA_LIMIT,
         most_held_bytes: int = MOST_HELD_BYTES,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue_limit = queue_limit
         self._replica_limit = replica_limit
         self._most_held_bytes = most_held_bytes
+        self._answer_timeout_s = answer_timeout_s
         self._now_s = now_s
         self._lanes: dict[str, Lane] = {}
         self._retired: list[Lane] = []
@@ -191,7 +194,14 @@ class Router:
             body = await request.read()
             self._held_bytes += len(body) - held_bytes
             held_bytes = len(body)
-            job = _Job(lane=lane, request=request, body=body, came_s=came_s, deadline_ms=deadline_ms)
+            job = _Job(
+                lane=lane,
+                request=request,
+                body=body,
+                came_s=came_s,
+                deadline_ms=deadline_ms,
+                timeout_s=self._answer_timeout_s,
+            )
             return await self._counted(job)
         finally:
             self._held_bytes -= held_bytes
@@ -221,7 +231,7 @@ class Router:
             except Overloaded as error:
                 return _come_again(lane, str(error)), "full"
             except TimeoutError:
-                if left_s < ANSWER_TIMEOUT_S:
+                if left_s < job.timeout_s:
                     return _expired("in the queue"), "expired"
                 return _come_again(lane, f"no replica of {lane.service} had room within {left_s:g} s"), "full"
             try:

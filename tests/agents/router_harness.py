@@ -46,9 +46,9 @@ async def raw_worker(handler: Handler) -> AsyncIterator[RawWorker]:
 
 
 @asynccontextmanager
-async def served(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
-    """The app on a port, a free one unless told; its URL."""
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+async def served(app: web.Application, *, port: int = 0, cancels: bool = False) -> AsyncIterator[str]:
+    """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=cancels)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:

@@ -72,17 +72,19 @@ class Front:
 
 
 @asynccontextmanager
-async def a_front(router: Router) -> AsyncIterator[Front]:
-    async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
+async def a_front(router: Router, *, cancels: bool = False) -> AsyncIterator[Front]:
+    async with served(router.make_app(), cancels=cancels) as url, aiohttp.ClientSession() as client:
         front = Front(router, url, client)
         async with served(front.a.make_app()) as a, served(front.b.make_app()) as b:
             front.addresses = {"a": a, "b": b}
             yield front
 
 
-def on_front(scenario: Callable[[Front], Awaitable[None]], router: Router | None = None) -> None:
+def on_front(
+    scenario: Callable[[Front], Awaitable[None]], router: Router | None = None, *, cancels: bool = False
+) -> None:
     async def run() -> None:
-        async with a_front(router or Router()) as front:
+        async with a_front(router or Router(), cancels=cancels) as front:
             await scenario(front)
 
     within_limit(run)
@@ -264,6 +266,52 @@ def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connec
             assert (await front.rejected())["gone"] == 1
 
     on_front(scenario)
+
+
+def test_a_client_that_leaves_ends_the_replicas_work_where_the_server_cancels() -> None:
+    async def scenario(front: Front) -> None:
+        async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+            while await reader.read(65536):
+                pass
+
+        async with raw_worker(silent) as worker:
+            front.addresses["x"] = worker.url
+            front.switch("x")
+            leaving = asyncio.create_task(front.post())
+            await tick_until(lambda: worker.connections == 1)
+            leaving.cancel()
+            await tick_until(lambda: worker.ended == 1)
+            await tick_until(lambda: front.router.in_flight("x") == 0)
+            assert (await front.rejected())["gone"] == 1
+
+    on_front(scenario, cancels=True)
+
+
+def test_a_replica_that_gives_no_answer_in_time_fails() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch("a", "b")
+        front.a.hold = asyncio.Event()
+        front.a.is_ready = False
+        answers: Counter[int] = Counter()
+        while front.router.out != ("a",):
+            answers[(await front.post())[0]] += 1
+        assert answers[502] >= STRIKES
+        assert answers[200] >= 1
+        assert await front.post() == (200, "b:2")
+        front.a.hold.set()
+
+    on_front(scenario, Router(answer_timeout_s=0.5))
+
+
+def test_a_turn_that_does_not_come_in_time_is_answered_with_come_again() -> None:
+    async def scenario(front: Front) -> None:
+        front.switch()
+        status, text = await front.post()
+        assert (status, "had room within 0.05 s" in text) == (503, True)
+        assert (await front.rejected())["full"] == 1
+        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "90000"}))[0] == 503
+
+    on_front(scenario, Router(answer_timeout_s=0.05))
 
 
 def test_a_stream_of_events_reaches_the_client_as_it_comes() -> None:
