@@ -12,6 +12,7 @@ A knob that a GPU does not have, or that this user may not turn, is not asked fo
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -41,6 +42,8 @@ from agents.worker_launch import Launch
 from agents.worker_replica import Proof, ReplicaView
 from agents.workers import Workers
 
+FAULT_LOOK_S = 10.0
+"""Between two looks for faults of MPS, each of which starts three processes per GPU."""
 NO_TASKS = "tasks do not run on real GPUs yet; they wait"
 NO_GLANCE = "governors do not run on real GPUs yet"
 
@@ -93,13 +96,16 @@ class _Turned:
 class GpuDevice:
     """One node's GPUs."""
 
-    def __init__(self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False) -> None:
+    def __init__(
+        self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False, fault_look_s: float = FAULT_LOOK_S
+    ) -> None:
         """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
         self.router = parts.router
         self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
         self._turned = {index: _Turned() for index in self._gpus}
         self._counted: dict[str, Metrics] = {}
+        self._fault_look_s, self._looked_s = fault_look_s, -math.inf
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
@@ -254,6 +260,9 @@ class GpuDevice:
 
     async def _leave_faults(self) -> None:
         """A fault of one client has killed them all: end what is left, so that the server comes back."""
+        if self._clock.now_s() < self._looked_s + self._fault_look_s:
+            return
+        self._looked_s = self._clock.now_s()
         busy = {view.gpu_index for view in self._parts.workers.replicas()}
         for index in sorted(busy & self._parts.sharings.keys()):
             if not await self._parts.sharings[index].watch():

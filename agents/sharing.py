@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from agents.device import DeviceError, LaunchFailed
+from agents.device import DeviceError, LaunchFailed, UnknownPart
 from agents.mps import Mps
 from agents.mps_share import objection
 from agents.nvml_nouns import GpuIdentity
@@ -106,9 +106,15 @@ class UnderMps:
     async def let_go(self, pids: tuple[int, ...]) -> bool:
         try:
             clients = set(pids).intersection(await self._mps.client_pids())
-            return all([await self._mps.terminate(pid) for pid in sorted(clients)])
+            return all([await self._is_let_go(pid) for pid in sorted(clients)])
         except DeviceError:
             return not await self._mps.is_alive()  # Without a daemon there is nobody to be harmed.
+
+    async def _is_let_go(self, pid: int) -> bool:
+        try:
+            return await self._mps.terminate(pid)
+        except UnknownPart:
+            return True  # It has left meanwhile.
 
     async def watch(self) -> bool:
         return await self._mps.is_alive() and await self._mps.server_state() == "fault"

@@ -134,7 +134,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         workers=workers,
         router=Router(),
     )
-    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas)
+    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, fault_look_s=0.0)
     try:
         yield device
     finally:

@@ -13,6 +13,7 @@ from agents.gpu_device import GpuDevice
 from agents.ledger import Ledger
 from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
 from tests.agents.factories import a_replica, a_task
+from tests.agents.fakes.mps_client import break_gpu
 from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
@@ -218,6 +219,28 @@ def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(tmp_pat
             assert any("the power limit is not in force" in words for words in problems)
 
     play(scenario)
+
+
+def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        control, stop = Commands(), asyncio.Event()
+        async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
+            settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
+            agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
+            control.command = a_command(1, a_replica("r1", sm_percent=40.0), a_replica("r2", sm_percent=40.0))
+            running = asyncio.create_task(agent.run(stop))
+            await until(lambda: is_ready(device, "r1", "r2"))
+            break_gpu(str(tmp_path / "m" / "0" / "pipe"))
+            await until(lambda: _is_leaving(device))
+            await until(lambda: is_ready(device, "r1", "r2"))
+            stop.set()
+            await running
+
+    play(scenario)
+
+
+async def _is_leaving(device: GpuDevice) -> bool:
+    return "ready" not in (await states(device)).values()
 
 
 def test_an_agent_that_starts_again_adopts_what_runs(tmp_path: Path) -> None:
