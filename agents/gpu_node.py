@@ -75,4 +75,4 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
-    return await make_sharing(gpu, settings.mps_dir, total_sms=None)
+    return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)

@@ -35,7 +35,7 @@ from agents.nvml_nouns import (
     XidEvent,
     event_reasons,
 )
-from agents.nvml_parse import join_processes, newest_use, upper_clocks_mhz, whole
+from agents.nvml_parse import join_processes, newest_use, sms, upper_clocks_mhz, whole
 
 _BYTES_PER_MIB = 1024.0 * 1024.0
 
@@ -220,6 +220,9 @@ def _identity(index: int) -> GpuIdentity:
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         name=str(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=_memory(handle).total / _BYTES_PER_MIB,
+        sm_count=_or_none(
+            lambda: sms(pynvml.nvmlDeviceGetNumGpuCores(handle), pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+        ),
     )
 
 
@@ -237,7 +240,7 @@ def _sample(handle: _Handle) -> GpuSample:
     )
 
 
-def _or_none(read: Callable[[], float]) -> float | None:
+def _or_none(read: Callable[[], _Found]) -> _Found | None:
     """What is read, or None where this GPU or driver does not have it."""
     try:
         return read()

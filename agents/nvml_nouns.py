@@ -23,6 +23,8 @@ class GpuIdentity:
     name: str
     """As the driver says, e.g. `Tesla V100-SXM2-32GB`."""
     memory_mib: float
+    sm_count: int | None = None
+    """Of the whole GPU; None where the driver does not say (MIG)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

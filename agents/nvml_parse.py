@@ -43,3 +43,8 @@ def whole(number: float) -> int:
     if not 0.0 <= number < 2**31:
         raise OutOfRange(f"{number:g} is no value for a knob: give a positive number")
     return round(number)
+
+
+def sms(cores: int, compute_capability: tuple[int, int]) -> int:
+    """SMs of a GPU by its CUDA cores: 64 per SM on V100, T4 and A100, 128 on 8.6 and everything since."""
+    return cores // (64 if tuple(compute_capability) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128)

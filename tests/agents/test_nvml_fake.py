@@ -12,6 +12,7 @@ from agents.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSuppo
 from agents.nvml import Nvml
 from agents.nvml_errors import translate
 from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, ProcessUse, event_reasons
+from agents.nvml_parse import sms
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -45,6 +46,12 @@ def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(nvml: Nvm
     # 100 W idle and 600 W more at 1980 MHz: 300 W are 100 + 600 · 660 / 1980.
     assert (sample.power_w, sample.clock_mhz, sample.enforced_limit_w) == (300.0, 660.0, 300.0)
     assert sample.event_reasons == sample.held_back_by == ("power limit",)
+
+
+def test_the_sms_of_the_whole_gpu_follow_from_its_cores(nvml: Nvml) -> None:
+    # 16,896 cores, 128 of them per SM since 8.6; 64 before, but for that.
+    assert first(nvml).sm_count == 132
+    assert (sms(5120, (7, 0)), sms(6912, (8, 0)), sms(10752, (8, 6)), sms(18432, (8, 9))) == (80, 108, 84, 144)
 
 
 def test_the_limit_that_counts_may_be_lower_than_the_one_that_is_set(nvml: Nvml, fake: FakeGpus) -> None:

@@ -97,6 +97,20 @@ int nvmlDeviceGetPersistenceMode(handle_t *h, unsigned *is_on) {
     return finish(OK);
 }
 
+/* 132 SMs of 128 cores, as an H100 or H200 has. */
+int nvmlDeviceGetNumGpuCores(handle_t *h, unsigned *cores) {
+    ON(h, 0);
+    *cores = 132 * 128;
+    return finish(OK);
+}
+
+int nvmlDeviceGetCudaComputeCapability(handle_t *h, int *major, int *minor) {
+    ON(h, 0);
+    *major = 9;
+    *minor = 0;
+    return finish(OK);
+}
+
 int nvmlDeviceGetArchitecture(handle_t *h, unsigned *architecture) {
     ON(h, 0);
     *architecture = gpu->architecture;
