@@ -90,7 +90,7 @@ class Router:
         self._retired: list[Lane] = []
         self._pools: dict[str, Pool] = {}
         self._routes: tuple[ServiceRoute, ...] = ()
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._probes: dict[tuple[Lane, str], asyncio.Task[None]] = {}
         self._held_bytes = 0
         self._unknown = 0
 
@@ -302,8 +302,8 @@ class Router:
     def _note_failure(self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool) -> None:
         if lane.fail(replica_id, is_unreachable=is_unreachable):
             log.warning("replica %s of %s gets nothing until it is ready again: %s", replica_id, lane.service, reason)
-            if replica_id not in self._probes:
-                self._probes[replica_id] = asyncio.create_task(self._probe(lane, replica_id))
+            if (lane, replica_id) not in self._probes:
+                self._probes[lane, replica_id] = asyncio.create_task(self._probe(lane, replica_id))
 
     async def _probe(self, lane: Lane, replica_id: str) -> None:
         """Ask until the replica is ready, or out of the table."""
@@ -315,7 +315,7 @@ class Router:
                     log.info("replica %s of %s is ready again", replica_id, lane.service)
                     lane.readmit(replica_id)
         finally:
-            del self._probes[replica_id]
+            del self._probes[lane, replica_id]
 
     async def _close(self, _: web.Application) -> None:
         probes = tuple(self._probes.values())

@@ -148,6 +148,23 @@ def test_a_switch_ends_the_probing_of_a_replica_that_leaves() -> None:
     on_front(scenario)
 
 
+def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself() -> None:
+    async def scenario(front: Front) -> None:
+        for turn in range(2):
+            front.switch("a", "b")
+            front.a.status, front.a.is_ready = 500, False
+            while not front.router.out:
+                await front.post()
+            if not turn:
+                front.router.switch((), {})
+                while front.router.read():  # the second reading forgets a service that has left
+                    pass
+        front.a.status, front.a.is_ready = 200, True
+        await tick_until(lambda: not front.router.out)
+
+    on_front(scenario)
+
+
 @pytest.mark.parametrize("deadline", ["0", "-5", "0.4"])
 def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(deadline: str) -> None:
     async def scenario(front: Front) -> None:
