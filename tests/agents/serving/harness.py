@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agents.serving.batching import Limits
 from agents.serving.engine import Facts, Signature
+from agents.serving.errors import EngineFailed
 from agents.serving.metrics import Metrics
 from agents.serving.replica import Replica, Settings
 from agents.serving.server import LARGEST_HELD, make_app
@@ -56,6 +57,8 @@ class GatedEngine:
             raise AssertionError("the test never let this batch go")
         if self.failure is not None:
             raise self.failure
+        if self.calls[-1:] == ["offload"]:
+            raise EngineFailed("a batch came after the memory had gone")
         if self.outputs_rows is not None:
             return tuple(replace(each, shape=(self.outputs_rows, *each.shape[1:])) for each in inputs)
         return inputs

@@ -70,8 +70,10 @@ def test_with_a_delay_a_batch_waits_until_it_is_full() -> None:
     async def check() -> None:
         engine = GatedEngine(is_open=True)
         async with serving(engine, batch=3, delay_ms=FOR_EVER_MS) as client:
-            sent = [client.send(float(number)) for number in range(6)]
-            replies = await all_of(sent)
+            replies = await all_of([client.send(float(number)) for number in range(3)])
+            fourth = client.send(3.0)
+            await queued(client, 1)  # Alone it does not go.
+            replies += await all_of([fourth, client.send(4.0), client.send(5.0)])
         assert engine.batches == [3, 3]
         assert {reply.status for reply in replies} == {200}
 

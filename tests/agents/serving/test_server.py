@@ -7,7 +7,9 @@ import struct
 import msgspec
 import pytest
 
+from agents.serving.engine import Signature
 from agents.serving.errors import EngineFailed, EngineLost
+from agents.serving.tensors import Kind
 from tests.agents.serving.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
 
 
@@ -114,6 +116,17 @@ def test_a_body_that_is_too_large_is_a_problem_too() -> None:
             async with client.session.post(f"{client.url}/v2/models/chat/infer", data=sent) as answer:
                 found = (answer.status, answer.headers["Content-Type"])
         assert found == (413, "application/problem+json")
+
+    run(check())
+
+
+def test_inputs_reach_the_engine_in_the_networks_order() -> None:
+    async def check() -> None:
+        kinds = tuple(Kind(name=name, datatype="UINT8", row_shape=()) for name in "ba")
+        sent = {"inputs": [{"name": name, "shape": [1], "datatype": "UINT8", "data": [1]} for name in "ab"]}
+        async with serving(GatedEngine(is_open=True, signature=Signature(inputs=kinds))) as client:
+            reply = await client.call("POST", "/v2/models/chat/infer", sent)
+        assert [each.name for each in reply.decoded.outputs] == ["b", "a"]  # The engine gives back what it gets.
 
     run(check())
 
@@ -264,6 +277,8 @@ def test_metrics_are_there_from_the_start_and_bounded_whatever_is_sent() -> None
             after = await client.series()
         assert before.keys() == after.keys()
         assert before["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 0.0
+        for reason in ("queue_full", "not_ready", "deadline", "abandoned", "stopped"):
+            assert before["plimsoll_worker_drops_total", (("reason", reason),)] == 0.0
         assert after["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 3.0
         assert after["plimsoll_worker_requests_total", (("outcome", "bad"),)] == 6.0
         assert after["plimsoll_worker_batch_size_rows_bucket", (("le", "1.0"),)] == 3.0

@@ -95,6 +95,28 @@ def test_a_loop_that_comes_to_no_boundary_is_said_to_and_may_be_asked_no_longer(
     assert trainer.events == []
 
 
+def test_an_offload_that_has_begun_is_not_taken_back() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def offload() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with SwapHooks(offload=offload, resume=lambda: None) as hooks:
+        thread, answers = put_later(f"{hooks.url}/offload")
+        wait_for(hooks, "asked")
+        loop = threading.Thread(target=hooks.step_boundary)
+        loop.start()
+        assert begun.wait(PATIENCE_S)
+        too_early = call(f"{hooks.url}/resume", "PUT")
+        go_on.set()
+        thread.join()
+        resumed = call(f"{hooks.url}/resume", "PUT")
+        loop.join()
+    assert (too_early[0], b"offloading; it must be offloaded" in too_early[1]) == (409, True)
+    assert (answers[0][0], resumed[0]) == (200, 200)
+
+
 def test_resuming_a_loop_that_runs_is_no_mistake() -> None:
     with Trainer().hooks() as hooks:
         assert call(f"{hooks.url}/resume", "PUT")[0] == 200
