@@ -80,7 +80,8 @@ async def _front(device: Device, port: int) -> AsyncIterator[None]:
     if router is None:
         yield
         return
-    runner = web.AppRunner(router.make_app(), access_log=None)
+    # A caller who leaves ends the work of a replica for him.
+    runner = web.AppRunner(router.make_app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port).start()

@@ -2,6 +2,7 @@
 
     which GPUs there are, what they do        `ReadOnlyDevice` over agents.nvml
     clocks and power limits                   agents.knobs, journalled and put back
+    critical errors, peaks of power           agents.xid_watch, agents.power_watch
     SM percents, memory limits                agents.sharing, one per GPU
     replicas as processes                     agents.workers
     requests                                  agents.router
@@ -16,6 +17,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import structs
 
 from agents.adapters import Metrics
 from agents.clock import Clock
@@ -33,7 +36,9 @@ from agents.device import (
     ServiceRoute,
     UnknownPart,
 )
-from agents.nvml_nouns import GpuIdentity
+from agents.gpu_glances import Glanced, grown
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
+from agents.power_watch import PowerWatch
 from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
 from agents.readonly_device import ADVICE, ReadOnlyDevice
 from agents.router import Router
@@ -45,7 +50,6 @@ from agents.workers import Workers
 FAULT_LOOK_S = 10.0
 """Between two looks for faults of MPS, each of which starts three processes per GPU."""
 NO_TASKS = "tasks do not run on real GPUs yet; they wait"
-NO_GLANCE = "governors do not run on real GPUs yet"
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +74,34 @@ class Turnable(Protocol):
         ...
 
 
+class Errors(Protocol):
+    """The part of `agents.xid_watch.XidWatch` that is needed."""
+
+    @property
+    def problem(self) -> str:
+        """Why no errors are told at present."""
+        ...
+
+    def condemned(self) -> dict[str, str]:
+        """Why each condemned GPU must not be used, by UUID."""
+        ...
+
+    def close(self) -> None:
+        """Watch no more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuParts:
     """What a node with GPUs is made of; all of it opened."""
 
     telemetry: ReadOnlyDevice
     gpus: tuple[GpuIdentity, ...]
+    capabilities: Mapping[int, GpuCapabilities]
+    """By index."""
     knobs: Turnable
+    errors: Errors
+    power: PowerWatch
     sharings: Mapping[int, Sharing]
     """By index."""
     workers: Workers
@@ -103,8 +128,9 @@ class GpuDevice:
         self.router = parts.router
         self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
-        self._turned = {index: _Turned() for index in self._gpus}
+        self._turned = {index: _Turned(refused=self._missing(index)) for index in self._gpus}
         self._counted: dict[str, Metrics] = {}
+        self._glanced = Glanced()
         self._fault_look_s, self._looked_s = fault_look_s, -math.inf
 
     async def state(self) -> NodeState:
@@ -119,15 +145,26 @@ class GpuDevice:
         await self._leave_faults()
         replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
         watched = (problem for problem in readings.problems if problem != ADVICE)
+        condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
+        gpus = (structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned) for gpu in readings.gpus)
         return replace(
             readings,
+            gpus=tuple(gpus),
             replicas=tuple(replicas),
             services=self.router.read(),
             problems=(*watched, *self._parts.workers.problems, *self._problems()),
         )
 
     async def glance(self, gpu_index: int) -> GpuGlance:
-        raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_GLANCE}")
+        peak_power_w = await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
+        found = []
+        for view in self._parts.workers.replicas():
+            if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
+                counts = await self._parts.workers.metrics(view.id)
+                queued = max(self.router.in_flight(view.id), counts.queued or 0)
+                found.append(self._glanced.replica(view, counts, self.router.total(view.service), queued=queued))
+        self._glanced.end(gpu_index)
+        return GpuGlance(peak_power_w=peak_power_w, replicas=tuple(found))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu, used_mib = self._gpu(gpu_index), self._used_mib(gpu_index)
@@ -158,6 +195,7 @@ class GpuDevice:
 
     async def stop_replica(self, replica_id: str) -> None:
         self._counted.pop(replica_id, None)
+        self._glanced.replicas.pop(replica_id, None)
         await self._parts.workers.stop(replica_id)
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
@@ -203,6 +241,8 @@ class GpuDevice:
     async def close(self) -> None:
         self.router.switch((), {})
         await self._parts.workers.close(keep=self._keeps_replicas)
+        await asyncio.to_thread(self._parts.errors.close)
+        await asyncio.to_thread(self._parts.power.close)
         await asyncio.to_thread(self._parts.knobs.close)
         await self._parts.telemetry.close()
 
@@ -210,6 +250,7 @@ class GpuDevice:
         turned = self._turned[gpu.index]
         return replace(
             gpu,
+            healthy=gpu.healthy and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
             clock_mhz=turned.clock_mhz,
             power_limit_w=turned.power_limit_w,
             has_clock_lock="clock" not in turned.refused,
@@ -235,7 +276,7 @@ class GpuDevice:
         before = self._counted.get(view.id, Metrics())
         after = await self._metrics(view) or before
         self._counted[view.id] = after
-        batches, busy_s = _grown(before.batches, after.batches), _grown(before.busy_s, after.busy_s)
+        batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
         return ReplicaReading(
             id=view.id,
             service=view.service,
@@ -245,7 +286,7 @@ class GpuDevice:
             batch=view.batch,
             memory_mib=view.memory_mib,
             batches=int(batches),
-            requests=int(_grown(before.requests, after.requests)),
+            requests=int(grown(before.requests, after.requests)),
             execution_ms=1000.0 * busy_s / batches if batches else 0.0,
         )
 
@@ -278,7 +319,15 @@ class GpuDevice:
         failed = (
             f"replica {view.id}: {view.message}" for view in self._parts.workers.replicas() if view.state == "failed"
         )
-        return tuple(words for words in (*sharing, *refused, *failed) if words)
+        condemned = self._parts.errors.condemned()
+        broken = (f"GPU {gpu.index}: {condemned[gpu.uuid]}" for gpu in self._parts.gpus if gpu.uuid in condemned)
+        return tuple(words for words in (*broken, *sharing, *refused, *failed, self._parts.errors.problem) if words)
+
+    def _missing(self, index: int) -> dict[str, str]:
+        """Knobs that the GPU was found not to have, or that this user may not turn."""
+        names = {Capability.LOCK_CLOCK: "clock", Capability.LIMIT_POWER: "power limit"}
+        missing = ((each, why) for each, why in self._parts.capabilities[index].why_not if each in names)
+        return {names[each]: f"GPU {index}: the {names[each]} is not in force: {why}" for each, why in missing}
 
     def _refuse(self, gpu_index: int, knob: str, error: DeviceError) -> None:
         """Once refused, a knob is not asked for again until the agent starts anew."""
@@ -303,10 +352,3 @@ async def let_go(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[in
     """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
     asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
     return all([await each.let_go(pids) for each in asked])
-
-
-def _grown(before: float | None, after: float | None) -> float:
-    """By how much a counter has grown; from 0 where its server was started anew."""
-    if after is None:
-        return 0.0
-    return after - before if before is not None and after >= before else after

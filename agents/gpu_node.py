@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from agents.capabilities import probe
 from agents.clock import Clock
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
 from agents.nvml import Nvml
 from agents.nvml_nouns import GpuIdentity
+from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
 from agents.sharing import ByTurns, Sharing, make_sharing
 from agents.templates import load_templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
+from agents.xid_watch import XidWatch
 
 BY_TURNS = "the agent was started with --sharing turns"
 
@@ -63,7 +66,10 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         parts = GpuParts(
             telemetry=ReadOnlyDevice(nvml, clock, type_of=settings.type_of),
             gpus=gpus,
+            capabilities={gpu.index: probe(nvml, gpu, try_writes=True) for gpu in gpus},
             knobs=knobs,
+            errors=XidWatch(nvml, gpus),
+            power=PowerWatch(nvml.sample),
             sharings=sharings,
             workers=workers,
             router=Router(),

@@ -16,7 +16,8 @@ from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.mps import Mps, MpsSettings
-from agents.nvml_nouns import GpuIdentity, GpuSample
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuSample
+from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
 from agents.sharing import ByTurns, Sharing, UnderMps
@@ -72,6 +73,20 @@ class PretendedKnobs:
         self.turned.append((knob, gpu.index, value))
 
 
+@dataclass
+class PretendedErrors:
+    """Critical errors as a test wants them."""
+
+    gpus: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def condemned(self) -> dict[str, str]:
+        return self.gpus
+
+    def close(self) -> None:
+        pass
+
+
 NOT_PERMITTED = NotPermitted("could not turn it: it needs CAP_SYS_ADMIN")
 
 
@@ -84,6 +99,9 @@ class Wanted:
     words: tuple[str, ...] = ()
     """Added to the worker's command, in front."""
     knobs: PretendedKnobs = field(default_factory=PretendedKnobs)
+    errors: PretendedErrors = field(default_factory=PretendedErrors)
+    why_not: tuple[tuple[Capability, str], ...] = ()
+    """What GPU 0 cannot do."""
     keeps_replicas: bool = False
     first_port: int = 21000
 
@@ -129,7 +147,10 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
     parts = GpuParts(
         telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
+        capabilities={0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()},
         knobs=wanted.knobs,
+        errors=wanted.errors,
+        power=PowerWatch(PretendedDriver().sample, period_s=0.01),
         sharings=sharings,
         workers=workers,
         router=Router(),

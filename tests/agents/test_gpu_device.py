@@ -11,6 +11,7 @@ from agents.agent import AgentSettings, NodeAgent
 from agents.device import LaunchFailed, NotSupported, ServiceRoute, UnknownPart
 from agents.gpu_device import GpuDevice
 from agents.ledger import Ledger
+from agents.nvml_nouns import Capability
 from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.mps_client import break_gpu
@@ -18,6 +19,7 @@ from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
     NOT_PERMITTED,
+    PretendedErrors,
     PretendedKnobs,
     Wanted,
     front,
@@ -92,8 +94,6 @@ def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(tmp_path: P
                 await device.switch_routes((ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),))
             with pytest.raises(NotSupported, match="t1 cannot start on GPU 0: tasks do not run on real GPUs yet"):
                 await device.start_task(0, a_task())
-            with pytest.raises(NotSupported, match="GPU 0 cannot be governed"):
-                await device.glance(0)
 
     play(scenario)
 
@@ -115,6 +115,57 @@ def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_agai
             assert any("GPU 1 is shared by turns, SM percents are not in force" in words for words in problems)
         assert knobs.turned == [("clock", 0, 1200.0), ("power", 1, 250.0)]
         assert knobs.is_closed
+
+    play(scenario)
+
+
+def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        why_not = ((Capability.LOCK_CLOCK, "this GPU does not have it"), (Capability.SM_ACTIVITY, "too old"))
+        async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
+            assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [False, True]
+            problems = (await device.read()).problems
+            assert "GPU 0: the clock is not in force: this GPU does not have it" in problems
+
+    play(scenario)
+
+
+def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        errors = PretendedErrors()
+        async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
+            assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, True]
+            errors.gpus["GPU-1"] = "Xid 79: it fell off the bus"
+            assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, False]
+            readings = await device.read()
+            assert [gpu.healthy for gpu in readings.gpus] == [True, False]
+            assert "GPU 1: Xid 79: it fell off the bus" in readings.problems
+
+    play(scenario)
+
+
+def test_a_glance_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            gpu_device(Wanted(directory=tmp_path)) as device,
+            front(device) as url,
+            aiohttp.ClientSession() as web,
+        ):
+            await device.start_replica(0, a_replica())
+            await until(lambda: is_ready(device, "r1"))
+            await device.switch_routes((ROUTE,))
+            for _ in range(3):
+                await ask(web, url)
+            glance = await device.glance(0)
+            (replica,) = glance.replicas
+            assert (glance.peak_power_w, replica.requests, replica.batches, replica.queued) == (100.0, 3, 3, 0)
+            assert replica.execution_ms >= 2.0
+            assert sum(count for _, count in replica.latency_buckets) == 3
+            await ask(web, url)
+            (replica,) = (await device.glance(0)).replicas
+            assert (replica.requests, sum(count for _, count in replica.latency_buckets)) == (1, 1)
+            assert (await device.read()).replicas[0].requests == 4
+            assert (await device.glance(1)).replicas == ()
 
     play(scenario)
 
