@@ -1,6 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
 
-With `restore` as the first argument it is another command, whose arguments `agents.restore` reads.
+With `restore` or `doctor` as the first argument it is another command, whose arguments `agents.restore` or
+`agents.doctor` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.
@@ -27,6 +28,7 @@ examples:
   plimsoll-agent --url http://127.0.0.1:8080 --token-file agent.token --node n1 --gpu-type V100-32GB --gpus 2
   plimsoll-agent --url https://plimsoll.example --token-file agent.token --device nvml --state-dir ~/.plimsoll
   plimsoll-agent restore --state-dir ~/.plimsoll   put clocks and power limits back that a dead agent left turned
+  plimsoll-agent doctor --state-dir ~/.plimsoll    what an agent can do on this node, and what it cannot
 """
 
 
@@ -113,6 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agents.restore import main as restore
 
         return restore(given[1:])
+    if given[:1] == ["doctor"]:
+        from agents.doctor import main as doctor
+
+        return doctor(given[1:])
     parser = make_parser()
     options = parser.parse_args(given)
     try:
