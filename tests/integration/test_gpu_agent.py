@@ -1,0 +1,231 @@
+"""The agent as a process on pretended GPUs: real NVML binding, pretended driver and MPS, real workers; killed at will.
+
+PLIMSOLL_KILLS says how often it is killed: CI does a few, a thousand take their time.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from agents.knob_journal import NAME as JOURNAL
+from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
+from agents.worker_process import marks, members
+from tests.agents.factories import a_replica
+from tests.agents.fakes.nvml.fake_gpus import FakeGpus
+from tests.agents.fakes.nvml.fixtures import library
+from tests.agents.gpu_nodes import FAKES, environment, inputs
+
+pytestmark = pytest.mark.integration
+
+__all__ = ("library",)
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("PLIMSOLL_KILLS", "6"))
+PATIENCE_S = 90.0
+GPU_TYPE = "H100-80GB"
+TEMPLATES = """
+default = "own"
+[templates.own]
+command = [{words}]
+start_limit_s = 60
+drain_limit_s = 10
+environment = {{ PYTHONPATH = "{root}" }}
+"""
+
+
+@dataclass
+class ControlPlane:
+    """Answers with the newest command; remembers what it was told."""
+
+    command: NodeCommand | None = None
+    told: list[Observation] = field(default_factory=list)
+
+    async def sync(self, request: web.Request) -> web.Response:
+        told = msgspec.json.decode(await request.read(), type=Observation)
+        self.told.append(told)
+        newer = self.command if self.command and self.command.generation > told.generation else None
+        reply = SyncReply(boot=told.boot, acknowledged=told.sequence, server_time_s=time.time(), command=newer)
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    def has_applied(self, generation: int, boot: str = "") -> bool:
+        """Whether an agent (of that start) says so in its newest observation."""
+        last = self.told[-1] if self.told else None
+        acks = last.acks if last and last.boot != boot else ()
+        return any(ack.generation == generation and ack.status == "applied" for ack in acks)
+
+    @property
+    def boot(self) -> str:
+        """Of the agent that spoke last."""
+        return self.told[-1].boot if self.told else ""
+
+
+@dataclass
+class Machine:
+    """One node: its directories, its pretended GPUs, and the agent's process."""
+
+    directory: Path
+    library: Path
+    url: str
+    process: "subprocess.Popen[str] | None" = None
+
+    def __post_init__(self) -> None:
+        self.gpus = FakeGpus(self.directory / "gpus", count=1)
+        self.state = self.directory / "state"
+        words = (sys.executable, str(FAKES / "mps_worker.py"), "--engine", "standin", "--times-ms", "1:2,64:2")
+        options = ("--service", "{service}", "--port", "{port}", "--batch", "{batch}", "--drain-s", "5")
+        quoted = ", ".join(f'"{word}"' for word in (*words, *options))
+        (self.directory / "templates.toml").write_text(TEMPLATES.format(words=quoted, root=ROOT))
+
+    def start(self, *, keeps: bool = True) -> None:
+        """A new agent."""
+        arguments = ["--url", self.url, "--node", "n1", "--device", "gpu", "--gpu-type", GPU_TYPE, "--period-s", "0.3"]
+        paths = ["--state-dir", self.state, "--templates", self.directory / "templates.toml"]
+        with (self.directory / "agent.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "agents.main", *arguments, *paths, *["--keep-replicas"] * keeps],
+                env={**environment(), **self.gpus.environment(self.library), "PATH": environment()["PATH"]}
+                | {"PLIMSOLL_TOKEN": "token", "PYTHONPATH": str(ROOT)},
+                stderr=log,
+                text=True,
+            )
+
+    def end(self, number: signal.Signals) -> None:
+        """By that signal."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(PATIENCE_S)
+
+    def end_daemons(self) -> None:
+        """MPS outlives its agents."""
+        for entry in self.state.glob("mps/*/pipe/nvidia-cuda-mps-control.pid"):
+            os.kill(int(entry.read_text()), signal.SIGTERM)
+
+    def workers(self) -> int:
+        """Replicas whose processes live."""
+        mark = self.state / "workers" / "mark"
+        return sum(1 for each in marks(mark.read_text()) if members(each)) if mark.exists() else 0
+
+    def restore(self) -> str:
+        """What `plimsoll-agent restore` says."""
+        words = [sys.executable, "-m", "agents.main", "restore", "--state-dir", str(self.state)]
+        env = {**self.gpus.environment(self.library), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+
+
+@asynccontextmanager
+async def machine(directory: Path, library: Path) -> AsyncIterator[tuple[Machine, ControlPlane]]:
+    """A node and its control plane; nothing of the node is left afterwards."""
+    plane, app = ControlPlane(), web.Application(client_max_size=1 << 24)
+    app.router.add_post("/api/v1/nodes/{node}/sync", plane.sync)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made = Machine(directory=directory, library=library, url=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        yield made, plane
+    finally:
+        made.end(signal.SIGKILL)
+        before = plane.boot
+        made.start(keeps=False)
+        await until(lambda: plane.boot != before, "the last agent never spoke")
+        await asyncio.to_thread(made.end, signal.SIGTERM)
+        await runner.cleanup()
+        made.end_daemons()
+
+
+async def until(is_so: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.05)
+
+
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await scenario()
+
+    asyncio.run(whole())
+
+
+def a_command(generation: int, *replicas: ReplicaCommand, clock_mhz: float = 1200.0) -> NodeCommand:
+    gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=clock_mhz, power_cap_w=400.0, replicas=replicas)
+    routes = (Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),)
+    return NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
+
+
+def locked_mhz(gpus: FakeGpus) -> int:
+    """0 while nobody has locked the clock."""
+    return int(gpus.gpu(0).lock_high)
+
+
+def test_a_command_is_in_force_on_the_gpu_and_gone_after_the_end(tmp_path: Path, library: Path) -> None:
+    async def scenario() -> None:
+        async with machine(tmp_path, library) as (node, plane):
+            plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
+            node.start(keeps=False)
+            await until(lambda: plane.has_applied(1), "generation 1 is not applied")
+            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (1200, 400_000)
+            assert node.workers() == 1
+            (replica,) = plane.told[-1].replicas
+            assert (replica.id, replica.state, replica.sm_percent) == ("r1", "ready", 40.0)
+            await asyncio.to_thread(node.end, signal.SIGTERM)
+            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit, node.workers()) == (0, 700_000, 0)
+            assert node.restore() == "nothing to put back\n"
+
+    play(scenario)
+
+
+def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(tmp_path: Path, library: Path) -> None:
+    draw = random.Random(7)
+
+    async def scenario() -> None:
+        async with machine(tmp_path, library) as (node, plane):
+            generation, before = 0, ""
+            for _ in range(KILLS):
+                generation += 1
+                share = draw.choice((20.0, 40.0, 60.0))
+                plane.command = a_command(generation, a_replica(f"r{generation}", sm_percent=share))
+                before = plane.boot
+                node.start()
+                await asyncio.sleep(draw.uniform(0.0, 4.0))  # the moment that the seed chose
+                node.end(signal.SIGKILL)
+            node.start()
+            await until(lambda: plane.has_applied(generation, before), f"generation {generation} is not applied")
+            (replica,) = plane.told[-1].replicas
+            assert replica.id == f"r{generation}"
+            await until(lambda: node.workers() == 1, "there are orphans, or a replica is doubled")
+            node.end(signal.SIGKILL)
+            assert locked_mhz(node.gpus) == 1200
+            assert "clock_mhz of" in node.restore()
+            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (0, 700_000)
+            assert (node.state / JOURNAL).exists()
+
+    play(scenario)
+
+
+def test_requests_are_served_through_the_agents_router(tmp_path: Path, library: Path) -> None:
+    async def scenario() -> None:
+        async with machine(tmp_path, library) as (node, plane), aiohttp.ClientSession() as session:
+            plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
+            node.start(keeps=False)
+            await until(lambda: plane.has_applied(1), "generation 1 is not applied")
+            log = (tmp_path / "agent.log").read_text()
+            port = int(log.split("requests are taken on port ")[1].split()[0])
+            async with session.post(f"http://127.0.0.1:{port}/v2/models/chat/infer", json=inputs(41.0)) as answer:
+                assert (answer.status, (await answer.json())["outputs"][0]["data"]) == (200, [42.0])
+            await until(lambda: any(each.arrivals == 1 for told in plane.told for each in told.services), "not counted")
+
+    play(scenario)
