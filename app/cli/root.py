@@ -73,6 +73,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("predict", "predict:predict", "Predict latencies under the conditions of a file, row by row."),
         Entry("forecast", "forecast:app", "Show a service's forecast, back-test a trace, or make it a history."),
         Entry("samples", "samples:app", "Plan, convert, send and fit measurements."),
+        Entry("profile", "profile:app", "Measure networks on a GPU of this node."),
         Entry(
             "capacity-law",
             "capacity_law:capacity_law",

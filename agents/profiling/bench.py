@@ -1,0 +1,192 @@
+"""A bench: one network's engine in a process of its own, which runs batches back to back and times them.
+
+`python -m agents.profiling OPTIONS`, with the options of `plimsoll worker`; it listens nowhere and speaks by `messages`
+over standard input and output. The time of a batch is that of `engine.run`, inputs to the device and outputs back
+included: what a worker reports as execution time. What libraries print goes to standard error.
+"""
+
+import argparse
+import contextlib
+import gc
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeAlias
+
+import msgspec
+
+from agents.device import DeviceError
+from agents.profiling.inputs import make_inputs
+from agents.profiling.messages import (
+    MOST_BATCHES,
+    Answer,
+    Exit,
+    Failed,
+    Load,
+    Loaded,
+    Order,
+    Ready,
+    Timed,
+    Window,
+)
+from agents.serving.engine import Engine, Signature
+from agents.serving.errors import EngineLost
+from agents.serving.tensors import Tensors
+
+LONGEST_PROBLEM = 500
+MakeEngine: TypeAlias = Callable[[argparse.Namespace, Mapping[str, str]], Engine]
+
+log = logging.getLogger(__name__)
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    make_engine: MakeEngine | None = None,
+    now_s: Callable[[], float] = time.monotonic,
+) -> int:
+    """Entry point; the exit code. `make_engine`: by default the worker's."""
+    from agents.serving.arguments import make_parser
+    from agents.serving.process import make_engine as worker_engine
+
+    options = make_parser().parse_args(arguments)
+    if options.batch_limit is None:
+        options.batch_limit = max(1024, options.batch)
+    logging.basicConfig(
+        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    with _own_output() as output:
+        bench = Bench(say=_teller(output), orders=_Orders(io.FileIO(0, closefd=False)), now_s=now_s)
+        return bench.run(lambda: (make_engine or worker_engine)(options, os.environ))
+
+
+@dataclass(slots=True)
+class _Orders:
+    """Orders from a stream, read in a thread, so that its end is noticed while batches run.
+
+    Unbuffered: a thread that waits in a buffered reader would keep the interpreter from ending.
+    """
+
+    stream: io.RawIOBase
+    is_over: threading.Event = field(default_factory=threading.Event)
+    _lines: "SimpleQueue[bytes]" = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+
+    def next(self) -> Order | None:
+        """The next order; None when no more can come. Raises DecodeError."""
+        line = self._lines.get()
+        return msgspec.json.decode(line, type=Order) if line else None
+
+    def _read(self) -> None:
+        for line in self.stream:
+            self._lines.put(line)
+        self.is_over.set()
+        self._lines.put(b"")
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """One engine and what is done with it."""
+
+    say: Callable[[Answer], None]
+    orders: _Orders
+    now_s: Callable[[], float] = time.monotonic
+    _signature: Signature = field(default_factory=Signature)
+    _inputs: Sequence[Tensors] = ()
+
+    def run(self, make: Callable[[], Engine]) -> int:
+        """Load, then do as ordered until the end; the exit code."""
+        try:
+            engine = make()
+            self._signature = engine.load()
+            # Some engines take the device only with their first batch.
+            engine.warm_up(1)
+            facts = engine.facts()
+            self.say(Ready(pid=os.getpid(), device=facts.device, sm_count=facts.sm_count))
+        except Exception as error:  # A network's own code raises what it likes.
+            self.say(_failed(error, is_lost=True))
+            return 1
+        # A collection in the middle of a window would be timed as part of a batch.
+        gc.collect()
+        gc.disable()
+        while (order := self.orders.next()) is not None and not isinstance(order, Exit):
+            answer = self._answer(engine, order)
+            self.say(answer)
+            if isinstance(answer, Failed) and answer.is_lost:
+                return 1
+        return 0
+
+    def _answer(self, engine: Engine, order: Load | Window) -> Answer:
+        try:
+            return self._load(engine, order) if isinstance(order, Load) else self._window(engine, order)
+        except Exception as error:  # Out of memory and the like: told, and on to the next batch size.
+            self._inputs = ()
+            return _failed(error, is_lost=isinstance(error, EngineLost))
+
+    def _load(self, engine: Engine, order: Load) -> Loaded:
+        """Memory that the batch before took is given back first, so that this batch's is seen."""
+        self._inputs = ()
+        engine.offload()
+        gc.collect()
+        engine.resume()
+        self._inputs = make_inputs(self._signature, order.rows)
+        batch_ms = 0.0
+        for number in range(max(1, order.warm_up)):
+            batch_ms = self._batch_ms(engine, number)
+        return Loaded(batch_ms=batch_ms, memory_mib=engine.facts().memory_mib)
+
+    def _window(self, engine: Engine, order: Window) -> Timed:
+        if not self._inputs:
+            raise DeviceError("no batch is loaded")
+        while (wait_s := order.start_s - self.now_s()) > 0.0 and not self.orders.is_over.is_set():
+            time.sleep(min(0.001, wait_s))
+        counts_s, end_s = order.start_s + order.skip_s, order.start_s + order.window_s
+        latencies_ms: list[float] = []
+        number = 0
+        while (begun_s := self.now_s()) < end_s and not self.orders.is_over.is_set():
+            batch_ms = self._batch_ms(engine, number)
+            number += 1
+            # One that ends after the window may have run alone at its end.
+            if begun_s >= counts_s and begun_s + batch_ms / 1000.0 <= end_s and len(latencies_ms) < MOST_BATCHES:
+                latencies_ms.append(round(batch_ms, 5))
+        return Timed(latencies_ms=tuple(latencies_ms))
+
+    def _batch_ms(self, engine: Engine, number: int) -> float:
+        inputs = self._inputs[number % len(self._inputs)]
+        begun_s = self.now_s()
+        engine.run(inputs)
+        return (self.now_s() - begun_s) * 1000.0
+
+
+def _failed(error: Exception, *, is_lost: bool) -> Failed:
+    log.warning("it failed: %s", error, exc_info=not isinstance(error, DeviceError))
+    words = " ".join(str(error).split())
+    return Failed(problem=f"{type(error).__name__}: {words}"[:LONGEST_PROBLEM], is_lost=is_lost)
+
+
+@contextlib.contextmanager
+def _own_output() -> Iterator[io.RawIOBase]:
+    """Standard output for messages alone; what anybody else prints goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    with io.FileIO(kept, "w") as stream:
+        yield stream
+
+
+def _teller(output: io.RawIOBase) -> Callable[[Answer], None]:
+    def say(answer: Answer) -> None:
+        # A profiler that is gone hears nothing; the end of its orders ends this process.
+        with contextlib.suppress(BrokenPipeError):
+            left = memoryview(msgspec.json.encode(answer) + b"\n")
+            while left:
+                left = left[output.write(left) or 0 :]
+
+    return say

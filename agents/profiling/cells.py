@@ -1,0 +1,144 @@
+"""What is to be measured: cells of networks, shares, batches and clocks, in an order that a seed decides.
+
+    Member(network, batch, sm_percent)         one bench of a cell
+    Cell(members, clock_mhz)                   measured in the same windows; one member = alone
+    grid(networks, shares, batches, clocks)    every network alone
+    pairs(networks, splits, batches, clocks)   two networks side by side, also a network beside itself
+    crews(cells, seed) -> [(Seat, ...), cells] cells by the processes that they need, shuffled
+
+Starting a process takes seconds and changing its batch none, so cells of the same processes follow each other. Their
+order is shuffled: what drifts while a GPU warms up must not look like an effect of the batch.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+from random import Random
+from typing import TypeAlias
+
+from agents.device import OutOfRange
+
+LARGEST_BATCH = 4096
+"""What a runtime template takes."""
+MOST_CELLS = 20_000
+MOST_MEMBERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Seat:
+    """One process of a cell: what is fixed for its life."""
+
+    network: str
+    sm_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Member:
+    """One network in a cell."""
+
+    network: str
+    batch: int
+    sm_percent: float
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(network=self.network, sm_percent=self.sm_percent)
+
+    def __str__(self) -> str:
+        return f"{self.network} batch {self.batch} at {self.sm_percent:g} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of measurement."""
+
+    members: tuple[Member, ...]
+    """Sorted; all run at the same time."""
+    clock_mhz: float | None = None
+    """To be locked; None = as the GPU likes."""
+
+    def __str__(self) -> str:
+        clock = "" if self.clock_mhz is None else f", {self.clock_mhz:g} MHz"
+        return " beside ".join(map(str, self.members)) + clock
+
+
+Crew: TypeAlias = tuple[Seat, ...]
+
+
+def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> Cell:
+    """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
+    ordered = tuple(sorted(members))
+    if not 1 <= len(ordered) <= MOST_MEMBERS:
+        raise OutOfRange(f"{len(ordered)} networks side by side cannot be measured; 1 to {MOST_MEMBERS} can")
+    for each in ordered:
+        if not 1 <= each.batch <= LARGEST_BATCH:
+            raise OutOfRange(f"batch {each.batch} of {each.network} must be 1 to {LARGEST_BATCH}")
+        if not 0.0 < each.sm_percent <= 100.0:
+            raise OutOfRange(f"share {each.sm_percent:g} of {each.network} must be above 0 and at most 100 %")
+    if clock_mhz is not None and not 0.0 < clock_mhz < 1e5:
+        raise OutOfRange(f"clock {clock_mhz:g} MHz is none")
+    return Cell(members=ordered, clock_mhz=clock_mhz)
+
+
+def grid(
+    networks: Sequence[str], shares: Sequence[float], batches: Sequence[int], clocks_mhz: Sequence[float] = ()
+) -> tuple[Cell, ...]:
+    """Every network alone at every share, batch and clock. Raises OutOfRange."""
+    found = (
+        make_cell([Member(network=network, batch=batch, sm_percent=share)], clock)
+        for network, share, batch, clock in product(networks, shares, batches, tuple(clocks_mhz) or (None,))
+    )
+    return _distinct(found)
+
+
+def pairs(
+    networks: Sequence[str],
+    splits: Sequence[tuple[float, float]],
+    batches: Sequence[int],
+    clocks_mhz: Sequence[float] = (),
+) -> tuple[Cell, ...]:
+    """Two networks side by side, with every split of the SMs and every two batches. Raises OutOfRange."""
+    clocks = tuple(clocks_mhz) or (None,)
+    found = []
+    for (one, other), split, sizes, clock in product(
+        combinations_with_replacement(networks, 2), splits, product(batches, repeat=2), clocks
+    ):
+        members = [
+            Member(network=network, batch=batch, sm_percent=share)
+            for network, batch, share in zip((one, other), sizes, split, strict=True)
+        ]
+        found.append(make_cell(members, clock))
+    return _distinct(found)
+
+
+def at_most(cells: Sequence[Cell], number: int, *, seed: int) -> tuple[Cell, ...]:
+    """So many of the cells, the same for the same seed, in their order."""
+    if len(cells) <= number:
+        return tuple(cells)
+    chosen = sorted(Random(f"{seed}/choice").sample(range(len(cells)), number))
+    return tuple(cells[place] for place in chosen)
+
+
+def crews(cells: Iterable[Cell], *, seed: int) -> tuple[tuple[Crew, tuple[Cell, ...]], ...]:
+    """The cells of each set of processes; the order is the seed's, whatever the order of the cells was."""
+    by_crew: dict[Crew, list[Cell]] = {}
+    for cell in sorted(_distinct(cells), key=_key):
+        by_crew.setdefault(tuple(each.seat for each in cell.members), []).append(cell)
+    random = Random(f"{seed}/order")
+    ordered = list(by_crew.items())
+    random.shuffle(ordered)
+    for _, group in ordered:
+        random.shuffle(group)
+    return tuple((crew, tuple(group)) for crew, group in ordered)
+
+
+def _key(cell: Cell) -> tuple[int, tuple[Member, ...], float]:
+    return len(cell.members), cell.members, cell.clock_mhz or 0.0
+
+
+def _distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Each cell once. Raises OutOfRange when they are too many."""
+    found = tuple(dict.fromkeys(cells))
+    if len(found) > MOST_CELLS:
+        raise OutOfRange(f"{len(found)} cells are more than {MOST_CELLS}; give fewer shares, batches or networks")
+    return found

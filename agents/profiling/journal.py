@@ -1,0 +1,233 @@
+"""What a profile has measured so far, on disk: a later run of the same command goes on behind it.
+
+    PATH    one record per line: 16 digits of its SHA-256, a blank, JSON; a Header first
+
+    Journal(path, header, resumes=True)   raises DeviceError where the file is of another profile
+        .measurements                     -> cells that are done
+        .write(Measurement)               durable when it returns
+
+A line is appended and synced; one that a crash tore is dropped when the file is read again. One process at a time has
+the file.
+"""
+
+import fcntl
+import hashlib
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from agents.device import DeviceError
+from agents.profiling.cells import Cell, Member
+
+VERSION = 1
+MOST_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What all measurements of one journal have in common."""
+
+    gpu_type: str
+    gpu_uuid: str
+    driver_version: str
+    templates: tuple[tuple[str, str], ...]
+    """(network, digest of its template), by network."""
+    seed: int
+    window_s: float
+    spread_limit: float
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One member of a cell, over all windows that count."""
+
+    member: Member
+    latency_ms: float
+    """Mean execution time of one whole batch."""
+    latency_ms_p50: float
+    latency_ms_p99: float
+    batches: int
+    spread: float
+    """(highest − lowest) / middle of the windows' medians."""
+    memory_mib: float | None
+    sm_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One cell as it was measured."""
+
+    cell: Cell
+    timings: tuple[Timing, ...]
+    """In the order of the cell's members."""
+    power_w: float | None
+    """Of the whole GPU; None where it cannot be read."""
+    clock_mhz: float | None
+    """That the GPU showed, mean over the windows."""
+    windows: int
+    """That ran."""
+    rejected: tuple[str, ...] = ()
+    """Why windows did not count, each reason once."""
+
+
+_Line: TypeAlias = Header | Measurement
+
+
+class Journal:
+    """The journal of one profile, held open."""
+
+    def __init__(self, path: Path, header: Header, *, resumes: bool) -> None:
+        """Raises DeviceError: it is of another profile, somebody has it open, or it is there and nobody resumes it."""
+        self.path = path
+        self.dropped = 0
+        """Lines that were torn or altered."""
+        self._done: dict[Cell, Measurement] = {}
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DeviceError(f"the journal {path} cannot be written: {error}") from error
+        try:
+            self._take(header, resumes=resumes)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Cells that are done, in the order in which they were measured."""
+        return tuple(self._done.values())
+
+    def has(self, cell: Cell) -> bool:
+        """Whether the cell is done."""
+        return cell in self._done
+
+    def write(self, measurement: Measurement) -> None:
+        """Keep it, durably. Raises DeviceError."""
+        self._append(measurement)
+        self._done[measurement.cell] = measurement
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _take(self, header: Header, *, resumes: bool) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DeviceError(
+                f"another profile is being written to {self.path}; wait, or give another output"
+            ) from error
+        whole = self._read()
+        if not whole:
+            self._rewrite(header)
+        elif not resumes:
+            raise DeviceError(
+                f"{self.path} holds {len(self._done)} measured cells already; --resume goes on behind them, and a new "
+                "profile needs another output or that file removed"
+            )
+        else:
+            _check_same(self.path, whole[0], header)
+            if self.dropped:
+                self._rewrite(header)
+
+    def _read(self) -> list[Header]:
+        """The header, if there is one; measurements go to their place."""
+        content = os.pread(self._file, min(MOST_BYTES, os.fstat(self._file).st_size), 0)
+        headers: list[Header] = []
+        for line in content.splitlines():
+            try:
+                found = _parse(line)
+            except ValueError:
+                self.dropped += 1
+                continue
+            if isinstance(found, Header):
+                headers.append(found)
+            else:
+                self._done[found.cell] = found
+        if self._done and not headers:
+            raise DeviceError(f"{self.path} has lost its first line, so nobody knows of what its cells are; remove it")
+        return headers
+
+    def _rewrite(self, header: Header) -> None:
+        """Whole again: a torn end must not swallow the next line. The file stays the same, as its lock is on it."""
+        content = _line(header) + b"".join(map(_line, self._done.values()))
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kept = os.dup(file.fileno())
+            fresh.replace(self.path)
+            os.close(self._file)
+            self._file = kept
+            os.lseek(kept, 0, os.SEEK_END)
+            _sync(self.path.parent)
+        except OSError as error:
+            raise DeviceError(f"the journal {self.path} cannot be written: {error}") from error
+
+    def _append(self, record: _Line) -> None:
+        try:
+            left = memoryview(_line(record))
+            while left:
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise DeviceError(f"the journal {self.path} cannot be written: {error}") from error
+
+
+class _Tagged(msgspec.Struct, frozen=True):
+    """A line's content: exactly one of the two."""
+
+    header: Header | None = None
+    measurement: Measurement | None = None
+
+
+def _line(record: _Line) -> bytes:
+    tagged = _Tagged(header=record) if isinstance(record, Header) else _Tagged(measurement=record)
+    body = msgspec.json.encode(tagged)
+    return _checksum(body) + b" " + body + b"\n"
+
+
+def _parse(line: bytes) -> _Line:
+    checksum, _, body = line.partition(b" ")
+    if checksum != _checksum(body):
+        raise ValueError("its checksum does not match")
+    try:
+        tagged = msgspec.json.decode(body, type=_Tagged)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    record = tagged.header or tagged.measurement
+    if record is None:
+        raise ValueError("it is empty")
+    return record
+
+
+def _check_same(path: Path, there: Header, wanted: Header) -> None:
+    """Raises DeviceError with what differs."""
+    differing = [
+        f"{each.name} is {getattr(there, each.name)!r} there and {getattr(wanted, each.name)!r} now"
+        for each in fields(Header)
+        if getattr(there, each.name) != getattr(wanted, each.name)
+    ]
+    if differing:
+        raise DeviceError(f"{path} is of another profile: {'; '.join(differing)}")
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest()[:16].encode("ascii")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,215 @@
+"""A profile on a real node: one GPU with NVML, MPS of its own, a keeper, and knobs where clocks are asked for.
+
+    async with open_profile(ProfileSettings(...), driver) as opened:
+        opened.profiler(journal, listener)   -> Profiler
+        opened.header()                      -> what its journal must agree with
+
+The MPS daemon is the profile's own, in a directory that lives as long as the profile. Before anything is measured the
+first network is started with the whole GPU, to learn how many SMs that is: every other process must see its share of
+them.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from agents.device import LaunchFailed, NotSupported, UnknownPart
+from agents.knob_journal import KnobJournal
+from agents.knobs import KnobDriver, Knobs, read_boot_id
+from agents.mps import Mps
+from agents.nvml_nouns import GpuIdentity
+from agents.profiling.cells import Cell, Seat
+from agents.profiling.crew import Site, find_template, open_crew
+from agents.profiling.journal import Header, Journal
+from agents.profiling.keeper import Duties, daemon_mark, keeping
+from agents.profiling.profiler import Listener, Profiler, refuse_foreign
+from agents.profiling.watch import GpuWatch, ProfileDriver
+from agents.profiling.windows import Rules
+from agents.sharing import ByTurns, Sharing, UnderMps
+from agents.templates import Templates
+from agents.worker_process import MARK
+
+
+class NodeDriver(ProfileDriver, KnobDriver, Protocol):
+    """The part of `agents.nvml.Nvml` that is needed in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSettings:
+    """What is profiled, and how."""
+
+    cells: tuple[Cell, ...]
+    gpu_type: str
+    """The catalogue's name of the GPU's type."""
+    gpu_index: int = 0
+    templates: Templates
+    template: str = ""
+    """Of all networks; empty: each network's own."""
+    rules: Rules = field(default_factory=Rules)
+    seed: int = 0
+    budget_s: float
+    knobs_dir: Path | None = None
+    """Journal of locked clocks; None: no clock is locked."""
+    work_dir: Path | None = None
+    """A directory of the profile is made in it; None = the system's for temporary files. MPS wants a short path."""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenProfile:
+    """A GPU that is ready to be profiled."""
+
+    settings: ProfileSettings
+    site: Site
+    watch: GpuWatch
+    driver_version: str
+    clock: "KnobClock | None"
+
+    def header(self) -> Header:
+        """What the journal must agree with."""
+        settings = self.settings
+        return Header(
+            gpu_type=settings.gpu_type,
+            gpu_uuid=self.site.gpu.uuid,
+            driver_version=self.driver_version,
+            templates=tuple(
+                (each, find_template(settings.templates, settings.template, each).digest)
+                for each in _networks(settings.cells)
+            ),
+            seed=settings.seed,
+            window_s=settings.rules.window_s,
+            spread_limit=settings.rules.spread_limit,
+        )
+
+    def profiler(self, journal: Journal, listener: Listener) -> Profiler:
+        """A run over the settings' cells."""
+        return Profiler(
+            site=self.site,
+            watch=self.watch,
+            journal=journal,
+            rules=self.settings.rules,
+            listener=listener,
+            seed=self.settings.seed,
+            budget_s=self.settings.budget_s,
+            clock=self.clock,
+        )
+
+
+class KnobClock:
+    """The clock of one GPU, locked through the journal of knobs."""
+
+    def __init__(self, knobs: Knobs, gpu: GpuIdentity) -> None:
+        self._knobs, self._gpu = knobs, gpu
+        self._now_mhz: float | None = None
+
+    async def lock_mhz(self, clock_mhz: float | None) -> None:
+        """Lock it, or unlock it by None; nothing where it is so already. Raises DeviceError."""
+        if clock_mhz == self._now_mhz:
+            return
+        if clock_mhz is None:
+            await asyncio.to_thread(self._knobs.unlock_clock, self._gpu)
+        else:
+            await asyncio.to_thread(self._knobs.lock_clock_mhz, self._gpu, low_mhz=clock_mhz, high_mhz=clock_mhz)
+        self._now_mhz = clock_mhz
+
+
+@contextlib.asynccontextmanager
+async def open_profile(settings: ProfileSettings, driver: NodeDriver) -> AsyncIterator[OpenProfile]:
+    """A GPU with MPS, and nothing left of it afterwards. Raises DeviceError or OSError."""
+    gpu = _gpu(driver, settings.gpu_index)
+    if settings.knobs_dir is None and any(cell.clock_mhz is not None for cell in settings.cells):
+        raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
+    for network in _networks(settings.cells):
+        find_template(settings.templates, settings.template, network)
+    mark = secrets.token_hex(8)
+    directory = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=settings.work_dir))
+    duties = Duties(
+        mark=mark,
+        directory=str(directory),
+        gpu_uuid=gpu.uuid,
+        mps_dir=str(directory / "m"),
+        knobs_dir="" if settings.knobs_dir is None else str(settings.knobs_dir),
+    )
+    watch = GpuWatch(driver, gpu, is_ours=lambda pid: _is_ours(pid, mark))
+    site = Site(
+        gpu=gpu,
+        templates=settings.templates,
+        template=settings.template,
+        sharing=ByTurns(gpu, ""),
+        directory=directory,
+        mark=mark,
+        environment=settings.environment,
+        largest_batch=max(member.batch for cell in settings.cells for member in cell.members),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(keeping(duties, settings.environment))
+        await refuse_foreign(watch, site)
+        clock = _clock(stack, settings, driver, gpu)
+        sharing = await _sharing(settings, site, duties)
+        yield OpenProfile(
+            settings=settings,
+            site=replace(site, sharing=sharing),
+            watch=watch,
+            driver_version=driver.driver_version(),
+            clock=clock,
+        )
+
+
+def _gpu(driver: NodeDriver, index: int) -> GpuIdentity:
+    gpus = {gpu.index: gpu for gpu in driver.gpus()}
+    if index not in gpus:
+        raise UnknownPart(f"no GPU {index}; this node has {sorted(gpus)}")
+    return gpus[index]
+
+
+def _clock(
+    stack: contextlib.AsyncExitStack, settings: ProfileSettings, driver: NodeDriver, gpu: GpuIdentity
+) -> KnobClock | None:
+    if settings.knobs_dir is None:
+        return None
+    knobs = Knobs(driver, KnobJournal(settings.knobs_dir), boot_id=read_boot_id())
+    return KnobClock(stack.enter_context(knobs), gpu)
+
+
+async def _sharing(settings: ProfileSettings, site: Site, duties: Duties) -> Sharing:
+    """MPS that knows the GPU's SMs. Without it only a whole GPU can be measured."""
+    environment = {**settings.environment, MARK: daemon_mark(duties.mark)}
+    mps = Mps(site.gpu.uuid, Path(duties.mps_dir), environment=environment)
+    if why := await mps.why_not():
+        if needs_mps(settings.cells):
+            raise NotSupported(
+                f"shares below 100 % and networks side by side need MPS, which cannot be used here: {why}. "
+                "--shares 100 without --pairs needs none"
+            )
+        return ByTurns(site.gpu, why)
+    shared = UnderMps(site.gpu, mps, total_sms=None)
+    first = _networks(settings.cells)[0]
+    async with open_crew((Seat(network=first, sm_percent=100.0),), replace(site, sharing=shared)) as benches:
+        ready = benches[0].ready
+        total_sms = None if ready is None else ready.sm_count
+    return UnderMps(site.gpu, mps, total_sms=total_sms)
+
+
+def _networks(cells: Sequence[Cell]) -> list[str]:
+    return sorted({member.network for cell in cells for member in cell.members})
+
+
+def needs_mps(cells: Sequence[Cell]) -> bool:
+    """Whether a cell is anything but one network on the whole GPU."""
+    return any(len(cell.members) > 1 or cell.members[0].sm_percent < 100.0 for cell in cells)
+
+
+def _is_ours(pid: int, mark: str) -> bool:
+    """Whether a process carries a mark of this profile. NVML numbers processes as the host does: in a container with
+    numbers of its own ours are not known again, and no window would count."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith(f"{MARK}={mark}.".encode()) for entry in entries)

@@ -1,0 +1,149 @@
+"""A whole profile: every cell of every crew, into the journal, until done or out of time.
+
+    Profiler(site, watch, journal, rules=..., listener=..., ...).run(cells) -> Report
+
+A cell that cannot be measured is told, left out and tried again when the profile is resumed; the run goes on. It ends
+early when the budget is over (behind the cell that runs then), or when no crew comes up at all.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agents.device import DeviceError, LaunchFailed
+from agents.profiling.cells import Cell, Crew, crews
+from agents.profiling.crew import BenchProcess, Site, open_crew
+from agents.profiling.errors import BenchLost, ProfileError
+from agents.profiling.journal import Journal, Measurement
+from agents.profiling.watch import GpuWatch
+from agents.profiling.windows import Rules, measure
+
+MOST_FAILED_STARTS = 3
+"""Crews in a row that do not come up before any did: then none will."""
+
+
+class Listener(Protocol):
+    """Who shows how far it is."""
+
+    def begun(self, *, cells: int, done: int) -> None:
+        """So many cells, of which some were measured before."""
+        ...
+
+    def measured(self, measurement: Measurement) -> None:
+        """One more."""
+        ...
+
+    def failed(self, cell: Cell, why: str) -> None:
+        """One that is left out."""
+        ...
+
+
+class ClockLock(Protocol):
+    """Locks the clock of the GPU."""
+
+    async def lock_mhz(self, clock_mhz: float | None) -> None:
+        """None: unlock. Raises DeviceError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run came to."""
+
+    measured: int
+    """Cells, in this run."""
+    failed: tuple[tuple[Cell, str], ...]
+    left: int
+    """Cells for which there was no time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Profiler:
+    """One run."""
+
+    site: Site
+    watch: GpuWatch
+    journal: Journal
+    rules: Rules
+    listener: Listener
+    seed: int = 0
+    budget_s: float = math.inf
+    clock: ClockLock | None = None
+    """None: no clock is touched; cells with a clock are refused."""
+    now_s: Callable[[], float] = time.monotonic
+    _measured: int = 0
+    _failed: list[tuple[Cell, str]] = field(default_factory=list)
+    _left: int = 0
+    _end_s: float = math.inf
+    _failed_starts: int = 0
+    _has_started: bool = False
+
+    async def run(self, cells: Sequence[Cell]) -> Report:
+        """Measure what the journal does not have. Raises DeviceError when nothing can be measured at all."""
+        if self.clock is None and any(cell.clock_mhz is not None for cell in cells):
+            raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
+        self._end_s = self.now_s() + self.budget_s
+        plan = crews(cells, seed=self.seed)
+        whole = sum(len(group) for _, group in plan)
+        todo = [(crew, [cell for cell in group if not self.journal.has(cell)]) for crew, group in plan]
+        self.listener.begun(cells=whole, done=whole - sum(len(group) for _, group in todo))
+        for crew, group in todo:
+            await self._crew(crew, group)
+        return Report(measured=self._measured, failed=tuple(self._failed), left=self._left)
+
+    async def _crew(self, crew: Crew, group: list[Cell]) -> None:
+        """All cells of one set of processes; after a lost process the rest with new ones."""
+        while group:
+            if self.now_s() >= self._end_s:
+                self._left += len(group)
+                return
+            base_mib = await self.watch.memory_used_mib()
+            try:
+                async with open_crew(crew, self.site) as opened:
+                    self._has_started = True
+                    await self._cells(opened, group, base_mib)
+            except LaunchFailed as error:
+                self._no_start(group, str(error))
+                return
+
+    async def _cells(self, opened: tuple[BenchProcess, ...], group: list[Cell], base_mib: float) -> None:
+        """Cells are taken from the group as they are dealt with; it returns early when a process is lost."""
+        while group and self.now_s() < self._end_s:
+            cell = group.pop(0)
+            try:
+                if self.clock is not None:
+                    await self.clock.lock_mhz(cell.clock_mhz)
+                measurement = await measure(cell, opened, self.watch, self.rules, base_mib=base_mib)
+            except BenchLost as error:
+                self._fail(cell, str(error))
+                return
+            except ProfileError as error:
+                self._fail(cell, str(error))
+                continue
+            await asyncio.to_thread(self.journal.write, measurement)
+            self._measured += 1
+            self.listener.measured(measurement)
+
+    def _no_start(self, group: list[Cell], why: str) -> None:
+        """Raises LaunchFailed when it looks as if none will start."""
+        for cell in group:
+            self._fail(cell, why)
+        self._failed_starts += 1
+        if not self._has_started and self._failed_starts >= MOST_FAILED_STARTS:
+            raise LaunchFailed(f"none of the first {MOST_FAILED_STARTS} sets of processes came up; the last: {why}")
+
+    def _fail(self, cell: Cell, why: str) -> None:
+        self._failed.append((cell, why))
+        self.listener.failed(cell, why)
+
+
+async def refuse_foreign(watch: GpuWatch, site: Site) -> None:
+    """Raises DeviceError when somebody computes on the GPU before anything of ours runs."""
+    if foreign := await watch.foreign():
+        raise DeviceError(
+            f"GPU {site.gpu.index} is not free: processes {', '.join(foreign)} compute on it. Stop them first (the "
+            "node's agent and its MPS daemon, too): what is measured beside them is worth nothing"
+        )

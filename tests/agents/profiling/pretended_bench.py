@@ -1,0 +1,95 @@
+"""A bench whose batches take known times, under the pretended MPS; as a template's program.
+
+`python pretended_bench.py -m agents.profiling OPTIONS`. A batch of n rows at share p takes
+
+    (2 + n) · 100 / p ms, half as much more for each other bench that is up
+
+by a clock that runs ahead of the machine's, so that no load of the machine shows in a time. Its engine holds 100 + n
+MiB; more than 64 rows do not fit. PRETENDED_DIRECTORY, from the template, is where benches see each other; files in it
+make a bench misbehave:
+
+    outside     it does not join MPS          hang        a batch never ends
+    broken      it does not come up           lost        the first batch of 7 rows ends the process
+"""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from agents.profiling.bench import main
+from agents.serving.engine import Facts, Signature
+from agents.serving.errors import EngineFailed
+from agents.serving.tensors import Tensors
+from tests.agents.fakes.mps_client import join
+
+SMS = 132
+MOST_ROWS = 64
+
+
+class Clock:
+    """The machine's clock, or ahead of it."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        self.at_s = max(self.at_s, time.monotonic())
+        return self.at_s
+
+
+class PretendedEngine:
+    platform = "pretended"
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.directory, self.clock = directory, clock
+        self.percent = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
+        self.rows = 0
+        is_outside = (directory / "outside").exists() and self.percent < 100.0
+        self.client = None if is_outside else join(SMS)
+        self.sms = SMS if self.client is None else self.client.sms
+
+    def load(self) -> Signature:
+        (self.directory / f"{os.getpid()}.up").touch()
+        if (self.directory / "broken").exists():
+            raise EngineFailed("the network is broken")
+        return Signature()
+
+    def warm_up(self, batch: int) -> None:
+        self.rows = batch
+
+    def run(self, inputs: Tensors) -> Tensors:
+        self.rows = inputs[0].rows
+        if self.rows > MOST_ROWS:
+            raise EngineFailed(f"{self.rows} rows do not fit into memory")
+        if self.rows == 7 and (self.directory / "lost").exists():
+            (self.directory / "lost").unlink()
+            os._exit(3)
+        while (self.directory / "hang").exists():
+            time.sleep(0.05)
+        others = len(list(self.directory.glob("*.up"))) - 1
+        self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (1.0 + 0.5 * others)
+        return inputs
+
+    def facts(self) -> Facts:
+        return Facts(device="pretended:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
+
+    def offload(self) -> None:
+        self.rows = 0
+
+    def resume(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    place = Path(os.environ["PRETENDED_DIRECTORY"])
+    clock = Clock()
+    try:
+        code = main(sys.argv[3:], lambda *_: PretendedEngine(place, clock), clock.now_s)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            (place / f"{os.getpid()}.up").unlink()
+    sys.exit(code)
