@@ -84,12 +84,11 @@ def run(
     the share, and runs batches in windows that are repeated until they agree. docs/profiler.md says how. Interrupt it
     at any time: what was measured is written, and --resume goes on.
     """
+    from agents.profiling.windows import Rules
     from app.cli.profile_cells import Wanted, make_cells
-    from app.cli.profile_run import Knobs, run_profile
+    from app.cli.profile_run import Place, run_profile
 
-    if output == STDIO:
-        raise typer.BadParameter("a profile needs a file, its journal is kept beside it", param_hint="'--output'")
-    check_place(output)
+    _check_output(output)
     wanted = Wanted(
         networks=tuple(network or ()),
         gpu_type=gpu_type,
@@ -101,22 +100,31 @@ def run(
         most_pairs=most_pairs,
         seed=seed,
     )
-    knobs = Knobs(
-        gpu=gpu,
-        templates=templates,
-        template=template,
-        window_s=window_s,
-        most_windows=most_windows,
-        spread=spread / 100.0,
-        budget_s=parse_duration(budget).total_seconds() if budget else math.inf,
-    )
     cells, notes = make_cells(wanted)
     sys.stderr.writelines(f"Note: {note}\n" for note in notes)
-    is_whole = run_profile(wanted, cells, knobs, output, resumes=resume)
+    rules = Rules(window_s=window_s, most=most_windows, spread_limit=spread / 100.0)
+    place = Place(gpu=gpu, templates=templates, template=template, rules=rules, budget_s=_seconds(budget))
+    is_whole = run_profile(wanted, cells, place, output, resumes=resume)
     if send and output.exists():
-        from app.cli.output import Format
-        from app.cli.samples_send import send as send_samples
-
-        send_samples(context, [output], source=source, output=Format.TABLE)
+        _send(context, output, source)
     if not is_whole:
         raise typer.Exit(130)
+
+
+def _check_output(output: Path) -> None:
+    """Before long work. Raises BadParameter or CliError."""
+    if output == STDIO:
+        raise typer.BadParameter("a profile needs a file, its journal is kept beside it", param_hint="'--output'")
+    check_place(output)
+
+
+def _seconds(budget: str) -> float:
+    return parse_duration(budget).total_seconds() if budget else math.inf
+
+
+def _send(context: typer.Context, output: Path, source: str) -> None:
+    """As `plimsoll samples send` does."""
+    from app.cli.output import Format
+    from app.cli.samples_send import send
+
+    send(context, [output], source=source, output=Format.TABLE)

@@ -33,19 +33,17 @@ DETAILS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """How it is measured, as the command was told."""
+class Place:
+    """Where and how it is measured, as the command was told."""
 
     gpu: int
     templates: Path | None
     template: str
-    window_s: float
-    most_windows: int
-    spread: float
+    rules: Rules
     budget_s: float
 
 
-def run_profile(wanted: Wanted, cells: tuple[Cell, ...], knobs: Knobs, output: Path, *, resumes: bool) -> bool:
+def run_profile(wanted: Wanted, cells: tuple[Cell, ...], place: Place, output: Path, *, resumes: bool) -> bool:
     """Measure and write; False when it was interrupted. Raises CliError."""
     from agents.nvml import Nvml
 
@@ -53,12 +51,12 @@ def run_profile(wanted: Wanted, cells: tuple[Cell, ...], knobs: Knobs, output: P
         settings = ProfileSettings(
             cells=cells,
             gpu_type=wanted.gpu_type,
-            gpu_index=knobs.gpu,
-            templates=load_templates(knobs.templates),
-            template=knobs.template,
-            rules=Rules(window_s=knobs.window_s, most=knobs.most_windows, spread_limit=knobs.spread),
+            gpu_index=place.gpu,
+            templates=load_templates(place.templates),
+            template=place.template,
+            rules=place.rules,
             seed=wanted.seed,
-            budget_s=knobs.budget_s,
+            budget_s=place.budget_s,
             knobs_dir=output.with_name(f"{output.name}.knobs").absolute() if wanted.clocks else None,
             environment=dict(os.environ),
         )
