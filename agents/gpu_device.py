@@ -49,6 +49,8 @@ from agents.workers import Workers
 
 FAULT_LOOK_S = 10.0
 """Between two looks for faults of MPS, each of which starts three processes per GPU."""
+COUNTS_S = 5.0
+"""Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 NO_TASKS = "tasks do not run on real GPUs yet; they wait"
 
 log = logging.getLogger(__name__)
@@ -108,6 +110,17 @@ class GpuParts:
     router: Router
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How often what costs time is looked at, in seconds."""
+
+    fault_s: float = FAULT_LOOK_S
+    counts_s: float = COUNTS_S
+
+
+DEFAULT_LOOKS = Looks()
+
+
 @dataclass(slots=True)
 class _Turned:
     """The knobs of one GPU as this agent has turned them, and what it could not."""
@@ -122,7 +135,7 @@ class GpuDevice:
     """One node's GPUs."""
 
     def __init__(
-        self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False, fault_look_s: float = FAULT_LOOK_S
+        self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False, looks: Looks = DEFAULT_LOOKS
     ) -> None:
         """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
         self.router = parts.router
@@ -131,7 +144,8 @@ class GpuDevice:
         self._turned = {index: _Turned(refused=self._missing(index)) for index in self._gpus}
         self._counted: dict[str, Metrics] = {}
         self._glanced = Glanced()
-        self._fault_look_s, self._looked_s = fault_look_s, -math.inf
+        self._looks, self._looked_s = looks, -math.inf
+        self._asked_s: dict[str, float] = {}
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
@@ -195,6 +209,7 @@ class GpuDevice:
 
     async def stop_replica(self, replica_id: str) -> None:
         self._counted.pop(replica_id, None)
+        self._asked_s.pop(replica_id, None)
         self._glanced.replicas.pop(replica_id, None)
         await self._parts.workers.stop(replica_id)
 
@@ -274,7 +289,8 @@ class GpuDevice:
     async def _read_replica(self, view: ReplicaView) -> ReplicaReading:
         """What its server counted since the last reading; nothing of a server that does not tell."""
         before = self._counted.get(view.id, Metrics())
-        after = await self._metrics(view) or before
+        is_due = self._clock.now_s() >= self._asked_s.get(view.id, -math.inf) + self._looks.counts_s
+        after = (await self._metrics(view) if is_due else None) or before
         self._counted[view.id] = after
         batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
         return ReplicaReading(
@@ -293,6 +309,7 @@ class GpuDevice:
     async def _metrics(self, view: ReplicaView) -> Metrics | None:
         if view.state not in ("ready", "draining"):
             return None
+        self._asked_s[view.id] = self._clock.now_s()
         try:
             return await self._parts.workers.metrics(view.id)
         except DeviceError as error:
@@ -301,7 +318,7 @@ class GpuDevice:
 
     async def _leave_faults(self) -> None:
         """A fault of one client has killed them all: end what is left, so that the server comes back."""
-        if self._clock.now_s() < self._looked_s + self._fault_look_s:
+        if self._clock.now_s() < self._looked_s + self._looks.fault_s:
             return
         self._looked_s = self._clock.now_s()
         busy = {view.gpu_index for view in self._parts.workers.replicas()}

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
-from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
 from agents.mps import Mps, MpsSettings
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuSample
 from agents.power_watch import PowerWatch
@@ -155,7 +155,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         workers=workers,
         router=Router(),
     )
-    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, fault_look_s=0.0)
+    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=Looks(fault_s=0.0, counts_s=0.0))
     try:
         yield device
     finally:
