@@ -16,6 +16,7 @@ from compose_spec import PyOptions
 from agents.clock import ManualClock
 from agents.daemon import make_device
 from agents.main import make_parser
+from agents.restore import main as restore
 from app.catalogue import list_networks, load_gpu_types
 from app.cli.manifest_files import read_manifests
 from app.cli.root import root_command
@@ -52,11 +53,10 @@ def unit_commands(path: Path) -> Iterator[list[str]]:
     for line in path.read_text().splitlines():
         key, _, value = line.partition("=")
         if key.startswith("Exec"):
-            program, *arguments = shlex.split(value)
-            yield [
-                Path(program).name,
-                *(word.replace("${PLIMSOLL_URL}", "https://plimsoll.example") for word in arguments),
-            ]
+            known = value.replace("${PLIMSOLL_URL}", "https://plimsoll.example")
+            # The node's own options stand in a file beside the unit.
+            program, *arguments = shlex.split(known.replace("$PLIMSOLL_AGENT_OPTIONS", "--keep-replicas"))
+            yield [Path(program).name, *arguments]
 
 
 def image_commands() -> Iterator[list[str]]:
@@ -85,10 +85,15 @@ def parse_plimsoll(arguments: list[str]) -> None:
         context = found.make_context(name, rest, parent=context)
 
 
-PARSERS: dict[str, Callable[[list[str]], object]] = {
-    "plimsoll": parse_plimsoll,
-    "plimsoll-agent": lambda arguments: make_parser().parse_args(arguments),
-}
+def parse_agent(arguments: list[str]) -> None:
+    """What the agent's command does first; `restore` without a journal does nothing more."""
+    if arguments[0] == "restore":
+        assert restore(arguments[1:]) == 0
+    else:
+        make_parser().parse_args(arguments)
+
+
+PARSERS: dict[str, Callable[[list[str]], object]] = {"plimsoll": parse_plimsoll, "plimsoll-agent": parse_agent}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_every_command_is_one_that_the_program_takes(place: str, line: list[str]
 
 def test_the_commands_are_found_and_wrong_ones_would_be_seen() -> None:
     programs = [line[0] for _, line in all_commands() if line]
-    assert programs.count("plimsoll-agent") == 3
+    assert programs.count("plimsoll-agent") == 4
     assert programs.count("plimsoll") >= 8
     for wrong in (["serve", "--no-such-flag"], ["db", "nonsense"], ["nonsense"]):
         with pytest.raises(Exception, match=r"(?i)no such"):
