@@ -98,7 +98,7 @@ def examine(asked: Asked, here: Here) -> tuple[Finding, ...]:
 def _examine(asked: Asked, here: Here) -> Iterator[Finding]:
     process, failed = _within("user", lambda: facts.read_process(here), here)
     if process is None:
-        process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0, open_files=0)
+        process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
     yield from failed or checks.check_process(process, here)
     driver = ask_driver(asked, here)
     yield checks.check_driver(driver)

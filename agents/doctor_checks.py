@@ -77,11 +77,11 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[Finding]:
         yield Finding(check="user", level="warn", words=words, remedy=remedy)
     else:
         yield Finding(check="user", level="pass", words=who)
-    if facts.open_files >= OPEN_FILES:
-        yield Finding(check="open files", level="pass", words=f"{facts.open_files}")
+    if here.open_files >= OPEN_FILES:
+        yield Finding(check="open files", level="pass", words=f"{here.open_files}")
     else:
         remedy = f"`ulimit -n {OPEN_FILES}`, or LimitNOFILE={OPEN_FILES} in the unit"
-        words = f"{facts.open_files}, MPS wants {OPEN_FILES}"
+        words = f"{here.open_files}, MPS wants {OPEN_FILES}"
         yield Finding(check="open files", level="warn", words=words, remedy=remedy)
 
 
@@ -131,10 +131,10 @@ def check_gpu(gpu: GpuFacts, driver: DriverFacts, *, gpu_type: str, has_right: b
     elif gpu.untried and driver.why_untried:
         yield Finding(check=name, level="skip", words=f"{knobs}: not tried, {driver.why_untried}")
     elif gpu.untried:
-        words = f"{knobs}: this user has the right; --try-writes tries it"
+        words = f"may {knobs}, by its rights; --try-writes tries it"
         yield Finding(check=name, level="pass", words=words)
     elif not gpu.lacks:
-        yield Finding(check=name, level="pass", words=f"all {gpu.ability_count} abilities")
+        yield Finding(check=name, level="pass", words=f"can do all {gpu.ability_count} things that are asked of it")
 
 
 def check_mps(gpu: GpuFacts, facts: MpsFacts) -> Finding:
@@ -368,7 +368,7 @@ def _way_out(reason: str) -> str:
 
 def _mps_remedy(why_not: str) -> str:
     if "characters" in why_not:
-        return "give a short directory by --mps-dir, e.g. /run/plimsoll-agent/mps"
+        return "give a short directory by --mps-dir, e.g. /run/plimsoll-agent"
     if "UID" in why_not:
         return "run agent, daemon and replicas of a GPU as one user"
     if "not in PATH" in why_not:

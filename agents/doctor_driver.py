@@ -43,7 +43,7 @@ def ask_driver(asked: Asked, here: Here) -> DriverFacts:
     # The program finds this package where this one was found.
     environment = {**here.environment, "PYTHONPATH": str(Path(__file__).parents[1])}
     try:
-        answer = answer_of(command, environment, limit_s=here.limit_s)
+        answer = answer_of(command, environment, limit_s=here.driver_limit_s)
         return msgspec.json.decode(answer, type=DriverFacts)
     except (Silent, msgspec.MsgspecError) as error:
         return DriverFacts(problem=f"asking the driver failed: {error}")
@@ -52,7 +52,7 @@ def ask_driver(asked: Asked, here: Here) -> DriverFacts:
 def ask_modes(here: Here) -> ModeFacts:
     """Compute mode and persistence mode of every GPU."""
     try:
-        answer = answer_of(_SMI, here.environment, limit_s=here.limit_s)
+        answer = answer_of(_SMI, here.environment, limit_s=here.driver_limit_s)
     except Silent as error:
         return ModeFacts(problem=str(error))
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines() if line.strip()]
@@ -82,6 +82,9 @@ def answer_of(command: Sequence[str], environment: Mapping[str, str], *, limit_s
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
         raise Silent(f"no answer in {limit_s:g} s") from error
     if process.returncode != 0:
         last = (complaint.strip() or said.strip() or "no word").splitlines()[-1]

@@ -11,7 +11,6 @@ import hashlib
 import http.client
 import os
 import pwd
-import resource
 import shutil
 import socket
 import ssl
@@ -48,7 +47,6 @@ from agents.worker_process import is_alive
 from agents.worker_records import Record
 
 UNIT = "plimsoll-agent.service"
-_BYTES_PER_MIB = 1024.0 * 1024.0
 _LARGEST_ANSWER = 64 * 1024
 _MOST_RECORDS = 1024
 
@@ -74,7 +72,6 @@ def read_process(here: Here) -> ProcessFacts:
         user=user,
         effective=int(words["CapEff"], 16),
         ambient=int(words.get("CapAmb", "0"), 16),
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
 
 
@@ -129,7 +126,7 @@ def read_state(directory: Path, here: Here) -> StateFacts:
         problem=problem,
         exists=directory.exists(),
         owner_uid=standing.stat().st_uid,
-        free_mib=shutil.disk_usage(standing).free / _BYTES_PER_MIB,
+        free_mib=here.free_mib(standing),
         is_held=_is_locked(directory / "workers" / "lock"),
         turned=tuple(Turned(gpu_uuid=uuid, knob=knob, is_of_this_boot=now) for (uuid, knob), now in knobs.items()),
         damaged=(*torn, *unread),
@@ -234,7 +231,7 @@ def read_shared_memory(here: Here) -> SharedMemoryFacts:
         return SharedMemoryFacts(problem=f"{path} is no directory")
     if not os.access(path, os.W_OK | os.X_OK):
         return SharedMemoryFacts(problem=f"{path} cannot be written")
-    return SharedMemoryFacts(free_mib=shutil.disk_usage(path).free / _BYTES_PER_MIB)
+    return SharedMemoryFacts(free_mib=here.free_mib(path))
 
 
 def read_systemd(here: Here) -> SystemdFacts:

@@ -6,7 +6,9 @@ Here  ─┴─ agents.doctor_facts, agents.doctor_driver ──▶ …Facts ─
 
 import os
 import platform
-from collections.abc import Mapping
+import resource
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -71,11 +73,17 @@ class Here:
     python: str = field(default_factory=platform.python_version)
     package: str = field(default_factory=_package)
     """Version of plimsoll; empty = it runs from its source."""
+    open_files: int = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    """The soft limit, which replicas and MPS daemons inherit."""
+    free_mib: Callable[[Path], float] = lambda path: shutil.disk_usage(path).free / 2.0**20
+    """What is free on the file system of a path."""
     first_port: int = 21000
     """As in `agents.workers.WorkersSettings`."""
     port_count: int = 2000
     limit_s: float = 10.0
     """Of each check."""
+    driver_limit_s: float = 45.0
+    """A driver without persistence mode wakes each GPU first, for seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +96,6 @@ class ProcessFacts:
     """Capabilities, as bits."""
     ambient: int
     """Those that every program inherits which this process starts."""
-    open_files: int
-    """The soft limit, which replicas and MPS daemons inherit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
