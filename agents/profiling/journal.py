@@ -86,6 +86,8 @@ class Journal:
         self.dropped = 0
         """Lines that were torn or altered."""
         self._done: dict[Cell, Measurement] = {}
+        self._ends_whole = True
+        """The last line has its end: else the next one would become part of it."""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -133,12 +135,13 @@ class Journal:
             )
         else:
             _check_same(self.path, whole[0], header)
-            if self.dropped:
+            if self.dropped or not self._ends_whole:
                 self._rewrite(header)
 
     def _read(self) -> list[Header]:
         """The header, if there is one; measurements go to their place."""
         content = os.pread(self._file, min(MOST_BYTES, os.fstat(self._file).st_size), 0)
+        self._ends_whole = content.endswith(b"\n")
         headers: list[Header] = []
         for line in content.splitlines():
             try:

@@ -136,3 +136,13 @@ def test_a_gpu_that_somebody_uses_is_not_profiled(here: Machine, fake: FakeGpus)
     assert f"GPU 0 is not free: processes {os.getpid()} (" in err
     assert not here.samples.exists()
     assert here.left() == []
+
+
+def test_sent_samples_go_the_way_of_samples_send(here: Machine) -> None:
+    # Nobody answers at that address: the samples are on disk all the same.
+    here.environment["PLIMSOLL_URL"] = "http://127.0.0.1:9"
+    here.environment["PLIMSOLL_TOKEN"] = "plim_admin_secret"
+    code, _, err = here.run("--network", "r", "--shares", "100", "--batches", "1", "--send")
+    assert code == 1
+    assert "127.0.0.1:9" in err
+    assert len(rows_of(here.samples)) == 1

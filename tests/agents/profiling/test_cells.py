@@ -1,0 +1,83 @@
+"""What is to be measured, and in which order."""
+
+import random
+
+import pytest
+
+from agents.device import OutOfRange
+from agents.profiling.cells import Cell, Member, at_most, crews, grid, make_cell, pairs
+
+
+def a_member(network: str = "a", batch: int = 1, sm_percent: float = 50.0) -> Member:
+    return Member(network=network, batch=batch, sm_percent=sm_percent)
+
+
+def test_a_grid_has_every_network_at_every_share_batch_and_clock() -> None:
+    # 2 networks · 3 shares · 2 batches · 2 clocks = 24 cells, each of one member.
+    cells = grid(["a", "b"], [10.0, 50.0, 100.0], [1, 8], [900.0, 1380.0])
+    assert len(cells) == len(set(cells)) == 24
+    assert make_cell([a_member("b", 8, 10.0)], 900.0) in cells
+    assert {cell.clock_mhz for cell in grid(["a"], [10.0], [1])} == {None}
+
+
+def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice() -> None:
+    # (a, a), (a, b), (b, b); 25:75 and 75:25 of a beside itself are the same cell.
+    cells = pairs(["a", "b"], [(25.0, 75.0), (75.0, 25.0)], [1])
+    assert len(cells) == 1 + 2 + 1
+    assert make_cell([a_member("b", 1, 25.0), a_member("a", 1, 75.0)]) in cells
+
+
+def test_members_are_in_order_whatever_their_order_was() -> None:
+    one, other = a_member("b"), a_member("a", 4)
+    assert make_cell([one, other]) == make_cell([other, one])
+    assert str(make_cell([one, other], 900.0)) == "a batch 4 at 50 % beside b batch 1 at 50 %, 900 MHz"
+
+
+@pytest.mark.parametrize(
+    ("members", "clock_mhz", "words"),
+    [
+        ([], None, "0 networks side by side"),
+        ([a_member()] * 9, None, "9 networks side by side cannot be measured; 1 to 8 can"),
+        ([a_member(batch=0)], None, "batch 0 of a must be 1 to 4096"),
+        ([a_member(batch=4097)], None, "batch 4097"),
+        ([a_member(sm_percent=0.0)], None, "share 0 of a must be above 0"),
+        ([a_member(sm_percent=100.5)], None, "at most 100 %"),
+        ([a_member()], -5.0, "clock -5 MHz is none"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(members: list[Member], clock_mhz: float | None, words: str) -> None:
+    with pytest.raises(OutOfRange, match=words):
+        make_cell(members, clock_mhz)
+
+
+def test_too_many_cells_are_refused() -> None:
+    with pytest.raises(OutOfRange, match="20200 cells are more than 20000"):
+        grid(["a"], [0.5, *map(float, range(1, 101))], list(range(1, 201)))
+
+
+def test_cells_of_the_same_processes_follow_each_other() -> None:
+    cells = grid(["a", "b"], [10.0, 50.0], [1, 2, 4])
+    plan = crews(cells, seed=3)
+    assert len(plan) == 4
+    assert all({tuple(each.seat for each in cell.members) for cell in group} == {crew} for crew, group in plan)
+    assert sorted(map(str, (cell for _, group in plan for cell in group))) == sorted(map(str, cells))
+
+
+def test_the_order_is_the_seeds_and_not_the_inputs() -> None:
+    cells = list(grid(["a", "b", "c"], [10.0, 50.0], [1, 2, 4, 8]))
+    plan = crews(cells, seed=3)
+    random.Random(0).shuffle(cells)
+    assert crews(cells, seed=3) == plan
+    assert crews(cells, seed=4) != plan
+    # It is shuffled at all: batches do not simply ascend in every group.
+    batches = [[cell.members[0].batch for cell in group] for _, group in plan]
+    assert any(each != sorted(each) for each in batches)
+
+
+def test_a_draw_is_the_seeds_and_keeps_the_order() -> None:
+    cells: list[Cell] = list(grid(["a"], [10.0], list(range(1, 51))))
+    drawn = at_most(cells, 10, seed=1)
+    assert len(set(drawn)) == 10
+    assert [cell for cell in cells if cell in drawn] == list(drawn)
+    assert drawn == at_most(cells, 10, seed=1) != at_most(cells, 10, seed=2)
+    assert at_most(cells, 50, seed=1) == tuple(cells)
