@@ -1,0 +1,30 @@
+"""What the node's doctor relies on: a report without content tells whether a token is taken, and changes nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.api_harness import Api, fill, running_api
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        yield running
+
+
+def test_an_empty_report_is_refused_after_its_token_was_looked_at(api: Api) -> None:
+    before = api.get("nodes")
+    answers = {
+        name: api.call("POST", "nodes/unheard-of/sync", {}, token=name).status_code for name in ("agent", "viewer")
+    }
+    answers["nobody"] = api.call("POST", "nodes/unheard-of/sync", {}, token=None).status_code
+    assert answers == {"agent": 422, "viewer": 403, "nobody": 401}
+    assert api.get("nodes") == before
+
+
+def test_readiness_needs_no_token(api: Api) -> None:
+    assert api.call("GET", "/readyz?verbose", token=None).status_code in (200, 503)
