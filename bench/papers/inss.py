@@ -8,10 +8,11 @@ per seed, drawn from the ranges of the published program. What differs from the 
 """
 
 import argparse
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 import numpy as np
@@ -30,9 +31,12 @@ from solvers.state import Json, Observed
 SEEDS = (1, 2, 3)
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}
 RIVALS = ("gpulets", "gslice", "igniter", "gpulets_bda", "inss_ni", "inss_1e", "joint")
-LOADS = (2.4, 2.2, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.8, 0.6, 0.4)
-QUICK_LOADS = (2.0, 1.6, 1.3, 1.0, 0.7, 0.4)
+LOADS = (2.4, 2.0, 1.6, 1.3, 1.0, 0.7, 0.4)
+"""Tried from the highest on; then, STEP by STEP, those between the first within the SLOs and the one before it."""
+STEP = 0.1
 SWING_LOAD = 0.8
+PROCESSES = min(2, os.cpu_count() or 1)
+"""Of a full run: this system takes longest."""
 SCENARIO = "bench.papers.inss_stage.scenario"
 _BOARDS = (
     "RTX 2060 and 2060 Super are scaled from V100 curves by published ratios; MobileNetV2 stands in for EfficientNet."
@@ -57,24 +61,59 @@ def tables(quick: bool) -> tuple[Table, ...]:
     return tuple(found)
 
 
-def saturation(setup: Setup, name: str, seeds: Sequence[int], loads: Sequence[float]) -> tuple[Played, ...]:
-    """By seed, the highest load within the SLOs; where none is, the lowest load."""
-    return tuple(_saturated(replace(setup, mix=seed), name, seed, tuple(loads)) for seed in seeds)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """For which loads a policy is tried, and how many searches go on at a time."""
+
+    seeds: tuple[int, ...]
+    loads: tuple[float, ...] = LOADS
+    is_fine: bool = True
+    """Whether loads between two of them are tried, too."""
+    processes: int = 1
 
 
-@cache
-def _saturated(setup: Setup, name: str, seed: int, loads: tuple[float, ...]) -> Played:
-    for load in loads:
-        (played,) = play(setup, (name,), load, (seed,))
+def saturations(setup: Setup, names: Sequence[str], search: Search) -> dict[str, tuple[Played, ...]]:
+    """By policy and seed, the highest load that was found within the SLOs; where none is, the lowest load."""
+    asked = [(replace(setup, mix=seed), name, seed, search) for name in names for seed in search.seeds]
+    if search.processes == 1:
+        found = [_saturated(*each) for each in asked]
+    else:
+        with ProcessPoolExecutor(max_workers=search.processes) as pool:
+            found = list(pool.map(_saturated, *zip(*asked, strict=True)))
+    per_policy = len(search.seeds)
+    return {name: tuple(found[at * per_policy : (at + 1) * per_policy]) for at, name in enumerate(names)}
+
+
+def _saturated(setup: Setup, name: str, seed: int, search: Search) -> Played:
+    return highest(lambda load: play(setup, (name,), load, (seed,))[0], search)
+
+
+def highest(played_at: Callable[[float], Played], search: Search) -> Played:
+    """The highest load within the SLOs, from above; where none is, the lowest one with nothing served."""
+    above = None
+    for load in search.loads:
+        played = played_at(load)
         if played.keeps_slos:
-            return played
+            return _finer(played_at, above, played) if search.is_fine and above is not None else played
+        above = load
     return replace(played, goodput_rps=0.0, load=0.0)
 
 
+def _finer(played_at: Callable[[float], Played], above: float, best: Played) -> Played:
+    """The highest load within the SLOs of those between the best and the one above it, which is not."""
+    load = round(above - STEP, 6)
+    while load > best.load + STEP / 2.0:
+        played = played_at(load)
+        if played.keeps_slos:
+            return played
+        load = round(load - STEP, 6)
+    return best
+
+
 def _six(seeds: Sequence[int], *, quick: bool) -> Table:
-    loads = QUICK_LOADS if quick else LOADS
+    search = Search(seeds=tuple(seeds), is_fine=not quick, processes=1 if quick else PROCESSES)
     rivals = (*PAPER_GAINS, "joint") if quick else RIVALS
-    found = {name: saturation(Setup(services=SIX), name, seeds, loads) for name in ("inss", *rivals)}
+    found = saturations(Setup(services=SIX), ("inss", *rivals), search)
     rows = [_throughput_row(name, played) for name, played in found.items()]
     for name in PAPER_GAINS:
         if not any(one.goodput_rps for one in found[name]):
@@ -113,8 +152,9 @@ def _eight(seeds: Sequence[int]) -> Table:
     rows = []
     for gpus, supers in ((4, 2), (5, 3)):
         setup = Setup(services=EIGHT, supers=supers)
-        for name in ("inss", "gpulets", "gslice", "igniter"):
-            row = _throughput_row(name, saturation(setup, name, seeds, LOADS[6:]))
+        search = Search(seeds=tuple(seeds), loads=LOADS[2:], processes=PROCESSES)
+        for name, played in saturations(setup, ("inss", "gpulets", "gslice", "igniter"), search).items():
+            row = _throughput_row(name, played)
             rows.append(replace(row, figure=f"throughput on {gpus} GPUs, rps"))
     note = "On 5 GPUs no actor is trained: a local search provisions, as for any other fleet."
     return _table("eight networks on 4 and 5 GPUs", seeds, rows, (_BOARDS, _MIXES, note))
@@ -125,7 +165,7 @@ def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
     setup = Setup(services=SIX, mix=None, counted_s=120.0 if quick else 600.0)
     rows = []
     for name in ("inss", "gpulets", "gslice", "igniter") if quick else ("inss", *RIVALS):
-        played = play(setup, (name,), SWING_LOAD, seeds)
+        played = play(setup, (name,), SWING_LOAD, seeds, processes=1 if quick else PROCESSES)
         figures = {
             "throughput in time, rps": tuple(one.goodput_rps for one in played),
             "late or dropped, %": tuple(one.late_percent for one in played),
