@@ -177,6 +177,11 @@ def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> Finding:
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[Finding]:
     """The state directory, an agent that has it, knobs and workers of one that is gone."""
     yield _check_directory(facts, process)
+    if facts.is_closed:
+        yield Finding(
+            check="agent", level="skip", words="agent, knobs and workers: the directory is closed to this user"
+        )
+        return
     held = "an agent works with this directory" if facts.is_held else "none works with this directory"
     yield Finding(check="agent", level="pass", words=held)
     yield _check_knobs(facts)

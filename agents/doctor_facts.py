@@ -17,6 +17,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -115,18 +116,28 @@ def read_state(directory: Path, here: Here) -> StateFacts:
             os.fsync(file.fileno())
     except OSError as error:
         problem = f"{standing} cannot be written: {error.strerror}"
+    known = StateFacts(
+        path=directory,
+        problem=problem,
+        exists=directory.exists(),
+        is_closed=directory.exists() and not os.access(directory, os.R_OK | os.X_OK),
+        owner_uid=standing.stat().st_uid,
+        free_mib=here.free_mib(standing),
+    )
+    return known if known.is_closed else _read_state(known, here)
+
+
+def _read_state(known: StateFacts, here: Here) -> StateFacts:
+    """The same with what an agent left there."""
+    directory = known.path
     boot_id = (here.proc / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
     changes, torn = _read_journal(directory / NAME)
     records, unread = _read_records(directory / "workers" / "records")
     alive = {record.id for record in records if is_alive(record.identity)}
     ids = tuple(sorted(record.id for record in records))
     knobs = {(each.gpu_uuid, each.knob): each.boot_id == boot_id for each in changes}
-    return StateFacts(
-        path=directory,
-        problem=problem,
-        exists=directory.exists(),
-        owner_uid=standing.stat().st_uid,
-        free_mib=here.free_mib(standing),
+    return replace(
+        known,
         is_held=_is_locked(directory / "workers" / "lock"),
         turned=tuple(Turned(gpu_uuid=uuid, knob=knob, is_of_this_boot=now) for (uuid, knob), now in knobs.items()),
         damaged=(*torn, *unread),

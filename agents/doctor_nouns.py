@@ -174,6 +174,8 @@ class StateFacts:
     problem: str = ""
     """Why it cannot be written."""
     exists: bool = True
+    is_closed: bool = False
+    """This user may not read it: nothing below is known."""
     owner_uid: int = 0
     free_mib: float = 0.0
     is_held: bool = False

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -287,6 +288,24 @@ def test_a_state_directory_is_made_later_or_cannot_be(node: DoctorNode) -> None:
     assert not (node.root / "a").exists()
     node.ask(state_dir=Path("/proc/none"))
     assert "cannot be written" in node.find("state dir", "fail").words
+
+
+def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(node: DoctorNode) -> None:
+    node.leave_turned()
+    node.state_dir.chmod(0)
+    # Root may read everything unless it has given that right away.
+    code = (
+        "import sys; from pathlib import Path; from agents.doctor_facts import read_state; "
+        "from agents.doctor_nouns import Here; facts = read_state(Path(sys.argv[1]), Here()); "
+        "print(facts.is_closed, facts.turned, 'cannot be written' in facts.problem)"
+    )
+    drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
+    if drop and shutil.which(drop[0]) is None:
+        pytest.skip("root without setpriv may read everything")
+    command = [*drop, sys.executable, "-c", code, str(node.state_dir)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    node.state_dir.chmod(0o700)
+    assert ended.stdout == "True () True\n", ended.stderr
 
 
 def test_what_is_not_asked_for_is_skipped(node: DoctorNode) -> None:

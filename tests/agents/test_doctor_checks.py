@@ -118,6 +118,11 @@ def test_the_state_directory(facts: StateFacts, level: Level) -> None:
     assert next(checks.check_state(facts, PROCESS)).level == level
 
 
+def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
+    found = list(checks.check_state(state(problem="/x cannot be written", is_closed=True), PROCESS))
+    assert [(each.check, each.level) for each in found] == [("state dir", "fail"), ("agent", "skip")]
+
+
 @pytest.mark.parametrize(
     ("skew_s", "level"),
     [(None, "skip"), (0.0, "pass"), (-2.0, "pass"), (2.5, "warn"), (-60.0, "warn"), (61.0, "fail"), (-61.0, "fail")],
