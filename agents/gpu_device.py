@@ -256,10 +256,19 @@ class GpuDevice:
     async def close(self) -> None:
         self.router.switch((), {})
         await self._parts.workers.close(keep=self._keeps_replicas)
+        if not self._keeps_replicas:
+            await self._end_sharing()
         await asyncio.to_thread(self._parts.errors.close)
         await asyncio.to_thread(self._parts.power.close)
         await asyncio.to_thread(self._parts.knobs.close)
         await self._parts.telemetry.close()
+
+    async def _end_sharing(self) -> None:
+        for index, sharing in sorted(self._parts.sharings.items()):
+            try:
+                await sharing.close()
+            except DeviceError as error:
+                log.error("GPU %d: %s", index, error)
 
     def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...]) -> GpuState:
         turned = self._turned[gpu.index]

@@ -6,6 +6,7 @@ What an earlier agent left is seen to first: turned knobs are put back, workers 
 """
 
 import contextlib
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
 from agents.xid_watch import XidWatch
 
+_PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
+"""linux/prctl.h"""
 BY_TURNS = "the agent was started with --sharing turns"
 
 
@@ -52,6 +55,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
     """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
     with contextlib.ExitStack() as opened:
         templates = load_templates(settings.templates)
+        drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
         gpus = nvml.gpus()
         journal = KnobJournal(settings.state_dir)
@@ -82,3 +86,11 @@ async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
     return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)
+
+
+def drop_ambient_rights() -> None:
+    """Let no process that is started from now on inherit CAP_SYS_ADMIN, which a unit may give for clocks and power.
+
+    The agent itself keeps it. Where the kernel knows no ambient capabilities there is nothing to inherit.
+    """
+    ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)

@@ -9,12 +9,15 @@ arguments.
 
 import argparse
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+"""What the control plane takes as a node's name."""
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
 DEVICES = (
@@ -49,7 +52,10 @@ def make_parser() -> argparse.ArgumentParser:
     token.add_argument("--token-file", type=Path, help="file that holds the token")
     node = parser.add_argument_group("node")
     node.add_argument(
-        "--node", default=socket.gethostname(), help="name of this node (default: the host name, %(default)s)"
+        "--node",
+        type=_node,
+        default=socket.gethostname().partition(".")[0].lower(),
+        help="name of this node (default: the host's, %(default)s)",
     )
     node.add_argument("--state-dir", type=Path, help="keeps the last command over restarts (default: keep nothing)")
     node.add_argument(
@@ -145,6 +151,12 @@ def _token(options: argparse.Namespace) -> str:
     if options.token_file is not None:
         return str(options.token_file.read_text(encoding="utf-8").strip())
     return str(options.token or os.environ.get(TOKEN_VARIABLE, ""))
+
+
+def _node(text: str) -> str:
+    if not re.fullmatch(NODE_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be lower-case letters, digits and dashes, 63 at most")
+    return text
 
 
 def _positive(text: str) -> float:

@@ -1,10 +1,5 @@
 """NVIDIA's management library: which GPUs there are, what they do, and their two knobs. The only importer of pynvml.
 
-    with Nvml() as nvml:
-        for gpu in nvml.gpus():
-            nvml.sample(gpu)  # memory, watts, clock, why the clock is not higher
-            nvml.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
-
 Writes come from `agents.knobs` alone, which keeps a journal of them: a locked clock cannot be read back.
 
 NVML's errors are translated here, once, to those of `agents.device` (`agents.nvml_errors` has the table). Handles are
@@ -66,8 +61,8 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         self._session.close()
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
-        """Every GPU of this machine, by index."""
-        return self._ask("list the GPUs", lambda: tuple(map(_identity, range(pynvml.nvmlDeviceGetCount()))))
+        """Every GPU of this machine that answers, by index; one that is lost keeps no other from being used."""
+        return self._ask("list the GPUs", lambda: tuple(_identities()))
 
     def driver_version(self) -> str:
         """E.g. `580.65.06`."""
@@ -211,6 +206,12 @@ def _stop() -> None:
     # After a start that failed there is nothing to stop.
     with _translated("shut NVML down"), contextlib.suppress(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlShutdown()
+
+
+def _identities() -> Iterator[GpuIdentity]:
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired):
+            yield _identity(index)
 
 
 def _identity(index: int) -> GpuIdentity:

@@ -4,6 +4,7 @@
     objection(proof)       why it must not take requests; empty = it may
     let_go(pids)           whether its processes may be killed without harm to their neighbours
     watch()                looks for faults; True = all replicas of the GPU must be started anew
+    close()                ends what was started for it, once no replica is left
     problem                what an operator should know of it; empty = nothing
 
 MPS is taken where it works. Elsewhere processes take turns on the whole GPU: SM percents are then not in force, and
@@ -20,6 +21,9 @@ from agents.mps_share import objection
 from agents.nvml_nouns import GpuIdentity
 from agents.protocol import ReplicaCommand
 from agents.worker_replica import Proof
+
+DRAIN_S = 5.0
+"""For clients that are just leaving."""
 
 
 class Sharing(Protocol):
@@ -46,6 +50,10 @@ class Sharing(Protocol):
         """Whether all replicas of the GPU must be ended, so that it comes out of a fault."""
         ...
 
+    async def close(self) -> None:
+        """End what was started for sharing. Raises DeviceError."""
+        ...
+
 
 class ByTurns:
     """Whole processes take turns on the whole GPU: nothing limits a replica."""
@@ -69,6 +77,9 @@ class ByTurns:
 
     async def watch(self) -> bool:
         return False
+
+    async def close(self) -> None:
+        pass
 
 
 class UnderMps:
@@ -118,6 +129,9 @@ class UnderMps:
 
     async def watch(self) -> bool:
         return await self._mps.is_alive() and await self._mps.server_state() == "fault"
+
+    async def close(self) -> None:
+        await self._mps.stop(DRAIN_S)
 
 
 async def make_sharing(

@@ -248,6 +248,14 @@ def test_each_return_code_is_one_error_with_advice(
     assert raised.value.__cause__ is not None, "the cause is kept"
 
 
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_gpu_that_is_lost_from_the_start_keeps_no_other_from_being_used(
+    nvml: Nvml, fake: FakeGpus, code: int
+) -> None:
+    fake.gpu(0).lost = code
+    assert [gpu.index for gpu in nvml.gpus()] == [1]
+
+
 def test_a_lost_gpu_leaves_the_others_and_comes_back(nvml: Nvml, fake: FakeGpus) -> None:
     lost, other = nvml.gpus()
     fake.gpu(0).lost = 15

@@ -24,3 +24,12 @@ def test_pretended_gpus_are_not_governed() -> None:
     device = make_device(make_parser().parse_args(ARGUMENTS), ManualClock())
     with pytest.raises(NotSupported, match="GPU 0 cannot be governed: stand-in GPUs draw no power"):
         run(device.glance(0))
+
+
+@pytest.mark.parametrize("name", ["N1", "n1.example", "-n1", "n" * 64, ""])
+def test_a_node_that_the_control_plane_would_not_take_is_refused_at_once(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args([*ARGUMENTS, f"--node={name}"])
+    assert "must be lower-case letters, digits and dashes, 63 at most" in capsys.readouterr().err

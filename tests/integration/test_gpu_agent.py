@@ -108,10 +108,9 @@ class Machine:
             self.process.send_signal(number)
             self.process.wait(PATIENCE_S)
 
-    def end_daemons(self) -> None:
-        """MPS outlives its agents."""
-        for entry in self.state.glob("mps/*/pipe/nvidia-cuda-mps-control.pid"):
-            os.kill(int(entry.read_text()), signal.SIGTERM)
+    def has_daemon(self) -> bool:
+        """Whether some MPS daemon was left running."""
+        return any(self.state.glob("mps/*/pipe/nvidia-cuda-mps-control.pid"))
 
     def workers(self) -> int:
         """Replicas whose processes live."""
@@ -143,7 +142,7 @@ async def machine(directory: Path, library: Path) -> AsyncIterator[tuple[Machine
         await until(lambda: plane.boot != before, "the last agent never spoke")
         await asyncio.to_thread(made.end, signal.SIGTERM)
         await runner.cleanup()
-        made.end_daemons()
+        assert not made.has_daemon()
 
 
 async def until(is_so: Callable[[], bool], what: str) -> None:
