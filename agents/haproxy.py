@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agents.device import DeviceError, ServiceRoute
+from agents.durable import replace_file
 
 LARGEST_WEIGHT = 256
 _LONGEST_LINE = 8 * 1024
@@ -164,8 +165,8 @@ class HaProxy:
 
     def write_config(self) -> None:
         """Configuration and empty map, each whole or not at all."""
-        _write(self._settings.config_path, make_config(self._settings))
-        _write(self._settings.map_path, "")
+        replace_file(self._settings.config_path, make_config(self._settings).encode())
+        replace_file(self._settings.map_path, b"")
 
     def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
         """Put a new table in force. `addresses`: base URL of every replica that the routes name.
@@ -354,12 +355,3 @@ def _lines(commands: Iterable[str]) -> Iterator[str]:
 
 def _joined(commands: Sequence[str]) -> str:
     return "; ".join(commands)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)

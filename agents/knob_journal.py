@@ -17,7 +17,6 @@ line is ignored and said in `problems`; the others count. What a `Held` says may
 
 import dataclasses
 import fcntl
-import hashlib
 import os
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
+
+from agents.durable import checked_body, checked_line, replace_file, sync_directory
 
 NAME = "knobs.journal"
 MOST_LINES = 256
@@ -105,7 +106,7 @@ class KnobJournal:
             file.flush()
             os.fsync(file.fileno())
         if self._lines == 0:
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         self._lines += 1
         self._changes.setdefault((change.gpu_uuid, change.knob), []).append(change)
 
@@ -157,13 +158,7 @@ class KnobJournal:
 
     def _rewrite(self) -> None:
         changes = [change for _, each in sorted(self._changes.items()) for change in each]
-        fresh = self.path.with_suffix(".new")
-        with fresh.open("wb") as file:
-            file.write(b"".join(map(_line, changes)))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        _sync_directory(self.path.parent)
+        replace_file(self.path, b"".join(map(_line, changes)))
         self._lines = len(changes)
 
 
@@ -172,22 +167,14 @@ def _held(changes: list[Change]) -> Held:
 
 
 def _line(change: Change) -> bytes:
-    body = msgspec.json.encode(change)
-    return _checksum(body) + b" " + body + b"\n"
+    return checked_line(msgspec.json.encode(change))
 
 
 def _parse(line: bytes) -> Change:
-    checksum, _, body = line.partition(b" ")
-    if checksum != _checksum(body):
-        raise ValueError("its checksum does not match")
     try:
-        return msgspec.json.decode(body, type=Change)
+        return msgspec.json.decode(checked_body(line), type=Change)
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a change of this version: {error}") from error
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest()[:16].encode("ascii")
 
 
 def _lock(path: Path) -> int:
@@ -199,11 +186,3 @@ def _lock(path: Path) -> int:
         words = "another agent has this state directory: stop it first, or give each its own"
         raise BlockingIOError(error.errno, words, str(path)) from error
     return descriptor
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,11 +6,11 @@ directory synced; a torn or altered file fails its checksum, and the other one c
 """
 
 import hashlib
-import os
 from pathlib import Path
 
 import msgspec
 
+from agents.durable import sync_directory, write_synced
 from agents.protocol import NodeCommand
 
 CURRENT = "command.json"
@@ -95,20 +95,9 @@ def _write(directory: Path, command: NodeCommand) -> None:
     body = msgspec.json.encode(command)
     content = hashlib.sha256(body).hexdigest().encode("ascii") + b"\n" + body
     fresh = directory / f"{CURRENT}.new"
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(fresh, content)
     current = directory / CURRENT
     if current.exists():
         current.replace(directory / PREVIOUS)
     fresh.replace(current)
-    _sync_directory(directory)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(directory)

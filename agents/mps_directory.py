@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.device import LaunchFailed
+from agents.durable import replace_file
 
 LONGEST_PIPE_PATH = 87
 """Characters. The daemon opens `<pipe>/control_privileged` as a Unix socket; with 88 it fails without a word."""
@@ -60,7 +61,7 @@ class MpsDirectory:
             for each in (self.path, self.pipe, self.log):
                 each.mkdir(parents=True, exist_ok=True)
                 each.chmod(mode)
-            _write(self.path / MARK, self.gpu_uuid)
+            replace_file(self.path / MARK, self.gpu_uuid.encode())
         except OSError as error:
             raise LaunchFailed(f"{self.path} cannot be made ready for MPS: {error}") from error
 
@@ -90,16 +91,6 @@ class MpsDirectory:
             return (self.path / MARK).read_text(encoding="utf-8").strip()
         except OSError:
             return ""
-
-
-def _write(path: Path, text: str) -> None:
-    """Write durably: a crash leaves the old content or the new."""
-    fresh = path.with_name(f"{path.name}.new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def _tail(path: Path) -> bytes:

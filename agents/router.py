@@ -24,13 +24,14 @@ from typing import Literal, TypeAlias
 
 from aiohttp import web
 
+from agents.deadline import DEADLINE, parse_deadline_ms
 from agents.device import ServiceRoute
 from agents.lane import Counts, Lane, Overloaded, Reason
 from agents.problems import problem
 from agents.protocol import ServiceReading
 from agents.router_metrics import CONTENT_TYPE, exposition, shown
 from agents.router_pool import Answer, LateAnswer, NoAnswer, NotConnected, Pool
-from agents.router_requests import DEADLINE, make_head, parse_deadline_ms
+from agents.router_requests import make_head
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""

@@ -1,26 +1,16 @@
 """What the router reads from a request's headers and what it passes on; no I/O."""
 
-import re
 from collections.abc import Iterable
 
+from agents.deadline import DEADLINE
 from agents.router_answers import HOP_BY_HOP
 
-DEADLINE = "Plimsoll-Deadline-Ms"
-"""Milliseconds that are left for the answer, counted from when the request comes; passed on with what is left then."""
 _DEADLINE = DEADLINE.lower().encode()
 _MADE_ANEW = frozenset(each.encode() for each in HOP_BY_HOP) | {b"content-length", b"expect", _DEADLINE}
 _DECODED = frozenset((b"gzip", b"deflate", b"br", b"zstd"))
 """Encodings of a body that the server in front undoes; a body is passed on as it was read."""
-_NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{0,6})?")
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
-
-
-def parse_deadline_ms(text: str) -> float:
-    """Milliseconds left; may be 0 or below. Raises ValueError on what is no plain number."""
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{DEADLINE} is {text[:40]!r}; it must be the milliseconds left, like 250")
-    return float(text)
 
 
 def make_head(

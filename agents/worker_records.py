@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from agents.device import DeviceError
+from agents.durable import replace_file, sync_directory
 from agents.templates import Template
 
 VERSION = 1
@@ -108,14 +109,14 @@ class Records:
         """Make the record durable. Raises DeviceError."""
         path = self._path(record.id)
         try:
-            _write(path, msgspec.json.encode(record))
+            replace_file(path, msgspec.json.encode(record))
         except OSError as error:
             raise DeviceError(f"the record of replica {record.id} cannot be written to {path}: {error}") from error
 
     def remove(self, replica_id: str) -> None:
         """Forget a replica whose processes are gone; its log stays, of the last MOST_OLD_LOGS."""
         self._path(replica_id).unlink(missing_ok=True)
-        _sync(self._folder("records"))
+        sync_directory(self._folder("records"))
         shutil.rmtree(self.folder(replica_id), ignore_errors=True)
         self._prune()
 
@@ -190,24 +191,5 @@ def _locked(path: Path, wait_s: float) -> int:
 def _mark(path: Path) -> str:
     """The directory's mark, made at its first use."""
     if not path.exists():
-        _write(path, secrets.token_hex(16).encode("ascii"))
+        replace_file(path, secrets.token_hex(16).encode("ascii"))
     return path.read_text(encoding="ascii")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Durable when it returns; at no moment is there half a file of that name."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

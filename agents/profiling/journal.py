@@ -11,7 +11,6 @@ the file.
 """
 
 import fcntl
-import hashlib
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TypeAlias
 import msgspec
 
 from agents.device import DeviceError
+from agents.durable import checked_body, checked_line, sync_directory
 from agents.profiling.cells import Cell, Member
 
 VERSION = 1
@@ -172,7 +172,7 @@ class Journal:
             os.close(self._file)
             self._file = kept
             os.lseek(kept, 0, os.SEEK_END)
-            _sync(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise DeviceError(f"the journal {self.path} cannot be written: {error}") from error
 
@@ -195,14 +195,11 @@ class _Tagged(msgspec.Struct, frozen=True):
 
 def _line(record: _Line) -> bytes:
     tagged = _Tagged(header=record) if isinstance(record, Header) else _Tagged(measurement=record)
-    body = msgspec.json.encode(tagged)
-    return _checksum(body) + b" " + body + b"\n"
+    return checked_line(msgspec.json.encode(tagged))
 
 
 def _parse(line: bytes) -> _Line:
-    checksum, _, body = line.partition(b" ")
-    if checksum != _checksum(body):
-        raise ValueError("its checksum does not match")
+    body = checked_body(line)
     try:
         tagged = msgspec.json.decode(body, type=_Tagged)
     except msgspec.MsgspecError as error:
@@ -222,15 +219,3 @@ def _check_same(path: Path, there: Header, wanted: Header) -> None:
     ]
     if differing:
         raise DeviceError(f"{path} is of another profile: {'; '.join(differing)}")
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest()[:16].encode("ascii")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

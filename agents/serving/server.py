@@ -26,6 +26,7 @@ from aiohttp import web
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from agents.deadline import DEADLINE, parse_deadline_ms
 from agents.problems import problem
 from agents.serving.batching import Answer
 from agents.serving.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
@@ -34,7 +35,6 @@ from agents.serving.replica import Replica, Status
 from agents.serving.tensors import Kind
 from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
 
-DEADLINE_HEADER = "Plimsoll-Deadline-Ms"
 MIB = 1024 * 1024
 LARGEST_BODY = 64 * MIB
 """As the router's."""
@@ -236,16 +236,11 @@ def _problem_of(error: ServingError) -> web.Response:
 
 def _deadline_ms(request: web.Request) -> float:
     """Milliseconds that the request has; infinite without the header."""
-    text = request.headers.get(DEADLINE_HEADER)
-    if text is None:
-        return math.inf
+    text = request.headers.get(DEADLINE)
     try:
-        left_ms = float(text)
-    except ValueError:
-        left_ms = math.nan
-    if math.isnan(left_ms):
-        raise BadRequest(f"{DEADLINE_HEADER} is {text!r}; it must be a number of milliseconds")
-    return left_ms
+        return math.inf if text is None else parse_deadline_ms(text)
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
 async def _body(request: web.Request) -> bytes:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from agents.router_requests import make_head, parse_deadline_ms
+from agents.deadline import parse_deadline_ms
+from agents.router_requests import make_head
 
 HEADERS = (
     (b"Host", b"front:80"),

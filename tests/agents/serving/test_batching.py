@@ -222,7 +222,7 @@ def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_f
     run(check())
 
 
-@pytest.mark.parametrize("left_ms", ["0", "-3", "-inf"])
+@pytest.mark.parametrize("left_ms", ["0", "-3", "-250"])
 def test_who_comes_too_late_is_not_queued(left_ms: str) -> None:
     async def check() -> None:
         engine = GatedEngine(is_open=True)

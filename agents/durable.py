@@ -1,0 +1,54 @@
+"""What a node keeps on disk: files that are the old or the new after any death, lines that tell when they were damaged.
+
+replace_file(path, content)     written beside its place, synced, renamed; durable when it returns
+write_synced(path, content)     the first half of it, for who renames by rules of his own
+sync_directory(directory)       after names in it have changed
+checked_line(body)              16 digits of its SHA-256, a blank, the body, a line end
+checked_body(line)              the body of such a line; raises ValueError where it is torn or altered
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give the file that content. Raises OSError, and then it has its old one."""
+    fresh = path.with_name(f"{path.name}.new")
+    write_synced(fresh, content)
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file whose content is on disk on return; its name may not be. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Put new, changed and removed names of a directory on disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checked_line(body: bytes) -> bytes:
+    """One line with a checksum; the body has no line end."""
+    return _checksum(body) + b" " + body + b"\n"
+
+
+def checked_body(line: bytes) -> bytes:
+    """What such a line, without its end, says. Raises ValueError."""
+    checksum, _, body = line.partition(b" ")
+    if checksum != _checksum(body):
+        raise ValueError("its checksum does not match")
+    return body
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest()[:16].encode("ascii")
