@@ -36,8 +36,20 @@ from agents.templates import Templates
 from agents.worker_process import MARK
 
 
-class NodeDriver(ProfileDriver, KnobDriver, Protocol):
-    """The part of `agents.nvml.Nvml` that is needed in all."""
+class ReadDriver(ProfileDriver, Protocol):
+    """The part of `agents.nvml.Nvml` that is needed; it turns nothing."""
+
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU."""
+        ...
+
+    def driver_version(self) -> str:
+        """Of the driver that is loaded."""
+        ...
+
+
+class NodeDriver(ReadDriver, KnobDriver, Protocol):
+    """The part that is needed where clocks are locked, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +132,15 @@ class KnobClock:
 
 
 @contextlib.asynccontextmanager
-async def open_profile(settings: ProfileSettings, driver: NodeDriver) -> AsyncIterator[OpenProfile]:
-    """A GPU with MPS, and nothing left of it afterwards. Raises DeviceError or OSError."""
+async def open_profile(
+    settings: ProfileSettings, driver: ReadDriver, *, knobs: KnobDriver | None = None
+) -> AsyncIterator[OpenProfile]:
+    """A GPU with MPS, and nothing left of it afterwards; `knobs`: by whom clocks are locked.
+
+    Raises DeviceError or OSError.
+    """
     gpu = _gpu(driver, settings.gpu_index)
-    if settings.knobs_dir is None and any(cell.clock_mhz is not None for cell in settings.cells):
+    if (settings.knobs_dir is None or knobs is None) and any(cell.clock_mhz is not None for cell in settings.cells):
         raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
     for network in _networks(settings.cells):
         find_template(settings.templates, settings.template, network)
@@ -150,7 +167,7 @@ async def open_profile(settings: ProfileSettings, driver: NodeDriver) -> AsyncIt
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(keeping(duties, settings.environment))
         await refuse_foreign(watch, site)
-        clock = _clock(stack, settings, driver, gpu)
+        clock = _clock(stack, settings, knobs, gpu)
         sharing = await _sharing(settings, site, duties)
         yield OpenProfile(
             settings=settings,
@@ -161,7 +178,7 @@ async def open_profile(settings: ProfileSettings, driver: NodeDriver) -> AsyncIt
         )
 
 
-def _gpu(driver: NodeDriver, index: int) -> GpuIdentity:
+def _gpu(driver: ReadDriver, index: int) -> GpuIdentity:
     gpus = {gpu.index: gpu for gpu in driver.gpus()}
     if index not in gpus:
         raise UnknownPart(f"no GPU {index}; this node has {sorted(gpus)}")
@@ -169,9 +186,9 @@ def _gpu(driver: NodeDriver, index: int) -> GpuIdentity:
 
 
 def _clock(
-    stack: contextlib.AsyncExitStack, settings: ProfileSettings, driver: NodeDriver, gpu: GpuIdentity
+    stack: contextlib.AsyncExitStack, settings: ProfileSettings, driver: KnobDriver | None, gpu: GpuIdentity
 ) -> KnobClock | None:
-    if settings.knobs_dir is None:
+    if settings.knobs_dir is None or driver is None:
         return None
     knobs = Knobs(driver, KnobJournal(settings.knobs_dir), boot_id=read_boot_id())
     return KnobClock(stack.enter_context(knobs), gpu)

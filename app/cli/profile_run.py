@@ -77,7 +77,7 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
     problem = ""
     with _shown() as listener:
         try:
-            async with open_profile(settings, nvml) as opened:
+            async with open_profile(settings, nvml, knobs=nvml) as opened:
                 with contextlib.closing(
                     Journal(output.with_name(f"{output.name}.journal"), opened.header(), resumes=resumes)
                 ) as journal:

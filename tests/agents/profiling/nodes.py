@@ -134,7 +134,7 @@ class Node:
             knobs_dir=self.knobs_dir,
             environment=environment() if self.has_mps else {**environment(), "PATH": str(Path(sys.executable).parent)},
         )
-        async with open_profile(settings, self.gpu) as opened:
+        async with open_profile(settings, self.gpu, knobs=self.gpu) as opened:
             journal = Journal(self.directory / "journal", opened.header(), resumes=resumes)
             try:
                 return await opened.profiler(journal, heard).run(settings.cells)
