@@ -30,6 +30,7 @@ from agents.outbox import Outbox
 from agents.perform import perform
 from agents.progress import Progress
 from agents.protocol import Ack, AckStatus, NodeCommand, Observation, SyncReply
+from agents.successors import as_commanded
 from agents.transport import Transport, TransportError, Unacceptable
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class NodeAgent:
                 window_s=now_s - start_s,
                 generation=self._ledger.generation,
                 gpus=readings.gpus,
-                replicas=readings.replicas,
+                replicas=as_commanded(readings.replicas),
                 services=readings.services,
                 tasks=readings.tasks,
                 acks=acks,

@@ -89,6 +89,8 @@ class RunningReplica:
     sm_percent: float
     batch: int
     memory_mib: float
+    has_live_batch: bool = True
+    """Whether it takes another batch; False: a successor has to be started for it."""
     in_flight: int = 0
     """Requests that it has taken and not yet finished."""
     draining_s: float = 0.0

@@ -15,6 +15,8 @@ nodes, unless their room is needed.
 
 Tasks have what the replicas leave over and make room for them: see `enforce_tasks`.
 
+A replica whose server cannot change its batch is replaced for that as well: see `successors`.
+
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
 
@@ -40,6 +42,7 @@ from agents.actions import (
 from agents.device import MEMORY_TOLERANCE, GpuState, NodeState, Part, RunningReplica, RunningTask, ServiceRoute
 from agents.enforce_tasks import are_tasks_settled, freed_soon_mib, leaving_tasks, returning_tasks, staying_tasks
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.successors import with_successors
 
 DRAIN_DEADLINE_S = 30.0
 """A draining replica is stopped after it even if requests are left: Kubernetes' default termination grace period."""
@@ -63,6 +66,7 @@ def actions(
     replica becomes ready or has drained, or a task has been swapped. The command must have passed
     `admission.objections`.
     """
+    wanted = with_successors(wanted, actual)
     held_replicas, held_tasks = _names("replica", held), _names("task", held)
     gpus = _compare(wanted, actual, held_tasks)
     stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))
@@ -106,7 +110,7 @@ def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
         and are_tasks_settled(wanted, actual)
         and all(
             not gpu.missing and not gpu.retired and all(running.state == "ready" for _, running in gpu.kept)
-            for gpu in _compare(wanted, actual, ())
+            for gpu in _compare(with_successors(wanted, actual), actual, ())
         )
     )
 
@@ -148,14 +152,15 @@ def _compare_gpu(command: GpuCommand | None, actual: GpuState, tasks: tuple[Runn
 
 
 def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
-    """Whether the running replica is, or will be, the wanted one; its batch may differ, all else is fixed for life."""
+    """Whether the running replica is, or will be, the wanted one; a live batch may differ, all else is fixed for life."""
     same = (running.service, running.network, running.sm_percent, running.memory_mib) == (
         want.service,
         want.network,
         want.sm_percent,
         want.memory_mib,
     )
-    return same and running.state in ("starting", "ready")
+    has_batch = running.has_live_batch or running.batch == want.batch
+    return same and has_batch and running.state in ("starting", "ready")
 
 
 def _stops(gpus: tuple[_Gpu, ...], held: Collection[str], drain_deadline_s: float) -> Iterator[Stop]:

@@ -21,6 +21,7 @@ from agents.actions import LimitPower, LockClock, SetBatch
 from agents.device import Device, DeviceError, GpuGlance, GpuState
 from agents.perform import perform
 from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, bucket_end_ms
+from agents.successors import base_id
 from solvers.governors import GOVERNORS, govern
 from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
 
@@ -45,6 +46,8 @@ class _Seat:
     due_s: float
     start: Knobs | None = None
     """Where the governor wants to begin, until it has."""
+    fixed: frozenset[str] = frozenset()
+    """Replicas whose batch only a successor could change: it stays as it is commanded."""
     is_acting: bool = False
     """Whether the present period began with these knobs and a glance."""
 
@@ -98,6 +101,7 @@ class Governing:
         glance = await self._device.glance(index)
         state = await self._device.state()
         (gpu,) = (each for each in state.gpus if each.index == index)
+        seat.fixed = frozenset(base_id(each.id) for each in gpu.replicas if not each.has_live_batch)
         if seat.start is not None:
             seat.knobs, seat.start = seat.start, None
         todo = list(_turns(gpu, seat))
@@ -175,7 +179,10 @@ def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
         gpu,
         clock_mhz=seat.knobs.clock_mhz,
         power_cap_w=seat.task.governor.power_limit_w if seat.is_acting else gpu.power_cap_w,
-        replicas=tuple(msgspec.structs.replace(each, batch=batches[each.id]) for each in gpu.replicas),
+        replicas=tuple(
+            each if each.id in seat.fixed else msgspec.structs.replace(each, batch=batches[each.id])
+            for each in gpu.replicas
+        ),
     )
 
 
@@ -187,26 +194,27 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
         yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
     for replica in gpu.replicas:
         batch = seat.knobs.batches.get(replica.id, replica.batch)
-        if replica.state in ("starting", "ready") and replica.batch != batch:
+        if replica.state in ("starting", "ready") and replica.has_live_batch and replica.batch != batch:
             yield SetBatch(replica_id=replica.id, batch=batch)
 
 
 def _period(glance: GpuGlance, task: _Task) -> GpuPeriod:
     """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
     percentiles = dict(task.percentiles)
+    by_id = {base_id(each.id): each for each in sorted(glance.replicas, key=lambda each: each.id)}
     return GpuPeriod(
         peak_power_w=glance.peak_power_w,
         replicas=tuple(
             ReplicaPeriod(
-                id=each.id,
+                id=replica_id,
                 batches=each.batches,
                 requests=each.requests,
                 queued=each.queued,
                 execution_ms=each.execution_ms,
-                latency_ms=percentile_ms(each.latency_buckets, percentiles[each.id]),
+                latency_ms=percentile_ms(each.latency_buckets, percentiles[replica_id]),
             )
-            for each in glance.replicas
-            if each.id in percentiles
+            for replica_id, each in by_id.items()
+            if replica_id in percentiles
         ),
     )
 

@@ -291,6 +291,7 @@ class GpuDevice:
             sm_percent=view.sm_percent,
             batch=view.batch,
             memory_mib=view.memory_mib,
+            has_live_batch=view.has_live_batch,
             in_flight=self.router.in_flight(view.id),
             draining_s=view.draining_s,
         )

@@ -72,6 +72,8 @@ class ReplicaView:
     template: str
     pid: int
     sm_count: int | None = None
+    has_live_batch: bool = True
+    """Whether its server takes another batch while it runs, perhaps by loading again."""
     message: str = ""
     """What it waits for, or why it failed."""
     draining_s: float = 0.0
@@ -115,6 +117,7 @@ class Replica:
             template=record.template.name,
             pid=record.identity.pid,
             sm_count=self.sm_count,
+            has_live_batch=record.template.batch_change != "restart",
             message=self.message,
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
