@@ -76,6 +76,10 @@ class Adapter(Protocol):
         """Whether it takes requests; a server that cannot be reached does not."""
         ...
 
+    async def is_alive(self, endpoint: Endpoint, *, limit_s: float) -> bool:
+        """Whether the question for readiness is answered at all, with a no as well, within so long."""
+        ...
+
     async def sm_count(self, endpoint: Endpoint) -> int | None:
         """SMs that its process sees, which under MPS are those it may use; None = it does not tell."""
         ...
@@ -143,6 +147,15 @@ class Http:
             return False
         return True
 
+    async def is_answered(self, url: str, *, limit_s: float) -> bool:
+        """Whether a GET is answered at all, be it by an error."""
+        timeout = aiohttp.ClientTimeout(total=limit_s)
+        try:
+            async with self._session.get(url, timeout=timeout, allow_redirects=False):
+                return True
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
     async def samples(self, url: str) -> tuple[Sample, ...]:
         """Everything in a page of Prometheus metrics. Raises NoAnswer."""
         text = (await self.demand("GET", url)).decode("utf-8", errors="replace")
@@ -152,14 +165,31 @@ class Http:
             raise NoAnswer(f"{url} holds no Prometheus metrics: {error}") from error
 
 
-class WorkerAdapter:
-    """Our own worker: the batch changes while it runs, and it says how many SMs it sees."""
+class _Server:
+    """What all servers have in common: one path says whether they take requests, and most tell nothing of SMs."""
+
+    own_path = "/v2/health/ready"
+    """Where readiness is asked for unless the template says otherwise; `{served_as}` is filled in."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
 
     async def is_ready(self, endpoint: Endpoint) -> bool:
-        return await self._http.is_fine(endpoint.url + (endpoint.readiness_path or "/v2/health/ready"))
+        return await self._http.is_fine(self._readiness_url(endpoint))
+
+    async def is_alive(self, endpoint: Endpoint, *, limit_s: float) -> bool:
+        return await self._http.is_answered(self._readiness_url(endpoint), limit_s=limit_s)
+
+    async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
+        return None
+
+    def _readiness_url(self, endpoint: Endpoint) -> str:
+        own = self.own_path.replace("{served_as}", endpoint.served_as)
+        return endpoint.url + (endpoint.readiness_path or own)
+
+
+class WorkerAdapter(_Server):
+    """Our own worker: the batch changes while it runs, and it says how many SMs it sees."""
 
     async def sm_count(self, endpoint: Endpoint) -> int | None:
         count = (await self._status(endpoint)).get("sm_count")
@@ -188,18 +218,10 @@ class WorkerAdapter:
         return _object(await self._http.demand("GET", url), url)
 
 
-class TritonAdapter:
+class TritonAdapter(_Server):
     """NVIDIA Triton in explicit mode: another batch is another configuration, with which it loads again."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    async def is_ready(self, endpoint: Endpoint) -> bool:
-        own = f"/v2/models/{endpoint.served_as}/ready"
-        return await self._http.is_fine(endpoint.url + (endpoint.readiness_path or own))
-
-    async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
-        return None
+    own_path = "/v2/models/{served_as}/ready"
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         url = f"{endpoint.url}/v2/models/{endpoint.served_as}/config"
@@ -230,17 +252,10 @@ class TritonAdapter:
         )
 
 
-class VllmAdapter:
+class VllmAdapter(_Server):
     """vLLM: what a batch may hold is fixed when it starts."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    async def is_ready(self, endpoint: Endpoint) -> bool:
-        return await self._http.is_fine(endpoint.url + (endpoint.readiness_path or "/health"))
-
-    async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
-        return None
+    own_path = "/health"
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:  # noqa: ARG002
         return "needs_restart"
@@ -256,18 +271,10 @@ class VllmAdapter:
         )
 
 
-class MlserverAdapter:
+class MlserverAdapter(_Server):
     """MLServer: reads its settings again when it is told to load."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    async def is_ready(self, endpoint: Endpoint) -> bool:
-        own = f"/v2/models/{endpoint.served_as}/ready"
-        return await self._http.is_fine(endpoint.url + (endpoint.readiness_path or own))
-
-    async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
-        return None
+    own_path = "/v2/models/{served_as}/ready"
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         path = endpoint.directory / "model-settings.json"

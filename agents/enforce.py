@@ -152,7 +152,7 @@ def _compare_gpu(command: GpuCommand | None, actual: GpuState, tasks: tuple[Runn
 
 
 def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
-    """Whether the running replica is, or will be, the wanted one; a live batch may differ, all else is fixed for life."""
+    """Whether the running replica is, or will be, the wanted one; a live batch may differ, all else is fixed."""
     same = (running.service, running.network, running.sm_percent, running.memory_mib) == (
         want.service,
         want.network,

@@ -4,7 +4,7 @@ The control plane keeps a replica's id when only its batch changes, and two proc
 starts a successor beside it under a name of its own, `r1~8` for `r1` at batch 8, and the shadow switch of
 `agents.enforce` does the rest. Nothing is remembered: who is whose successor stands in the id.
 
-    with_successors(wanted, actual)    -> the command, with the ids under which this node has, or will have, its replicas
+    with_successors(wanted, actual)    -> the command, with the ids that its replicas have, or will have, here
     base_id("r1~8")                    -> "r1"
     as_commanded(readings)             -> one reading per replica, under the id that the control plane knows
 """
@@ -43,7 +43,7 @@ def _renamed(gpu: GpuCommand, running: Mapping[str, RunningReplica], here: Colle
 
 
 def _id_here(want: ReplicaCommand, running: Mapping[str, RunningReplica], here: Collection[str]) -> str:
-    """Of a replica on the GPU that has the wanted batch or takes it, be it one that failed and waits; else a free one."""
+    """Of a replica on the GPU that has the wanted batch or takes it, also of a failed one that waits; else free."""
     mine = (running[each] for each in here if base_id(each) == want.id)
     for each in sorted(mine, key=lambda each: (each.state == "failed", each.id)):
         if each.state != "draining" and (each.has_live_batch or each.batch == want.batch):

@@ -131,6 +131,8 @@ class Template:
     """From its start to readiness, warm-up included."""
     drain_limit_s: float = 30.0
     """From SIGTERM to harder ways."""
+    hung_after_s: float = 120.0
+    """A ready replica whose server answers no question for so long has hung."""
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -273,9 +275,9 @@ def _objection(template: Template) -> str:
         return "paths begin with /"
     if template.warm_up is not None and not 1 <= template.warm_up.requests <= 1000:
         return "warm_up.requests must be 1 to 1000"
-    limits = (template.start_limit_s, template.drain_limit_s)
+    limits = (template.start_limit_s, template.drain_limit_s, template.hung_after_s)
     if not all(math.isfinite(limit) and 0.0 < limit <= 3600.0 for limit in limits):
-        return "start_limit_s and drain_limit_s must be above 0 and at most 3600"
+        return "start_limit_s, drain_limit_s and hung_after_s must be above 0 and at most 3600"
     return ""
 
 

@@ -41,6 +41,8 @@ from agents.worker_replica import Hooks, Replica, ReplicaView, listens, start_re
 FIRST_ASK_S = 0.05
 LONGEST_ASK_S = 1.0
 """Between two questions for readiness, which double from the first."""
+HUNG_QUESTIONS = 6
+"""Questions in a row that a ready replica's server leaves unanswered until it counts as hung."""
 LOG_LOOK_S = 2.0
 UNKILLABLE_S = 5.0
 """Between two attempts to end what does not end."""
@@ -221,9 +223,32 @@ class Workers:
         reason = await self._come_up(each)
         if not reason:
             each.state, each.message = "ready", ""
-            assert each.process is not None
-            reason = await each.process.wait()
+            reason = await self._watch(each)
         await self._fail(each, reason)
+
+    async def _watch(self, each: Replica) -> str:
+        """Why a ready replica serves no more: it has ended, or hung."""
+        assert each.process is not None
+        ended, hung = asyncio.create_task(each.process.wait()), asyncio.create_task(self._hung(each))
+        try:
+            await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            return ended.result() if ended.done() else hung.result()
+        finally:
+            await asyncio.gather(_cancelled(ended), _cancelled(hung))
+
+    async def _hung(self, each: Replica) -> str:
+        """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
+        that each question has as long as there is between two."""
+        limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
+        adapter, endpoint, unanswered = self._adapter(each), each.endpoint(self._opened()), 0
+        while unanswered < HUNG_QUESTIONS:
+            asked_s = self._now_s()
+            is_asked = each.state == "ready"  # One that drains is ended by its drain's own limits.
+            is_alive = not is_asked or await adapter.is_alive(endpoint, limit_s=limit_s)
+            unanswered = 0 if is_alive else unanswered + 1
+            await asyncio.sleep(max(0.0, limit_s - (self._now_s() - asked_s)))
+        spent_s = each.record.template.hung_after_s
+        return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
 
     async def _come_up(self, each: Replica) -> str:
         """Why it does not become ready; empty = it is."""

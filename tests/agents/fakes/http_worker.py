@@ -31,6 +31,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--say", default="", help="written to stderr at the start")
     parser.add_argument("--sm-count", type=int, default=66)
     parser.add_argument("--no-listen", action="store_true", help="never listen")
+    parser.add_argument("--mute-after", type=int, help="take connections and answer none after so many answers")
+    parser.add_argument("--slow-s", type=float, default=0.0, help="before each answer but the first")
+    parser.add_argument("--refuse-after", type=int, help="answer everything by 503 after so many answers")
     parser.add_argument("--refuse", default="", help="answer requests with this path by 500")
     return parser
 
@@ -39,6 +42,8 @@ class Server:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.seen: list[str] = []
+        self.answers = 0
+        self.held: list[socket.socket] = []
 
     def serve(self) -> None:
         listener = socket.socket()
@@ -54,9 +59,15 @@ class Server:
                 continue
             with contextlib.suppress(TimeoutError, ConnectionError):
                 connection, _ = listener.accept()
+                if self.options.mute_after is not None and self.answers >= self.options.mute_after:
+                    self.held = [*self.held[-50:], connection]
+                    continue
                 with connection:
                     connection.settimeout(2.0)
-                    connection.sendall(self._answer(connection))
+                    text = self._answer(connection)
+                    time.sleep(self.options.slow_s if self.answers else 0.0)
+                    self.answers += 1
+                    connection.sendall(text)
 
     def _end_when_due(self) -> None:
         after_s = self.options.exit_after_s
@@ -91,6 +102,8 @@ class Server:
     def _handle(self, method: str, path: str, body: str) -> tuple[int, dict[str, object]]:
         if method != "GET":
             self.seen.append(f"{method} {path} {body}".strip())
+        if self.options.refuse_after is not None and self.answers >= self.options.refuse_after:
+            return 503, {}
         if self.options.refuse and path == self.options.refuse:
             return 500, {"detail": "refused"}
         if path == "/v2/health/ready":

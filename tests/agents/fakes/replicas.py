@@ -35,6 +35,7 @@ class Node:
     arguments: tuple[str, ...] = ()
     start_limit_s: float = 30.0
     grace_s: float = 10.0
+    hung_after_s: float = 120.0
     batch_change: BatchChange = "live"
     drain: DrainMethod = "router"
     warm_up: WarmUp | None = None
@@ -52,6 +53,7 @@ class Node:
             environment={"FAKE_SHARE": "{sm_percent}"},
             start_limit_s=self.start_limit_s,
             drain_limit_s=self.grace_s,
+            hung_after_s=self.hung_after_s,
             batch_change=self.batch_change,
             drain=self.drain,
             warm_up=self.warm_up,

@@ -1,0 +1,67 @@
+"""Replicas that run and serve no more: hung ones are ended in the safe order, busy ones are left alone."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.agents.fakes.replicas import Node, a_launch, in_loop, started, the, until
+
+pytestmark = pytest.mark.integration
+
+SOON_S = 0.6
+"""Six questions, 0.1 s each."""
+
+
+@in_loop
+async def test_one_that_takes_connections_and_answers_none_is_ended_and_can_be_started_again(tmp_path: Path) -> None:
+    # Two answers are those that its start takes: ready, and its SMs.
+    node = Node(directory=tmp_path / "workers", arguments=("--mute-after", "2"), hung_after_s=SOON_S)
+    async with node.workers() as workers:
+        view = await started(workers)
+        await until(lambda: the(workers).state == "failed")
+        assert "it hung: its server answered none of 6 questions in 0.6 s" in the(workers).message
+        assert not psutil.pid_exists(view.pid)
+        assert node.terminated == []  # SIGTERM was enough, so that nobody had to let go of it
+        await workers.stop("r1")
+        await workers.start(a_launch("r1"))
+        await until(lambda: the(workers).state == "ready")
+
+
+@in_loop
+async def test_one_that_is_stopped_by_a_signal_is_let_go_by_mps_before_it_is_killed(tmp_path: Path) -> None:
+    node = Node(directory=tmp_path / "workers", grace_s=0.2, hung_after_s=SOON_S)
+    async with node.workers() as workers:
+        view = await started(workers)
+        os.kill(view.pid, signal.SIGSTOP)
+        await until(lambda: the(workers).state == "failed")
+        assert "it hung" in the(workers).message
+        assert node.terminated == [(1, (view.pid,))]
+        assert not psutil.pid_exists(view.pid)
+
+
+@in_loop
+async def test_a_busy_one_that_answers_late_is_left_alone(tmp_path: Path) -> None:
+    # Each answer takes 0.15 of the 0.3 s that a question has.
+    node = Node(directory=tmp_path / "workers", arguments=("--slow-s", "0.15"), hung_after_s=1.8)
+    async with node.workers() as workers:
+        view = await started(workers)
+        asked = psutil.Process(view.pid)
+        before = asked.num_ctx_switches().voluntary
+        # Long enough for more than six questions: each wakes the process, beside its own look every 0.02 s.
+        await until(lambda: asked.num_ctx_switches().voluntary > before + 150)
+        assert the(workers).state == "ready"
+        assert the(workers).pid == view.pid
+
+
+@in_loop
+async def test_one_that_says_no_is_not_hung(tmp_path: Path) -> None:
+    node = Node(directory=tmp_path / "workers", arguments=("--refuse-after", "2"), hung_after_s=SOON_S)
+    async with node.workers() as workers:
+        view = await started(workers)
+        asked = psutil.Process(view.pid)
+        before = asked.num_ctx_switches().voluntary
+        await until(lambda: asked.num_ctx_switches().voluntary > before + 100)
+        assert the(workers).state == "ready"
