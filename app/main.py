@@ -54,6 +54,7 @@ from app.errors import PlimsollError, Unavailable
 from app.logs import configure_logs
 from app.metrics import LoopMetrics
 from app.settings import Settings
+from app.web import application as dashboard
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +128,10 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             await engine.dispose()
 
     metrics = ApiMetrics(plane.registry)
-    return make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+    api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+    api.state.stopping = asyncio.Event()
+    dashboard.install(api, api.state.stopping)
+    return api
 
 
 def app_from_environment() -> FastAPI:
@@ -284,28 +288,34 @@ class ApiServer(uvicorn.Server):
     embedded database are stopped.
     """
 
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.app = app
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
     def handle_stop(self) -> None:
-        """Finish the requests at hand, then end."""
+        """Finish the requests at hand, then end; streams would else last until they are cut."""
         self.should_exit = True
+        self.app.state.stopping.set()
 
 
 def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiServer:
     """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
-    settings = plane.settings
+    settings, app = plane.settings, create_app(plane, checks=checks)
     return ApiServer(
+        app,
         uvicorn.Config(
-            create_app(plane, checks=checks),
+            app,
             host=settings.host,
             port=settings.port,
             log_config=None,  # app.logs has set up the root logger
             access_log=False,
             timeout_graceful_shutdown=DRAIN_S,
-        )
+        ),
     )
 
 

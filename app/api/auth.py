@@ -9,22 +9,28 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
+from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from app.api.errors import problem_response
 from app.api.parts import Context, Parts
-from app.db import tokens
+from app.api.sessions import cookie_of, require_own_page
+from app.db import sessions, tokens
 from app.db.tokens import Scope, TokenRow
-from app.db.transaction import transaction
+from app.db.transaction import Connection, transaction
 from app.errors import Forbidden, PlimsollError, Unauthorised
 from app.tokens import PATTERN, digest
 
-PUBLIC = frozenset({"/", "/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"})
+PUBLIC = frozenset({"/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json", "/login"})
+
+PUBLIC_PREFIX = "/static/"
+"""The dashboard's files, which say nothing of any cluster."""
 
 RANK: dict[Scope, int] = {"viewer": 1, "operator": 2, "admin": 3}
 
@@ -36,6 +42,13 @@ REMEMBERED_TOKENS = 10_000
 bearer = HTTPBearer(auto_error=False, description="A token made by `plimsoll up` or `plimsoll token create`")
 
 
+_Find: TypeAlias = Callable[[Connection, bytes, datetime], Awaitable[TokenRow | None]]
+"""(connection, hash of what was sent, now) → the token behind it."""
+
+_Key: TypeAlias = tuple[_Find, bytes]
+"""Who may find it, and its hash: a token is no cookie, and a cookie no token."""
+
+
 @dataclass(slots=True)
 class _Remembered:
     row: TokenRow
@@ -43,11 +56,11 @@ class _Remembered:
 
 
 class Tokens:
-    """Finds the token behind a secret, and remembers it for a moment."""
+    """Finds the token behind a secret or a session's cookie, and remembers it for a moment."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[TokenRow | None]] = {}
+        self._known: OrderedDict[_Key, _Remembered] = OrderedDict()
+        self._asking: dict[_Key, asyncio.Task[TokenRow | None]] = {}
         """One question to the database per token, however many requests wait for its answer."""
 
     async def authenticate(self, authorization: str | None, parts: Parts) -> TokenRow:
@@ -55,36 +68,45 @@ class Tokens:
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised("send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token")
-        now = parts.clock.now()
-        row = await self._find(digest(secret), parts, now)
-        if row is None or not row.is_valid(now):
-            raise Unauthorised("this token is not known, was revoked, or has expired")
-        return row
+        return await self._valid(digest(secret), parts, _find_token)
+
+    async def of_session(self, cookie: str, parts: Parts) -> TokenRow:
+        """The token that somebody logged in with. Raises Unauthorised."""
+        return await self._valid(digest(cookie), parts, sessions.find)
 
     def forget(self) -> None:
         """Ask the database again for every token."""
         self._known.clear()
 
-    async def _find(self, sha256: bytes, parts: Parts, now: datetime) -> TokenRow | None:
-        known = self._known.get(sha256)
+    async def _valid(self, sha256: bytes, parts: Parts, find: _Find) -> TokenRow:
+        now = parts.clock.now()
+        row = await self._find((find, sha256), parts)
+        if row is None or not row.is_valid(now):
+            raise Unauthorised("this token is not known, was revoked, or has expired")
+        return row
+
+    async def _find(self, key: _Key, parts: Parts) -> TokenRow | None:
+        known = self._known.get(key)
         if known is not None and known.until_s > asyncio.get_running_loop().time():
             return known.row
-        asking = self._asking.get(sha256)
+        asking = self._asking.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._ask(sha256, parts, now), name="plimsoll-token")
-            self._asking[sha256] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(sha256, None))
+            asking = asyncio.create_task(self._ask(key, parts), name="plimsoll-token")
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
         # Shielded: the others that wait for the same answer get it even if this request is given up.
         return await asyncio.shield(asking)
 
-    async def _ask(self, sha256: bytes, parts: Parts, now: datetime) -> TokenRow | None:
+    async def _ask(self, key: _Key, parts: Parts) -> TokenRow | None:
+        find, sha256 = key
+        now = parts.clock.now()
         async with transaction(parts.engine) as connection:
-            row = await tokens.find(connection, sha256)
+            row = await find(connection, sha256, now)
             if row is not None:
                 await tokens.note_use(connection, row, now)
         if row is not None:
-            self._known[sha256] = _Remembered(row, asyncio.get_running_loop().time() + REMEMBERED_S)
-            self._known.move_to_end(sha256)
+            self._known[key] = _Remembered(row, asyncio.get_running_loop().time() + REMEMBERED_S)
+            self._known.move_to_end(key)
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
         return row
@@ -99,20 +121,42 @@ class AuthMiddleware:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http" or scope["path"] in PUBLIC:
+        if scope["type"] != "http" or scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_PREFIX):
             await self._app(scope, receive, send)
             return
         request_id = str(scope["plimsoll.request_id"])
         parts: Parts = scope["app"].state.parts
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         try:
-            caller = await self._tokens.authenticate(None if header is None else header.decode("latin-1"), parts)
+            caller = await self._caller(scope, parts)
         except PlimsollError as error:
-            await problem_response(error, path=scope["path"], request_id=request_id)(scope, receive, send)
+            await _refusal(error, scope, request_id)(scope, receive, send)
             return
         scope["plimsoll.context"] = Context(parts=parts, caller=caller, request_id=request_id)
         scope["plimsoll.tokens"] = self._tokens
         await self._app(scope, receive, send)
+
+    async def _caller(self, scope: AsgiScope, parts: Parts) -> TokenRow:
+        """Who calls, by the header or else by the session's cookie."""
+        headers = scope["headers"]
+        header = next((value.decode("latin-1") for name, value in headers if name == b"authorization"), None)
+        cookie = cookie_of(headers) if header is None else ""
+        if not cookie:
+            return await self._tokens.authenticate(header, parts)
+        require_own_page(scope["method"], headers)
+        return await self._tokens.of_session(cookie, parts)
+
+
+def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
+    """A problem; a person who asked for a page is sent to the door."""
+    path: str = scope["path"]
+    asks_for_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    if isinstance(error, Unauthorised) and asks_for_page and not path.startswith("/api/"):
+        return RedirectResponse(f"/login?{urlencode({'next': path})}", status_code=303)
+    return problem_response(error, path=path, request_id=request_id)
+
+
+async def _find_token(connection: Connection, sha256: bytes, _: datetime) -> TokenRow | None:
+    return await tokens.find(connection, sha256)
 
 
 def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Awaitable[Context]]:

@@ -84,6 +84,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
             timedelta(days=keep.served_samples_days),
         ),
         ("DELETE FROM fit WHERE NOT is_current AND created_at < :before", timedelta(days=keep.old_fits_days)),
+        ("DELETE FROM session WHERE expires_at < :before", timedelta()),
         ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
         ("DELETE FROM task WHERE coalesce(finished_at, cancelled_at) < :before", timedelta(days=keep.tasks_days)),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.protocol import NodeCommand, Observation
@@ -18,10 +18,8 @@ from app.control.store import (
     Ingested,
     PlanRecord,
     SampleRow,
-    ServiceWindow,
     Snapshot,
 )
-from app.control.windows import Sums, make_window, snapshot_numbers
 from app.db import (
     actors,
     events,
@@ -41,11 +39,12 @@ from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
 from app.db.tables import cluster
+from app.db.windows import load_windows
 from solvers.forecast.choose import Choice
 from solvers.plan import BoundPlan
 from solvers.predict.samples import Group
 from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, GpuId, Json, Service
+from solvers.state import ClusterState, GpuId, Json
 
 
 class PostgresStore:
@@ -83,7 +82,7 @@ class PostgresStore:
                 points=known.points,
                 target=None if target is None else target[1],
                 settings=settings,
-                windows=await _load_windows(connection, now, settings.window_s, state.services),
+                windows=await load_windows(connection, now, settings.window_s, state.services),
                 statuses=statuses,
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
@@ -222,36 +221,3 @@ class _Known:
     profile_revision: int = 0
     fit_revision: int = 0
     """0 = never read."""
-
-
-async def _load_windows(
-    connection: AsyncConnection, now: datetime, window_s: float, planned: Sequence[Service]
-) -> tuple[ServiceWindow, ...]:
-    wanted = snapshot_numbers(now.timestamp(), window_s, planned)
-    found = await connection.execute(
-        text(
-            "SELECT service, window_start, arrivals, served, in_slo, rejected, latency_buckets FROM service_window "
-            "WHERE window_start >= :start AND window_start < :end AND window_s = :window_s "
-            'ORDER BY window_start, service COLLATE "C"'
-        ),
-        {
-            "start": datetime.fromtimestamp(wanted.start * window_s, UTC),
-            "end": datetime.fromtimestamp(wanted.stop * window_s, UTC),
-            "window_s": window_s,
-        },
-    )
-    return tuple(
-        make_window(
-            row.service,
-            row.window_start.timestamp(),
-            window_s,
-            Sums(
-                arrivals=row.arrivals,
-                served=row.served,
-                in_slo=row.in_slo,
-                rejected=row.rejected,
-                latency_buckets={index: count for index, count in enumerate(row.latency_buckets) if count},
-            ),
-        )
-        for row in found
-    )

@@ -227,6 +227,15 @@ token = Table(
     Column("revoked_at", TIME),
 )
 
+session = Table(
+    "session",
+    metadata,
+    Column("sha256", LargeBinary, primary_key=True),
+    _must("token", Text),
+    _must("created_at", TIME),
+    _must("expires_at", TIME),
+)
+
 idempotency = Table(
     "idempotency",
     metadata,

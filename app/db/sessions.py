@@ -1,0 +1,29 @@
+"""Sessions of people who look at the dashboard, by the SHA-256 of their cookie; the cookie itself never comes here."""
+
+from datetime import datetime
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db import tokens
+from app.db.tables import session, token
+from app.db.tokens import TokenRow
+
+
+async def create(connection: AsyncConnection, sha256: bytes, token_id: str, *, at: datetime, until: datetime) -> None:
+    """Log the holder of a token in."""
+    await connection.execute(insert(session).values(sha256=sha256, token=token_id, created_at=at, expires_at=until))
+
+
+async def find(connection: AsyncConnection, sha256: bytes, now: datetime) -> TokenRow | None:
+    """The token that a session stands for, valid or not; None where it is not known or over."""
+    statement = (
+        select(token.c.sha256).join(session, session.c.token == token.c.id).where(session.c.sha256 == sha256)
+    ).where(session.c.expires_at > now)
+    of_token = (await connection.execute(statement)).scalar_one_or_none()
+    return None if of_token is None else await tokens.find(connection, of_token)
+
+
+async def end(connection: AsyncConnection, sha256: bytes) -> None:
+    """Log out; harmless for a session that is over."""
+    await connection.execute(delete(session).where(session.c.sha256 == sha256))

@@ -1,0 +1,69 @@
+"""Puts the dashboard beside the API: pages, files, the door, and the feed."""
+
+import asyncio
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from app.api.parts import Context
+from app.errors import InvalidRequest
+from app.web import door, fleet, pulse, services
+from app.web.assets import Assets
+from app.web.door import FIRST_PAGE
+from app.web.feed import Feed, Look
+from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
+
+TOPICS = {module.TOPIC.name: module.TOPIC for module in (pulse, fleet, services)}
+MOST_TOPICS = 8
+
+
+def install(app: FastAPI, stopping: asyncio.Event) -> None:
+    """Add the dashboard's routes. `stopping`: the server ends; streams end with it."""
+    assets, feed = Assets(), Feed(TOPICS, stopping)
+    paper = Paper(assets)
+
+    async def static(request: Request) -> Response:
+        return assets.answer(request, request.path_params["path"])
+
+    async def first(_: Request) -> Response:
+        return RedirectResponse(FIRST_PAGE)
+
+    async def page(request: Request, *, page: Page) -> Response:
+        context: Context = request.scope["plimsoll.context"]
+        require_person(context)
+        return await paper.page(page, request, context, feed)
+
+    async def live(request: Request) -> Response:
+        context: Context = request.scope["plimsoll.context"]
+        require_person(context)
+        stream = await feed.stream(_wanted(request, context))
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={**SECURITY, "X-Accel-Buffering": "no"}
+        )
+
+    app.add_route(assets.prefix + "/{path:path}", static, include_in_schema=False)
+    app.add_route("/", first, include_in_schema=False)
+    app.add_route("/live", live, include_in_schema=False)
+    app.add_route("/login", partial(door.show, paper), include_in_schema=False)
+    app.add_route("/login", partial(door.enter, paper), methods=["POST"], include_in_schema=False)
+    app.add_route("/logout", door.leave, methods=["POST"], include_in_schema=False)
+    for each in PAGES:
+        app.add_route(each.address, partial(page, page=each), include_in_schema=False)
+
+
+def _wanted(request: Request, context: Context) -> dict[str, Look]:
+    """Topics that a page asks for, as `topic=fleet` or `topic=service/chat`. Raises InvalidRequest."""
+    asked = request.query_params.getlist("topic")
+    if not 1 <= len(asked) <= MOST_TOPICS:
+        raise InvalidRequest(f"ask for 1 to {MOST_TOPICS} topics of {', '.join(TOPICS)}", field="topic")
+    found: dict[str, Look] = {}
+    for each in asked:
+        name, _, argument = each.partition("/")
+        if name not in TOPICS:
+            raise InvalidRequest(f"no topic is called {name!r}; there are {', '.join(TOPICS)}", field="topic")
+        if TOPICS[name].is_of_cluster and context.caller.projects is not None:
+            continue
+        found[name] = look_of(context, argument)
+    return found

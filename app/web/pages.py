@@ -1,0 +1,105 @@
+"""Pages: which there are, and the HTML around each; what it shows is drawn by its script."""
+
+import gzip
+from dataclasses import dataclass
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.parts import Context
+from app.errors import Forbidden
+from app.web.assets import Assets, accepts_gzip
+from app.web.feed import Feed, Items, Look
+
+# Scripts and styles only from our own files; charts set styles by script, which this allows.
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+COMPRESSION_LEVEL = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One kind of page."""
+
+    name: str
+    """Of its script, and of its address where `path` does not say otherwise."""
+    title: str
+    path: str = ""
+    """With the part in braces that `argument` is taken from, e.g. `/services/{argument}`."""
+    topics: tuple[str, ...] = ()
+    """What its script draws, beside `pulse`."""
+    under: str = ""
+    """The page that the navigation shows as the present one; empty: itself."""
+    is_in_navigation: bool = True
+
+    @property
+    def address(self) -> str:
+        """Its path."""
+        return self.path or f"/{self.name}"
+
+
+PAGES = (Page(name="fleet", title="Fleet", topics=("fleet", "services")),)
+"""In the order of the navigation."""
+
+
+class Paper:
+    """Makes pages."""
+
+    def __init__(self, assets: Assets) -> None:
+        self._assets = assets
+        self._templates = Environment(
+            loader=PackageLoader("app.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+
+    async def page(self, page: Page, request: Request, context: Context, feed: Feed) -> Response:
+        """One page with the first data of its topics."""
+        argument = str(request.path_params.get("argument", ""))
+        first: dict[str, Items] = {}
+        for name in ("pulse", *page.topics):
+            topic = feed.topics[name]
+            if topic.is_of_cluster and context.caller.projects is not None:
+                continue
+            first[name] = await feed.load(look_of(context, argument), name)
+        return self.html(
+            request,
+            "page.html",
+            page=page,
+            pages=[each for each in PAGES if each.is_in_navigation],
+            argument=argument,
+            caller=context.caller,
+            state=_data_block({"page": page.name, "argument": argument, "scope": context.caller.scope, "first": first}),
+        )
+
+    def html(self, request: Request, template: str, *, status: int = 200, **values: object) -> Response:
+        """One template, filled in."""
+        text = self._templates.get_template(template).render(assets=self._assets.prefix, **values)
+        headers, body = {**SECURITY, "Vary": "Accept-Encoding"}, text.encode()
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            body = gzip.compress(body, COMPRESSION_LEVEL)
+        return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def look_of(context: Context, argument: str) -> Look:
+    """Who looks at what."""
+    return Look(parts=context.parts, argument=argument, projects=context.caller.projects)
+
+
+def require_person(context: Context) -> None:
+    """Raise Forbidden for an agent's token."""
+    if context.caller.scope == "agent":
+        raise Forbidden("an agent's token may only report; log in with one of scope viewer, operator or admin")
+
+
+def _data_block(value: object) -> str:
+    """JSON that may stand in a script element: `<` cannot end it there."""
+    return msgspec.json.encode(value).decode().replace("<", "\\u003c")

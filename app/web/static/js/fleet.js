@@ -1,0 +1,119 @@
+// Fleet: each GPU a bar that its replicas' SM percents fill up to the line at 100; below it memory and power.
+
+import { h, keyed, show } from "./dom.js";
+import { gib, number, percent, watts } from "./format.js";
+import { onChange, table } from "./live.js";
+import { begin, content } from "./page.js";
+
+const GROUPS = { node: "node", gpu_type: "GPU type" };
+let grouping = localStorage.getItem("fleet-group") in GROUPS ? localStorage.getItem("fleet-group") : "node";
+let wanted = "";
+
+const summary = h("p", { class: "summary", role: "status" });
+const board = h("div", { class: "board" });
+const chooser = h(
+  "div",
+  { class: "controls" },
+  h("label", {}, "Group by ", h("select", { onchange: (event) => regroup(event.target.value) },
+    ...Object.entries(GROUPS).map(([value, words]) => h("option", { value, selected: value === grouping }, words)))),
+  h("label", {}, "Find ", h("input", { type: "search", placeholder: "service, node or type", oninput: (event) => find(event.target.value) })),
+  h("span", { class: "legend" }, ...["good", "tight", "bad", "unknown", "task"].map((kind) => h("span", { class: `key ${kind}` }, LEGEND(kind)))),
+);
+show(content, chooser, summary, board);
+
+function LEGEND(kind) {
+  return { good: "SLO kept", tight: "near its limit", bad: "SLO missed", unknown: "no requests", task: "task" }[kind];
+}
+
+/** good, tight, bad or unknown: how the SLO of a part's service is kept now. */
+function healthOf(part) {
+  if (part.kind !== "replica") return "task";
+  const service = table("services").get(part.owner);
+  if (!service || service.attainment === null) return "unknown";
+  if (service.attainment < service.percentile) return "bad";
+  return service.latency_ms !== null && service.latency_ms > 0.9 * service.slo_ms ? "tight" : "good";
+}
+
+function regroup(value) {
+  grouping = value;
+  localStorage.setItem("fleet-group", value);
+  draw();
+}
+
+function find(text) {
+  wanted = text.trim().toLowerCase();
+  draw();
+}
+
+const isWanted = (id, gpu) =>
+  wanted === "" || [id, gpu.gpu_type, ...gpu.parts.map((part) => part.owner)].some((text) => text.toLowerCase().includes(wanted));
+
+function draw() {
+  const fleet = [...table("fleet")].filter(([id, gpu]) => isWanted(id, gpu));
+  const groups = new Map();
+  for (const [id, gpu] of fleet) groups.set(gpu[grouping], [...(groups.get(gpu[grouping]) ?? []), id]);
+  keyed(board, [...groups.keys()].sort(), makeGroup, (element, name) => {
+    const ids = groups.get(name);
+    const heading = `${name} · ${ids.length} GPU${ids.length === 1 ? "" : "s"}`;
+    if (element.firstChild.textContent !== heading) element.firstChild.textContent = heading;
+    keyed(element.lastChild, ids, makeGpu, updateGpu);
+  });
+  sum(fleet);
+}
+
+const makeGroup = () => h("section", { class: "group" }, h("h2", {}), h("div", { class: "gpus" }));
+
+function makeGpu(id) {
+  return h("a", { class: "gpu", href: `/gpus/${id}` }, h("span", { class: "name" }), h("span", { class: "bar sm" }),
+    h("span", { class: "bar thin" }, h("span", { class: "fill memory" })), h("span", { class: "bar thin" }, h("span", { class: "fill power" })));
+}
+
+function updateGpu(element, id) {
+  const gpu = table("fleet").get(id);
+  const seen = JSON.stringify([gpu, gpu.parts.map(healthOf)]);
+  if (element.seen === seen) return;
+  element.seen = seen;
+  const [name, bar, memory, power] = element.children;
+  const given = gpu.parts.reduce((sum, part) => sum + (part.state === "swapped" ? 0 : part.sm_percent), 0);
+  show(name, grouping === "node" ? `gpu-${gpu.index} ` : `${id} `, h("span", { class: "hint" }, trouble(gpu) ?? (grouping === "node" ? gpu.gpu_type : "")));
+  element.classList.toggle("ill", trouble(gpu) !== null);
+  show(bar, gpu.parts.filter((part) => part.state !== "swapped").map((part) =>
+    h("span", { class: `part ${healthOf(part)} ${part.state}`, width_percent: part.sm_percent }, part.sm_percent >= 20 ? part.owner : "")));
+  memory.firstChild.style.width = share(gpu.memory_used_mib, gpu.memory_mib);
+  power.firstChild.style.width = share(gpu.power_w, gpu.power_cap_w);
+  element.title = tooltip(id, gpu, given);
+  element.setAttribute("aria-label", element.title.replaceAll("\n", "; "));
+}
+
+const share = (part, whole) => `${Math.min(100, (100 * (part ?? 0)) / whole)}%`;
+
+function trouble(gpu) {
+  if (!gpu.healthy) return "unhealthy";
+  if (!gpu.is_heard) return "silent";
+  return gpu.cordoned ? "cordoned" : null;
+}
+
+function tooltip(id, gpu, given) {
+  const parts = gpu.parts.map((part) => `${part.owner}: ${number(part.sm_percent, 0)} % SM, batch ${part.batch}, ${part.state}`);
+  return [`${id} (${gpu.gpu_type})`, `${number(given, 0)} % of the SMs given`, ...parts,
+    `memory ${gib(gpu.memory_used_mib)} of ${gib(gpu.memory_mib)}`, `power ${watts(gpu.power_w)} of ${watts(gpu.power_cap_w)}`].join("\n");
+}
+
+function sum(fleet) {
+  if (fleet.length === 0) {
+    show(summary, table("fleet").size === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node, or `plimsoll up --demo`." : "Nothing here is called so.");
+    return;
+  }
+  const used = fleet.filter(([, gpu]) => gpu.parts.length > 0);
+  const given = fleet.reduce((sum, [, gpu]) => sum + gpu.parts.reduce((all, part) => all + (part.state === "swapped" ? 0 : part.sm_percent), 0), 0);
+  const missed = [...table("services")].filter(([, service]) => service.attainment !== null && service.attainment < service.percentile);
+  const ill = fleet.filter(([, gpu]) => trouble(gpu) !== null).length;
+  show(summary,
+    `${used.length} of ${fleet.length} GPUs in use, ${percent(given / (100 * Math.max(1, used.length)), 0)} of their SMs given. `,
+    missed.length === 0 ? "Every service keeps its SLO. " : h("strong", { class: "bad" }, `${missed.map(([name]) => name).slice(0, 5).join(", ")}${missed.length > 5 ? " …" : ""}: SLO missed. `),
+    ill ? h("strong", { class: "warn" }, `${ill} GPU${ill === 1 ? "" : "s"} silent, cordoned or unhealthy.`) : "");
+}
+
+onChange("fleet", draw);
+onChange("services", draw);
+begin(["fleet", "services"]);

@@ -1,0 +1,65 @@
+// What all pages share: their state, the line at the top, the theme, and how the feed is doing.
+
+import { byId, h, show } from "./dom.js";
+import { moment, number, usd } from "./format.js";
+import * as live from "./live.js";
+
+/** {page, argument, scope, first}: what the server wrote into the page. */
+export const state = JSON.parse(byId("state").textContent);
+
+/** Whether the token may change what the cluster does. */
+export const isOperator = state.scope === "operator" || state.scope === "admin";
+
+/** Where the page draws. */
+export const content = byId("content");
+
+/** Hear the feed; `topics` beside `pulse`, with their arguments, e.g. `service/chat`. */
+export function begin(topics = []) {
+  live.onChange("pulse", drawPulse);
+  live.onStatus(drawConnection);
+  byId("theme").addEventListener("click", turnTheme);
+  live.start(state.first, ["pulse", ...topics]);
+}
+
+/** Say what went wrong, at the top of the page, until `null` is said. */
+export function complain(words) {
+  const place = byId("problem");
+  place.hidden = words === null;
+  show(place, words ?? "");
+}
+
+const WORDS = { auto: "decides and acts", approve: "asks before it acts", advise: "advises only", off: "is off" };
+
+function drawPulse() {
+  const now = live.table("pulse").get("now");
+  if (!now) return;
+  const paused = now.paused ? h("span", { class: "chip warn" }, "paused") : null;
+  const waiting = now.waiting ? h("a", { class: "chip warn", href: "/plans" }, `${now.waiting} to approve`) : null;
+  const plan = now.plan_id ? h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`) : "no plan yet";
+  show(
+    byId("pulse"),
+    item("In force", plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
+    item("Cost", now.cost_usd_per_hour === null ? "–" : `${usd(now.cost_usd_per_hour)}/h`),
+    item("From the bound", now.gap_percent === null ? "–" : `${number(now.gap_percent, 1)} %`),
+    item("Policy", `${now.policy} ${WORDS[now.mode] ?? now.mode}`),
+    item("Carries", `${number(now.services, 0)} services on ${number(now.gpus, 0)} GPUs`),
+    paused,
+    waiting,
+  );
+}
+
+const item = (name, ...values) => h("span", { class: "fact" }, h("span", { class: "name" }, name), " ", ...values);
+
+function drawConnection(kind, words) {
+  const chip = byId("connection");
+  chip.className = `chip ${kind === "live" ? "good" : kind === "lost" ? "bad" : ""}`;
+  if (chip.textContent !== words) chip.textContent = words;
+}
+
+function turnTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+  document.dispatchEvent(new CustomEvent("themechange"));
+}
