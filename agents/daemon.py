@@ -8,13 +8,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
-
-from aiohttp import web
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.clock import Clock, ScaledClock
 from agents.device import Device, DeviceError, GpuState, LaunchFailed
+from agents.front import front
 from agents.ledger import Ledger
 from agents.protocol import ReplicaCommand, TaskCommand
 from agents.standin_device import StandInDevice
@@ -54,7 +52,8 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
     orphaned = asyncio.create_task(_stop_without(options.parent, stop)) if options.parent else None
     try:
-        async with _front(device, options.router_port):
+        await _take_up(agent)
+        async with front(device, options.router_port):
             await agent.run(stop)
     finally:
         if orphaned is not None:
@@ -73,22 +72,12 @@ async def _stop_without(parent: int, stop: asyncio.Event) -> None:
     stop.set()
 
 
-@contextlib.asynccontextmanager
-async def _front(device: Device, port: int) -> AsyncIterator[None]:
-    """The router's HTTP server, where the device has a real one."""
-    router = getattr(device, "router", None)
-    if router is None:
-        yield
-        return
-    # A caller who leaves ends the work of a replica for him.
-    runner = web.AppRunner(router.make_app(), access_log=None, handler_cancellation=True)
-    await runner.setup()
+async def _take_up(agent: NodeAgent) -> None:
+    """Put the last command's routes in force, before requests are taken; a device that does not answer may later."""
     try:
-        await web.TCPSite(runner, port=port).start()
-        log.info("requests are taken on port %d", runner.addresses[0][1])
-        yield
-    finally:
-        await runner.cleanup()
+        await agent.enforce()
+    except DeviceError as error:
+        log.error("the device does not answer: %s", error)
 
 
 async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
