@@ -1,0 +1,76 @@
+"""Two networks side by side in the same seconds, also beside training, into pairs.csv; a row for each of the two.
+
+Each is also measured alone at its share and batch in the same run; `slowdown` is its p50 beside the other over that.
+Rows of the same cell follow each other and name each other in `other_…`; rows measured alone have these empty.
+"""
+
+from collections.abc import Sequence
+
+from agents.profiling.cells import Cell, Member, make_cell
+from agents.profiling.journal import Measurement
+from bench.real_gpu.networks import TRAINING
+from bench.real_gpu.profiling import profile
+from bench.real_gpu.run import Run
+from bench.real_gpu.solo import COLUMNS as ALONE_COLUMNS
+from bench.real_gpu.solo import timing_figures
+from bench.real_gpu.tables import Table
+from bench.report import Figures
+
+FILE = "pairs.csv"
+COLUMNS = (*ALONE_COLUMNS, "other_network", "other_batch", "other_sm_percent", "slowdown")
+SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0))
+BATCH, TRAINING_BATCH = 8, 32
+TRAINED = "resnet18"
+FILES = {FILE: COLUMNS}
+HOW = (
+    "Both processes run closed loops in the same windows, under MPS with the shares named; windows count when the "
+    "medians of three agree for both. `slowdown` = p50 beside the other / p50 alone at the same share and batch. "
+    f"`{TRAINING}NETWORK` is a step of SGD, bfloat16 autocast."
+)
+
+
+async def measure(run: Run) -> bool:
+    """Every pair at every split, and everybody alone."""
+    table = Table(run.path(FILE), COLUMNS)
+    return await profile(run, "pairs", cells(run.options.networks), lambda found: table.replace(pair_rows(run, found)))
+
+
+def cells(networks: Sequence[str]) -> tuple[Cell, ...]:
+    """The first three networks beside training, and the first beside the second."""
+    company = [((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH)) for network in networks[:3]]
+    company += [((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]]
+    found: dict[Cell, None] = {}
+    for (one, rows), (other, other_rows) in company:
+        for share, rest in SPLITS:
+            first = Member(network=one, batch=rows, sm_percent=share)
+            second = Member(network=other, batch=other_rows, sm_percent=rest)
+            found |= dict.fromkeys((make_cell([first]), make_cell([second]), make_cell([first, second])))
+    return tuple(found)
+
+
+def pair_rows(run: Run, found: Sequence[Measurement]) -> list[Figures]:
+    """Alone first, then the pairs."""
+    alone = {each.cell.members[0]: each.timings[0].latency_ms_p50 for each in found if len(each.cell.members) == 1}
+    ordered = sorted(found, key=lambda each: (len(each.cell.members), each.cell.members))
+    return [row for each in ordered for row in _rows(run, each, alone)]
+
+
+def _rows(run: Run, measurement: Measurement, alone_ms: dict[Member, float]) -> list[Figures]:
+    found: list[Figures] = []
+    for place, timing in enumerate(measurement.timings):
+        others = [other.member for at, other in enumerate(measurement.timings) if at != place]
+        other = others[0] if others else None
+        base_ms = alone_ms.get(timing.member)
+        found.append(
+            {
+                **timing_figures(run, timing),
+                "power_w": measurement.power_w,
+                "clock_mhz": measurement.clock_mhz,
+                "windows": measurement.windows,
+                "other_network": other.network if other else None,
+                "other_batch": other.batch if other else None,
+                "other_sm_percent": other.sm_percent if other else None,
+                "slowdown": timing.latency_ms_p50 / base_ms if other and base_ms else None,
+            }
+        )
+    return found

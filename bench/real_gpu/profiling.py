@@ -1,0 +1,97 @@
+"""Cells measured by the agent's own profiler: windows that must agree, rejected for heat, power and foreign processes.
+
+    await profile(run, name, cells, write) -> whether all cells are measured; `write(measurements)` after each
+
+The journal `DIR/journals/<name>` holds what is measured: the same command goes on behind it.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agents.profiling.cells import Cell
+from agents.profiling.journal import Journal, Measurement
+from agents.profiling.node import ProfileSettings, open_profile
+from agents.profiling.profiler import Report
+from agents.profiling.windows import Rules
+from agents.templates import Template, Templates
+from bench.real_gpu.probe import are_numbers_foreign
+from bench.real_gpu.run import Run, python_path
+
+START_LIMIT_S = 180.0
+"""PyTorch and CUDA start in 8 to 15 s where nothing else does."""
+NO_NUMBERS = "the driver lists processes by other numbers than they have here: foreign ones are not noticed"
+WORDS = "-m agents.serving --service {service} --port {port} --batch {batch} --log-level warning"
+"""The profiler takes templates of our worker; see `bench`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """Says each cell as it is measured."""
+
+    run: Run
+    write: Callable[[tuple[Measurement, ...]], None]
+    journal: Journal | None = None
+    left: int = 0
+
+    def begun(self, *, cells: int, done: int) -> None:
+        self.left = cells - done
+        self.run.say(f"{cells} cells, {done} measured already; {self.run.left_s:.0f} s left")
+
+    def measured(self, measurement: Measurement) -> None:
+        self.left -= 1
+        figures = ", ".join(f"{each.latency_ms_p50:.3g}" for each in measurement.timings)
+        self.run.say(f"  {measurement.cell}: p50 {figures} ms; {self.left} to go, {self.run.left_s:.0f} s left")
+        if self.journal is not None:
+            self.write(self.journal.measurements)
+
+    def failed(self, cell: Cell, why: str) -> None:
+        self.left -= 1
+        self.run.say(f"  {cell}: left out: {why}")
+
+
+async def profile(run: Run, name: str, cells: Sequence[Cell], write: Callable[[tuple[Measurement, ...]], None]) -> bool:
+    """Measure what the journal does not hold. Raises DeviceError."""
+    path = run.path("journals") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    driver = run.nvml
+    if are_numbers_foreign(run):
+        run.say(f"note: {NO_NUMBERS}")
+        driver = run.nvml.without_processes(NO_NUMBERS)
+    async with open_profile(_settings(run, cells), driver) as opened:
+        with contextlib.closing(Journal(path, opened.header(), resumes=path.exists())) as journal:
+            told = _Told(run=run, write=write, journal=journal)
+            report = await opened.profiler(journal, told).run(cells)
+            write(journal.measurements)
+    _tell(run, report)
+    return not report.failed and not report.left
+
+
+def _settings(run: Run, cells: Sequence[Cell]) -> ProfileSettings:
+    return ProfileSettings(
+        cells=tuple(cells),
+        gpu_type=run.gpu_type,
+        gpu_index=run.gpu.index,
+        templates=templates(run),
+        rules=Rules(window_s=run.options.window_s),
+        budget_s=run.left_s,
+        environment=run.environment,
+    )
+
+
+def templates(run: Run) -> Templates:
+    """One for all networks: the bench of these scripts."""
+    template = Template(
+        name="real-gpu",
+        command=(*run.programs.bench, *run.mode, *WORDS.split()),
+        environment={"PYTHONPATH": python_path(run)},
+        start_limit_s=START_LIMIT_S,
+    )
+    return Templates(by_name={template.name: template}, default=template.name)
+
+
+def _tell(run: Run, report: Report) -> None:
+    if report.left:
+        run.say(f"the budget is over, {report.left} cells are left: run the same command again")
+    if report.failed:
+        run.say(f"{len(report.failed)} cells were left out; the same command tries them again")
