@@ -13,23 +13,20 @@ import asyncio
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from agents.actions import Action, Start, StartTask, SwitchRoutes
 from agents.admission import objections
-from agents.backoff import Restarts, delay_s, jittered
+from agents.backoff import delay_s, jittered
 from agents.clock import Clock
-from agents.device import Device, DeviceError, GpuState, NodeState, Part, Readings, RunningReplica
-from agents.enforce import actions, is_settled
+from agents.device import Device, DeviceError, Readings
+from agents.enforcing import LONGEST_DETAIL, Enforcing
 from agents.governing import Governing
 from agents.ledger import Ledger
 from agents.outbox import Outbox
-from agents.perform import perform
 from agents.progress import Progress
-from agents.protocol import Ack, AckStatus, NodeCommand, Observation, SyncReply
+from agents.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.successors import as_commanded
 from agents.transport import Transport, TransportError, Unacceptable
 
@@ -37,20 +34,11 @@ log = logging.getLogger(__name__)
 
 LONGEST_WINDOW_S = 3600.0
 """What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
-LONGEST_DETAIL = 2000
 MOST_PROBLEMS = 64
-MOST_ROUNDS = 4
-"""Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
 CLOCK_SKEW_S = 5.0
 """A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
 """The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
-
-_Outline: TypeAlias = tuple[object, ...]
-"""All of a node's state but the load on its replicas."""
-_OF_GPU = attrgetter(*(each.name for each in fields(GpuState) if each.name != "replicas"))
-_LOAD = ("in_flight", "draining_s")
-_OF_REPLICA = attrgetter(*(each.name for each in fields(RunningReplica) if each.name not in _LOAD))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +60,6 @@ class AgentSettings:
 class _Notes:
     """What the next observation must tell beside the readings."""
 
-    ack: Ack | None = None
     refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
     sync_problem: str = ""
     device_problem: str = ""
@@ -95,14 +82,11 @@ class NodeAgent:
         self._governing = Governing(device)
         self._hands = asyncio.Lock()
         """Held by whoever is setting the device: what one of them has read must not change under it."""
-        self._restarts = Restarts()
         self._notes = _Notes()
         self._sequence = 0
         self._window_start_s = clock.now_s()
-        self._unwanted_since_s: dict[str, float] = {}
-        self._settled: tuple[NodeCommand, _Outline] | None = None
-        """The command that was found carried out, and the node then: while only its load changes, it stays so."""
         self._progress = Progress(ledger.directory)
+        self._enforcing = Enforcing(device, self._progress, handover_s=settings.handover_s)
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
         self._random = Random(f"{settings.node} {settings.boot}")
@@ -141,7 +125,7 @@ class NodeAgent:
             readings = Readings(problems=(str(error),))
         self._progress.note(readings.tasks, self.command)
         self._sequence += 1
-        acks = (*self._notes.refusals, *((self._notes.ack,) if self._notes.ack else ()))
+        acks = (*self._notes.refusals, *((self._enforcing.ack,) if self._enforcing.ack else ()))
         self.outbox.add(
             Observation(
                 node=self.settings.node,
@@ -189,7 +173,7 @@ class NodeAgent:
         async with self._hands:
             if self._ledger.command is not None:
                 now_s = self._clock.now_s()
-                await self._enforce(self._governing.in_force(self._ledger.command, now_s), now_s)
+                await self._enforcing.enforce(self._governing.in_force(self._ledger.command, now_s), now_s)
 
     async def govern(self) -> None:
         """Let every governor that is due take a step, whether the control plane is there or not."""
@@ -205,54 +189,6 @@ class NodeAgent:
         """When `govern` has something to do next, by the agent's clock; infinite while nothing is governed."""
         command = self._ledger.command
         return math.inf if command is None else self._governing.next_s(command, self._clock.now_s())
-
-    async def _enforce(self, command: NodeCommand, now_s: float) -> None:
-        state = await self._device.state()
-        if self._settled == (command, _without_load(state)):
-            return
-        failures: list[str] = []
-        for _ in range(MOST_ROUNDS):
-            self._restarts.look(state, now_s)
-            held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
-            todo = actions(command, state, held=held, handover=handover)
-            if not todo:
-                break
-            failures = await self._perform(todo, now_s)
-            state = await self._device.state()
-            if failures:
-                break
-        failures += (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
-        ack = _ack(command, state, failures)
-        if ack != self._notes.ack:
-            level = logging.WARNING if ack.status == "failed" else logging.INFO
-            log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
-        self._notes.ack = ack
-        self._settled = (command, _without_load(state)) if ack.status == "applied" else None
-
-    async def _perform(self, todo: tuple[Action, ...], now_s: float) -> list[str]:
-        """Carry actions out in their order; what failed, in words. What fails to start is held back."""
-        failures = []
-        for action in todo:
-            try:
-                await perform(self._device, self._progress.resumed(action))
-            except DeviceError as error:
-                if isinstance(action, Start | StartTask):
-                    part: Part = (
-                        ("replica", action.replica.id) if isinstance(action, Start) else ("task", action.task.name)
-                    )
-                    self._restarts.note_failure(part, now_s, reason=str(error))
-                    continue
-                failures.append(str(error))
-                if isinstance(action, SwitchRoutes):
-                    break  # what follows would drain replicas that still get requests
-        return failures
-
-    def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
-        """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""
-        wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
-        unwanted = {each.id for gpu in state.gpus for each in gpu.replicas} - wanted
-        self._unwanted_since_s = {each: self._unwanted_since_s.get(each, now_s) for each in unwanted}
-        return {each for each in unwanted if now_s < self._unwanted_since_s[each] + self.settings.handover_s}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
@@ -349,7 +285,7 @@ class NodeAgent:
             self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
             return
         log.info("generation %d is in force", command.generation)
-        self._restarts.clear()
+        self._enforcing.forget_failures()
         self._commanded.set()
 
     def _problems(self) -> tuple[str, ...]:
@@ -366,25 +302,6 @@ class NodeAgent:
             )
             if problem
         )
-
-
-def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
-    """How far the command has come."""
-    lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
-    broken = [
-        f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and (gpu.replicas or gpu.tasks)
-    ]
-    status: AckStatus = "applying"
-    if failures or broken:
-        status = "failed"
-    elif is_settled(command, state):
-        status = "applied"
-    detail = "; ".join([*failures, *broken])[:LONGEST_DETAIL]
-    return Ack(generation=command.generation, status=status, detail=detail)
-
-
-def _without_load(state: NodeState) -> _Outline:
-    return (state.routes, *((_OF_GPU(gpu), *map(_OF_REPLICA, gpu.replicas)) for gpu in state.gpus))
 
 
 async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
