@@ -130,6 +130,8 @@ class GpuState:
     """Whether the clock can be locked here at all; False: nobody asks."""
     has_power_limit: bool = True
     """The same of the power limit."""
+    foreign_mib: float = 0.0
+    """Memory that others than this node's replicas and tasks were found to hold."""
     max_replicas: int = MAX_REPLICAS
     replicas: tuple[RunningReplica, ...] = ()
     tasks: tuple[RunningTask, ...] = ()

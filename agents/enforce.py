@@ -184,10 +184,11 @@ def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[Start
 
 def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
     """Memory in MiB and replica slots that are left beside the replicas in `taken`, of which a failed one holds no
-    memory, and beside the tasks that stay."""
+    memory, beside the tasks that stay, and beside what strangers hold."""
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
     used_mib += sum(task.memory_mib for task in gpu.tasks if task.holds_memory)
+    used_mib += gpu.actual.foreign_mib
     return gpu.actual.memory_mib * (1.0 + MEMORY_TOLERANCE) - used_mib, gpu.actual.max_replicas - len(alive)
 
 
@@ -239,12 +240,15 @@ def _task_starts(gpus: tuple[_Gpu, ...], held: Collection[str]) -> Iterator[Star
 def _early_drains(gpu: _Gpu, need: _Need, waiting: set[str], leaving: set[str]) -> Iterator[RunningReplica]:
     """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
     short_mib, short_slots = need.short_mib - freed_soon_mib(gpu.tasks, leaving), need.short_slots
+    # Where strangers hold so much that even without all of them there is no room, they serve on.
+    is_in_vain = gpu.actual.foreign_mib > 0.0 and short_mib > sum(old.memory_mib for old in need.olds)
     # One that drains already counts first; then one whose id is in the way; then the waiting services' own.
     for old in sorted(
         need.olds,
         key=lambda old: (old.state != "draining", old.id not in waiting, old.service not in need.services, old.id),
     ):
-        if old.id in waiting or (need.services and (short_mib > 0.0 or short_slots > 0)):
+        is_needed = need.services and (short_mib > 0.0 or short_slots > 0)
+        if old.id in waiting or (is_needed and not is_in_vain):
             short_mib, short_slots = short_mib - old.memory_mib, short_slots - 1
             yield old
 

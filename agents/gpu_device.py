@@ -23,7 +23,6 @@ from msgspec import structs
 from agents.adapters import Metrics
 from agents.clock import Clock
 from agents.device import (
-    MEMORY_TOLERANCE,
     DeviceError,
     GpuGlance,
     GpuState,
@@ -36,6 +35,7 @@ from agents.device import (
     ServiceRoute,
     UnknownPart,
 )
+from agents.foreign_memory import ForeignMemory
 from agents.gpu_glances import Glanced, grown
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
@@ -104,6 +104,7 @@ class GpuParts:
     knobs: Turnable
     errors: Errors
     power: PowerWatch
+    memory: ForeignMemory
     sharings: Mapping[int, Sharing]
     """By index."""
     workers: Workers
@@ -181,12 +182,9 @@ class GpuDevice:
         return GpuGlance(peak_power_w=peak_power_w, replicas=tuple(found))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
-        gpu, used_mib = self._gpu(gpu_index), self._used_mib(gpu_index)
-        if used_mib + replica.memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
-            raise LaunchFailed(
-                f"replica {replica.id} needs {replica.memory_mib:g} MiB; of the {gpu.memory_mib:g} of GPU {gpu_index} "
-                f"{used_mib:g} are promised to others"
-            )
+        gpu = self._gpu(gpu_index)
+        if reason := self._parts.memory.objection(gpu, self._parts.workers.replicas(), replica.memory_mib):
+            raise LaunchFailed(f"replica {replica.id} needs {replica.memory_mib:g} MiB; {reason}")
         try:
             environment = await self._parts.sharings[gpu_index].environment(replica)
         except LaunchFailed:
@@ -279,6 +277,7 @@ class GpuDevice:
             power_limit_w=turned.power_limit_w,
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
+            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], replicas),
             replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
         )
 
@@ -348,7 +347,10 @@ class GpuDevice:
         )
         condemned = self._parts.errors.condemned()
         broken = (f"GPU {gpu.index}: {condemned[gpu.uuid]}" for gpu in self._parts.gpus if gpu.uuid in condemned)
-        return tuple(words for words in (*broken, *sharing, *refused, *failed, self._parts.errors.problem) if words)
+        strange = map(self._parts.memory.problem, self._parts.gpus)
+        return tuple(
+            words for words in (*broken, *sharing, *strange, *refused, *failed, self._parts.errors.problem) if words
+        )
 
     def _missing(self, index: int) -> dict[str, str]:
         """Knobs that the GPU was found not to have, or that this user may not turn."""
@@ -360,9 +362,6 @@ class GpuDevice:
         """Once refused, a knob is not asked for again until the agent starts anew."""
         log.warning("GPU %d: the %s is not turned: %s", gpu_index, knob, error)
         self._turned[gpu_index].refused[knob] = f"GPU {gpu_index}: the {knob} is not in force: {error}"
-
-    def _used_mib(self, gpu_index: int) -> float:
-        return sum(view.memory_mib for view in self._parts.workers.replicas() if view.gpu_index == gpu_index)
 
     def _gpu(self, index: int) -> GpuIdentity:
         if index not in self._gpus:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agents.capabilities import probe
 from agents.clock import Clock
+from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
@@ -74,6 +75,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             knobs=knobs,
             errors=XidWatch(nvml, gpus),
             power=PowerWatch(nvml.sample),
+            memory=ForeignMemory(nvml),
             sharings=sharings,
             workers=workers,
             router=Router(),

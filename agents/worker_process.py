@@ -82,6 +82,8 @@ class WorkerProcess:
         """`handle`: a pidfd of the process; made by `start` and `adopt`."""
         self.identity = identity
         self.how = ""
+        self.exit_code: int | None = None
+        """Negative: the signal that ended it; None = it runs, or how it ended is not known."""
         self._mark = mark
         self._handle = handle
         self._ended = asyncio.Event()
@@ -179,7 +181,8 @@ class WorkerProcess:
             result = None
         self.how = "it ended; how is not known, since an earlier agent had started it"
         if result is not None:
-            self.how = exit_in_words(result.si_status if result.si_code == os.CLD_EXITED else -result.si_status)
+            self.exit_code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+            self.how = exit_in_words(self.exit_code)
         self._ended.set()
 
     def _reap(self) -> None:
@@ -308,6 +311,11 @@ class _Search:
             return None
         now = _stat(self.leader.pid)
         return self.leader.pid if now is None or now.start_ticks == self.leader.start_ticks else None
+
+
+def is_marked(pid: int) -> bool:
+    """Whether a process was started as a replica, or by one."""
+    return any(entry.startswith(f"{MARK}=".encode()) for entry in _environment(pid))
 
 
 def marks(beginning: str) -> frozenset[str]:

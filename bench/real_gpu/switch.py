@@ -22,6 +22,7 @@ from aiohttp import web
 from agents.clock import ScaledClock
 from agents.device import LaunchFailed, NotSupported
 from agents.enforce import actions, is_settled
+from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.perform import perform
@@ -208,6 +209,7 @@ async def _device(run: Run, session: Session) -> AsyncIterator[GpuDevice]:
             knobs=NoKnobs(),
             errors=XidWatch(run.nvml, (run.gpu,)),
             power=PowerWatch(run.nvml.sample),
+            memory=ForeignMemory(run.nvml),
             sharings=sharings,
             workers=workers,
             router=Router(),

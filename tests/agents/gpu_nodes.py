@@ -14,22 +14,25 @@ from aiohttp import web
 
 from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
+from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
 from agents.mps import Mps, MpsSettings
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuSample
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
 from agents.sharing import ByTurns, Sharing, UnderMps
-from agents.templates import Template, Templates
+from agents.templates import BatchChange, Template, Templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
+from tests.ports import PORTS, own_ports
 
 FAKES = Path(__file__).with_name("fakes")
 GPU_TYPE = "V100-32GB"
 MEMORY_MIB = 16384.0
 SMS = 132
 PATIENCE_S = 60.0
+FIRST_PORT = own_ports()
 GPUS = tuple(GpuIdentity(index=at, uuid=f"GPU-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2))
 
 
@@ -44,6 +47,21 @@ class PretendedDriver:
 
     def close(self) -> None:
         pass
+
+
+@dataclass
+class PretendedMemory:
+    """Memory of GPU 0 as a test wants it: all that is used, and by whom."""
+
+    used_mib: float = 300.0
+    strangers: tuple[GpuProcess, ...] = ()
+
+    def sample(self, gpu: GpuIdentity) -> GpuSample:
+        used_mib = self.used_mib if gpu.index == 0 else 0.0
+        return GpuSample(memory_used_mib=used_mib, power_w=100.0, energy_j=None, clock_mhz=1380.0, busy_percent=50.0)
+
+    def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
+        return self.strangers if gpu.index == 0 else ()
 
 
 @dataclass
@@ -100,19 +118,21 @@ class Wanted:
     """Added to the worker's command, in front."""
     knobs: PretendedKnobs = field(default_factory=PretendedKnobs)
     errors: PretendedErrors = field(default_factory=PretendedErrors)
+    memory: PretendedMemory = field(default_factory=PretendedMemory)
+    batch_change: BatchChange = "live"
     why_not: tuple[tuple[Capability, str], ...] = ()
     """What GPU 0 cannot do."""
     keeps_replicas: bool = False
-    first_port: int = 21000
 
 
-def templates(words: tuple[str, ...], *, has_mps: bool) -> Templates:
+def templates(wanted: Wanted) -> Templates:
     """Our own worker with 2 ms per batch, under the pretended MPS where there is one."""
-    program = (str(FAKES / "mps_worker.py"),) if has_mps else ("-m", "agents.serving")
+    program = (str(FAKES / "mps_worker.py"),) if wanted.has_mps else ("-m", "agents.serving")
     options = "--engine standin --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
     template = Template(
         name="own",
-        command=(sys.executable, *program, *words, *options.split()),
+        command=(sys.executable, *program, *wanted.words, *options.split()),
+        batch_change=wanted.batch_change,
         environment={"PYTHONPATH": str(Path(__file__).parents[2])},
         start_limit_s=PATIENCE_S,
         drain_limit_s=15.0,
@@ -138,8 +158,8 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         for gpu, mps in zip(GPUS, daemons, strict=True)
     }
     workers = Workers(
-        WorkersSettings(directory=wanted.directory / "workers", first_port=wanted.first_port),
-        templates=templates(wanted.words, has_mps=wanted.has_mps),
+        WorkersSettings(directory=wanted.directory / "workers", first_port=FIRST_PORT, port_count=PORTS),
+        templates=templates(wanted),
         hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
         environment=environment(),
     )
@@ -151,6 +171,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         knobs=wanted.knobs,
         errors=wanted.errors,
         power=PowerWatch(PretendedDriver().sample, period_s=0.01),
+        memory=ForeignMemory(wanted.memory, look_s=0.0),
         sharings=sharings,
         workers=workers,
         router=Router(),
