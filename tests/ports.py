@@ -1,0 +1,52 @@
+"""Ports of a test process's own, so that tests run side by side, in one session or in several on one machine.
+
+    FIRST_PORT = own_ports()        # PORTS ports that nobody else's tests use while this process lives
+    with alone("what"): ...         # no other test process does this meanwhile
+
+A range is held by a socket with an abstract name: names are given out once in a network namespace, as ports are, and
+are free again when their process has ended, however it ended.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PORTS = 50
+_FIRST, _END = 23000, 32700
+"""Behind those that an agent gives its workers by default, below those that the kernel takes for connections."""
+_PATIENCE_S = 300.0
+_held: list[socket.socket] = []
+
+
+def own_ports() -> int:
+    """The first of PORTS ports that are this process's until it ends."""
+    for first in range(_FIRST, _END, PORTS):
+        if (holder := _hold(f"ports {first}")) is not None:
+            _held.append(holder)
+            return first
+    raise AssertionError(f"all ports from {_FIRST} to {_END} are held by other test processes")
+
+
+@contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Wait until no other test process does that, then keep them from it."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while (holder := _hold(what)) is None:
+        assert time.monotonic() < end_s, (
+            f"another test process has kept this for itself for {_PATIENCE_S:.0f} s: {what}"
+        )
+        time.sleep(0.05)
+    with holder:
+        yield
+
+
+def _hold(what: str) -> socket.socket | None:
+    """The socket that bears the name, as long as it is open; None while somebody else's does."""
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        holder.bind(f"\0plimsoll tests: {what}")
+    except OSError:
+        holder.close()
+        return None
+    return holder
