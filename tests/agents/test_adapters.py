@@ -13,7 +13,8 @@ from aiohttp import web
 from agents.adapters import LARGEST_ANSWER, Adapter, Endpoint, Metrics, NoAnswer, make_adapters, warm_up
 from agents.templates import Server, WarmUp, load_templates
 from agents.workers import Workers, WorkersSettings
-from tests.agents.fakes.replicas import a_launch, gone, in_loop, the, until
+from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
+from tests.ports import PORTS
 
 pytestmark = pytest.mark.integration
 
@@ -357,7 +358,7 @@ async def test_redirects_lead_nowhere() -> None:
 async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -> None:
     """The real program by the built-in template, with the stand-in engine."""
     workers = Workers(
-        WorkersSettings(directory=tmp_path, first_port=23800, port_count=100), templates=load_templates(None)
+        WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS), templates=load_templates(None)
     )
     await workers.open()
     try:

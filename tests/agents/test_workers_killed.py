@@ -1,6 +1,7 @@
 """Killing the agent at random moments: its workers are neither orphaned nor doubled, whoever comes next."""
 
 import asyncio
+import functools
 import os
 import random
 import select
@@ -21,6 +22,7 @@ from agents.worker_process import MARK, boot_id, marks, members
 from agents.worker_records import Identity
 from agents.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
+from tests.ports import PORTS, own_ports
 
 pytestmark = pytest.mark.integration
 
@@ -28,6 +30,8 @@ FAKES = Path(__file__).with_name("fakes")
 KILLS = 2
 SEEDS = 60
 GROUP = 10
+FAR = 1000
+"""Between the seeds of two supervisors of one directory."""
 LIMIT_S = 60.0
 
 
@@ -56,7 +60,7 @@ def templates() -> Templates:
 
 def supervise_and_kill(process: "subprocess.Popen[str]", directory: Path, *, seed: int, after_s: float) -> None:
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(f"{directory} {seed} {first_port(seed)}\n")
+    process.stdin.write(f"{directory} {seed} {first_port(seed % FAR)}\n")
     process.stdin.flush()
     pid = int(process.stdout.readline())
     handle = os.pidfd_open(pid)
@@ -68,9 +72,10 @@ def supervise_and_kill(process: "subprocess.Popen[str]", directory: Path, *, see
         os.close(handle)
 
 
+@functools.cache
 def first_port(seed: int) -> int:
-    """Ports of 25000 to 27999, so that no seed meets another's leftovers unseen."""
-    return 25000 + 50 * (seed % SEEDS)
+    """Each seed has ports of its own, so that none meets another's leftovers unseen."""
+    return own_ports()
 
 
 def carriers(mark: str) -> int:
@@ -87,7 +92,7 @@ async def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 async def take_over(directory: Path, seed: int) -> int:
     """How many replicas the next agent adopted; checks that these are all there is, each once."""
-    settings = WorkersSettings(directory=directory, first_port=first_port(seed), port_count=50)
+    settings = WorkersSettings(directory=directory, first_port=first_port(seed), port_count=PORTS)
     workers = Workers(settings, templates=templates())
     await workers.open()
     mark = (directory / "mark").read_text()
@@ -121,7 +126,7 @@ def test_killed_agents_leave_no_orphan_and_no_double(
         directory, moment = tmp_path / str(seed), random.Random(seed)
         directory.mkdir()
         for kill in range(KILLS):
-            supervise_and_kill(supervisors, directory, seed=seed + 1000 * kill, after_s=moment.uniform(0.0, 0.15))
+            supervise_and_kill(supervisors, directory, seed=seed + FAR * kill, after_s=moment.uniform(0.0, 0.15))
         adopted += asyncio.run(take_over(directory, seed)) if (directory / "mark").exists() else 0
     assert adopted > 0, "no agent of this group was killed while it had a replica: the test shows nothing"
 

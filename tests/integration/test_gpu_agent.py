@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, environment, inputs
+from tests.ports import alone
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +45,13 @@ start_limit_s = 60
 drain_limit_s = 10
 environment = {{ PYTHONPATH = "{root}" }}
 """
+
+
+@pytest.fixture(autouse=True)
+def workers_ports() -> Iterator[None]:
+    """An agent as a process takes its workers' ports from the built-in range."""
+    with alone("workers on an agent's own ports"):
+        yield
 
 
 @dataclass

@@ -19,12 +19,13 @@ from agents.worker_launch import Launch
 from agents.worker_replica import Hooks, Proof, ReplicaView
 from agents.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
+from tests.ports import PORTS, own_ports
 
 Given = ParamSpec("Given")
 
 WORKER = Path(__file__).with_name("http_worker.py")
 LIMIT_S = 60.0
-FIRST_PORT = 23000
+FIRST_PORT = own_ports()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Node:
 
     def make(self) -> Workers:
         return Workers(
-            WorkersSettings(directory=self.directory, first_port=FIRST_PORT, port_count=200),
+            WorkersSettings(directory=self.directory, first_port=FIRST_PORT, port_count=PORTS),
             templates=Templates(by_name={"fake": self.template()}, default="fake"),
             hooks=Hooks(terminate=self.terminate, prove=self.prove),
             environment=self.environment,
