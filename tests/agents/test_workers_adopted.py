@@ -16,6 +16,7 @@ from agents.worker_logs import TAIL_CHARACTERS, rotate, tail
 from agents.worker_process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
 from agents.worker_records import MOST_OLD_LOGS, Identity, Record, Records
 from tests.agents.fakes.replicas import FIRST_PORT, Node, a_launch, gone, in_loop, started, the, until
+from tests.ports import own_ports
 
 pytestmark = pytest.mark.integration
 
@@ -293,12 +294,13 @@ def test_the_end_of_a_log_is_short_and_printable(tmp_path: Path) -> None:
 
 
 def test_ports_are_taken_in_turn_and_run_out() -> None:
-    ports = Ports(first=FIRST_PORT + 500, count=3)
-    assert ports.take(2, ()) == (FIRST_PORT + 500, FIRST_PORT + 501)
-    assert ports.take(2, ()) == (FIRST_PORT + 502, FIRST_PORT + 500)
-    assert ports.take(1, {FIRST_PORT + 501}) == (FIRST_PORT + 502,)
+    first = own_ports()
+    ports = Ports(first=first, count=3)
+    assert ports.take(2, ()) == (first, first + 1)
+    assert ports.take(2, ()) == (first + 2, first)
+    assert ports.take(1, {first + 1}) == (first + 2,)
     with pytest.raises(LaunchFailed, match="fewer than 2 of the ports"):
-        ports.take(2, {FIRST_PORT + 500, FIRST_PORT + 501})
+        ports.take(2, {first, first + 1})
     with pytest.raises(ValueError, match="must lie within"):
         Ports(first=65000, count=1000)
 
