@@ -1,4 +1,4 @@
-"""Where measured sets are, rapp_v100 as samples, ways to hold rows and networks out, and what a forecast came to."""
+"""Where measured sets are, rapp_v100 and our own as samples, ways to hold rows out, and what a forecast came to."""
 
 import argparse
 import csv
@@ -12,8 +12,10 @@ import numpy as np
 from solvers.predict.fits import Fits
 from solvers.predict.layers import LayerCounts
 from solvers.predict.predicting import predict_latency
-from solvers.predict.samples import Indices, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
 
+MEASURED = Path(__file__).parent / "measured"
+"""Our own sets, a folder each, as `bench.real_gpu` writes them (docs/measure-a-gpu.md)."""
 UNANSWERED = "none"
 """Technique of rows of which the fits know nothing and cannot estimate anything."""
 
@@ -53,6 +55,44 @@ def load_rapp(shared: Path, *, full_quota: bool) -> Samples:
         time_quota_percent=numbers(rows, "time_quota_pct"),
     )
     return make_samples(at, numbers(rows, "latency_ms"))
+
+
+def own_sets(measured: Path = MEASURED) -> tuple[Path, ...]:
+    """The folders of our own sets, by name."""
+    return tuple(sorted(path.parent for path in measured.glob("*/solo.csv")))
+
+
+def load_own(folder: Path) -> Samples:
+    """A set of our own: networks alone, and where there are pairs also side by side.
+
+    Training is there as a neighbour only: the time of its step is no service's latency.
+    """
+    rows = [row for name in ("solo.csv", "pairs.csv") if (folder / name).is_file() for row in read_rows(folder / name)]
+    rows = [row for row in rows if not row["network"].startswith("train-")]
+    at = make_queries(
+        [row["network"] for row in rows],
+        [row["gpu_type"] for row in rows],
+        batch=numbers(rows, "batch"),
+        sm_percent=numbers(rows, "sm_percent"),
+        neighbours=[_beside(row) for row in rows],
+    )
+    return make_samples(
+        at,
+        numbers(rows, "latency_ms_mean"),
+        power_w=_known_numbers(rows, "power_w"),
+        memory_mib=_known_numbers(rows, "memory_mib"),
+    )
+
+
+def _beside(row: Mapping[str, str]) -> tuple[Neighbour, ...]:
+    if not row.get("other_network"):
+        return ()
+    return (Neighbour(row["other_network"], float(row["other_batch"]), float(row["other_sm_percent"])),)
+
+
+def _known_numbers(rows: Sequence[Mapping[str, str]], column: str) -> Reals:
+    """(N,) one column; NaN where a cell is empty."""
+    return np.array([float(row[column] or np.nan) for row in rows])
 
 
 def joined_samples(one: Samples, other: Samples) -> Samples:

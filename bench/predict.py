@@ -6,6 +6,7 @@ Only the public way is taken: `make_fits` with the automatic choice, then `predi
 measured| / measured over held-out rows; `covered` is the share of them inside the 90 % interval.
 
 * igniter_v100 solo and pairs: a random quarter of the rows (of the pairs, both sides together) held out, three draws.
+* our own sets (bench/measured, where there are any): a random quarter of the rows held out, three draws.
 * rapp_v100, full quota and all quotas: a random quarter of the rows held out.
 * rapp_v100, new networks: a quarter of the networks held out at a time, of each of which 8 samples are allowed, chosen
   at random or by `make_profiling_plan`; judged on all their other rows at full quota.
@@ -32,7 +33,9 @@ from bench.measured_sets import (
     Outcome,
     forecast,
     joined_samples,
+    load_own,
     load_rapp,
+    own_sets,
     pooled,
     random_quarter,
     rotating_groups,
@@ -85,6 +88,14 @@ def igniter_solo(shared: Path, layers: Layers) -> Iterator[Result]:
     samples = load_igniter_solo(shared)
     outcomes = [_held_out_quarter(samples, layers, seed=seed)[0] for seed in SEEDS]
     yield Result(Task("igniter solo", "2.0, p90 5", "2.35 iGniter"), pooled(outcomes))
+
+
+def own_measured(_: Path, layers: Layers) -> Iterator[Result]:
+    """Sets of bench/measured, as far as there are any."""
+    for folder in own_sets():
+        samples = load_own(folder)
+        outcomes = [_held_out_quarter(samples, layers, seed=seed)[0] for seed in SEEDS]
+        yield Result(Task(f"{folder.name} (own)", "-", "-"), pooled(outcomes))
 
 
 def igniter_pairs(shared: Path, layers: Layers) -> Iterator[Result]:
@@ -189,6 +200,7 @@ def outside_sampled_range(shared: Path, layers: Layers) -> Iterator[Result]:
 
 TASKS: tuple[Callable[[Path, Layers], Iterator[Result]], ...] = (
     igniter_solo,
+    own_measured,
     igniter_pairs,
     partial(rapp_rows, full_quota=True),
     partial(rapp_rows, full_quota=False),

@@ -1,4 +1,4 @@
-"""The measured curves behind the catalogue, read from the shared data folder."""
+"""The measured curves behind the catalogue, read from the shared data folder or from a set of our own."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_SHARED = ROOT.parent / "shared" / "data"
+MEASURED = ROOT / "bench" / "measured"
 CATALOGUE_DATA = ROOT / "app" / "catalogue" / "data"
 
 Row = Mapping[str, str]
@@ -105,8 +106,10 @@ def read_types() -> tuple[CatalogueType, ...]:
     )
 
 
-def read_points(shared: Path, network: NetworkFacts) -> tuple[MeasuredPoint, ...]:
-    """The measured points of one network, sorted by batch, then SM percent."""
+def read_points(shared: Path, network: NetworkFacts, *, measured: Path = MEASURED) -> tuple[MeasuredPoint, ...]:
+    """The measured points of one network, sorted by batch, then SM percent; `measured`: where our own sets are."""
+    if (own := measured / network.source / "solo.csv").is_file():
+        return _own_points(own, network.source_name)
     if network.is_tensorrt:
         source = rows(shared / "igniter_v100" / "solo_latency.csv")
     else:
@@ -115,5 +118,17 @@ def read_points(shared: Path, network: NetworkFacts) -> tuple[MeasuredPoint, ...
         MeasuredPoint(sm_percent=float(row["sm_pct"]), batch=int(row["batch"]), latency_ms=float(row["latency_ms"]))
         for row in source
         if row["model"] == network.source_name
+    ]
+    return tuple(sorted(points, key=lambda point: (point.batch, point.sm_percent)))
+
+
+def _own_points(path: Path, name: str) -> tuple[MeasuredPoint, ...]:
+    """Of a set that `bench.real_gpu` wrote, with the shares that were asked for."""
+    points = [
+        MeasuredPoint(
+            sm_percent=float(row["sm_percent"]), batch=int(row["batch"]), latency_ms=float(row["latency_ms_mean"])
+        )
+        for row in rows(path)
+        if row["network"] == name
     ]
     return tuple(sorted(points, key=lambda point: (point.batch, point.sm_percent)))

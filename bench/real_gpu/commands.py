@@ -72,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", type=int, default=0, metavar="INDEX", help="which GPU (default: 0)")
     parser.add_argument("--gpu-type", default="", metavar="NAME", help="in the rows (default: the driver's name)")
     parser.add_argument("--networks", default=NETWORKS, metavar="NAME,...", help="of torchvision.models (default: six)")
-    parser.add_argument("--shares", default="10,20,30,50,75,100", metavar="PERCENT,...", help="of solo")
+    parser.add_argument("--shares", default="10,20,30,50,75,100", metavar="PERCENT,...", help="of share and solo")
     parser.add_argument("--batches", default="1,8,32", metavar="ROWS,...", help="of solo")
     parser.add_argument("--window-s", type=_amount, default=1.0, metavar="S", help="of one window (default: 1)")
     parser.add_argument("--stand-in", action="store_true", help="a rehearsal: sleeping processes instead of PyTorch")
@@ -89,8 +89,8 @@ def missing_packages(*, needs_torch: bool) -> str:
         )
     if needs_torch and (missing := [each for each in TORCH if importlib.util.find_spec(each) is None]):
         return (
-            f"{sys.executable} has no {' and no '.join(missing)}; call these scripts by the Python that has PyTorch for "
-            "CUDA. `probe` needs none of it, --stand-in rehearses without"
+            f"{sys.executable} has no {' and no '.join(missing)}; call these scripts by the Python that has PyTorch "
+            "for CUDA. `probe` needs none of it, --stand-in rehearses without"
         )
     return ""
 

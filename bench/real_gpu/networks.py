@@ -47,6 +47,9 @@ class TorchNetwork:
     """One network in PyTorch on the first visible GPU."""
 
     name: str
+    device: str = "cuda"
+    """`cpu`: where there is no GPU to try it on."""
+    kernel_size: int = KERNEL_SIZE
     platform: str = "pytorch"
     _torch: Any = field(init=False)
     _network: Any = None
@@ -59,7 +62,7 @@ class TorchNetwork:
             self._torch = importlib.import_module("torch")
         except ImportError as error:
             raise LaunchFailed(f"PyTorch cannot be imported: {error}; --stand-in needs none") from error
-        if not self._torch.cuda.is_available():
+        if self._is_cuda and not self._torch.cuda.is_available():
             raise LaunchFailed("PyTorch sees no GPU; is its build for CUDA, and a GPU visible?")
         self._torch.backends.cudnn.benchmark = True
         if self.name != KERNEL:
@@ -74,6 +77,8 @@ class TorchNetwork:
         return inputs
 
     def facts(self) -> Facts:
+        if not self._is_cuda:
+            return Facts(device=self.device)
         gpu = self._torch.cuda.get_device_properties(0)
         return Facts(
             device=f"cuda:0 {gpu.name}",
@@ -84,10 +89,15 @@ class TorchNetwork:
     def offload(self) -> None:
         """Give back what the last batch size took; the network stays."""
         self._step, self._rows = None, 0
-        self._torch.cuda.empty_cache()
+        if self._is_cuda:
+            self._torch.cuda.empty_cache()
 
     def resume(self) -> None:
         pass
+
+    @property
+    def _is_cuda(self) -> bool:
+        return self.device == "cuda"
 
     def _run(self, rows: int) -> None:
         try:
@@ -95,7 +105,8 @@ class TorchNetwork:
                 self._step, self._rows = self._make_step(rows), rows
             self._number += 1
             self._step(self._number)
-            self._torch.cuda.synchronize()
+            if self._is_cuda:
+                self._torch.cuda.synchronize()
         except self._torch.OutOfMemoryError as error:
             self.offload()
             raise EngineFailed(f"{rows} rows of {self.name} do not fit into memory: {error}") from error
@@ -106,7 +117,7 @@ class TorchNetwork:
 
     def _placed(self, network: Any) -> Any:
         torch = self._torch
-        network = network.to("cuda", memory_format=torch.channels_last)
+        network = network.to(self.device, memory_format=torch.channels_last)
         return network.train() if self.name.startswith(TRAINING) else network.half().eval()
 
     def _make_step(self, rows: int) -> _Step:
@@ -116,7 +127,7 @@ class TorchNetwork:
         is_training = self.name.startswith(TRAINING)
         dtype = torch.float32 if is_training else torch.float16
         images = [
-            torch.randn(rows, 3, pixels, pixels, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+            torch.randn(rows, 3, pixels, pixels, device=self.device, dtype=dtype).to(memory_format=torch.channels_last)
             for _ in range(INPUT_SETS)
         ]
         return self._training_step(images) if is_training else self._inference_step(images)
@@ -133,7 +144,7 @@ class TorchNetwork:
         optimiser = torch.optim.SGD(self._network.parameters(), 1e-4, foreach=True)
 
         def step(number: int) -> object:
-            with torch.autocast("cuda", dtype=torch.bfloat16):
+            with torch.autocast(self.device, dtype=torch.bfloat16):
                 answer = self._network(images[number % INPUT_SETS])
             loss = answer.float().square().mean()
             loss.backward()
@@ -146,7 +157,7 @@ class TorchNetwork:
     def _kernel_step(self, rows: int) -> _Step:
         torch = self._torch
         torch.backends.cuda.matmul.allow_tf32 = False
-        one, other, result = (torch.randn(KERNEL_SIZE, KERNEL_SIZE, device="cuda") for _ in range(3))
+        one, other, result = (torch.randn(self.kernel_size, self.kernel_size, device=self.device) for _ in range(3))
 
         def step(number: int) -> object:  # noqa: ARG001  always the same matrices
             for _ in range(rows):
@@ -173,12 +184,12 @@ def _pixels(name: str) -> int:
 
 
 def _stand_in(name: str, environment: Mapping[str, str]) -> StandInEngine:
-    """Times of 0.5 ms and a row's work, which takes the longer the fewer SMs there are; networks stop to gain at 60 %,
+    """Times of 2 ms and a row's work, which takes the longer the fewer SMs there are; networks stop to gain at 60 %,
     the kernel never does."""
     share = (sm_percent_of(environment) or 100.0) / 100.0
     if name == KERNEL:
-        floor_ms, row_ms = 0.0, 2.0 / share
+        floor_ms, row_ms = 0.0, 4.0 / share
     else:
-        floor_ms, row_ms = 0.5, (2.0 if name.startswith(TRAINING) else 1.0) * 0.6 / min(share, 0.6)
+        floor_ms, row_ms = 2.0, (0.2 if name.startswith(TRAINING) else 0.1) * 0.6 / min(share, 0.6)
     points = ((1, floor_ms + row_ms), (2, floor_ms + 2.0 * row_ms))
     return StandInEngine(times=Times(points), sms=STAND_IN_SMS, memory_mib=500.0, environment=environment)

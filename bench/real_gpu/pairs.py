@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from agents.profiling.cells import Cell, Member, make_cell
 from agents.profiling.journal import Measurement
 from bench.real_gpu.networks import TRAINING
-from bench.real_gpu.profiling import profile
+from bench.real_gpu.profiling import Kept, profile
 from bench.real_gpu.run import Run
 from bench.real_gpu.solo import COLUMNS as ALONE_COLUMNS
-from bench.real_gpu.solo import timing_figures
+from bench.real_gpu.solo import condition, timing_figures
 from bench.real_gpu.tables import Table
-from bench.report import Figures
+from bench.report import Figure, Figures
 
 FILE = "pairs.csv"
 COLUMNS = (*ALONE_COLUMNS, "other_network", "other_batch", "other_sm_percent", "slowdown")
@@ -32,7 +32,12 @@ HOW = (
 async def measure(run: Run) -> bool:
     """Every pair at every split, and everybody alone."""
     table = Table(run.path(FILE), COLUMNS)
-    return await profile(run, "pairs", cells(run.options.networks), lambda found: table.replace(pair_rows(run, found)))
+    kept = Kept(
+        table=table,
+        rows=lambda found: pair_rows(run, found),
+        has=lambda cell: table.has(**condition(cell.members[0]), **_other(cell.members[1:])),
+    )
+    return await profile(run, "pairs", cells(run.options.networks), kept)
 
 
 def cells(networks: Sequence[str]) -> tuple[Cell, ...]:
@@ -59,7 +64,6 @@ def _rows(run: Run, measurement: Measurement, alone_ms: dict[Member, float]) -> 
     found: list[Figures] = []
     for place, timing in enumerate(measurement.timings):
         others = [other.member for at, other in enumerate(measurement.timings) if at != place]
-        other = others[0] if others else None
         base_ms = alone_ms.get(timing.member)
         found.append(
             {
@@ -67,10 +71,18 @@ def _rows(run: Run, measurement: Measurement, alone_ms: dict[Member, float]) -> 
                 "power_w": measurement.power_w,
                 "clock_mhz": measurement.clock_mhz,
                 "windows": measurement.windows,
-                "other_network": other.network if other else None,
-                "other_batch": other.batch if other else None,
-                "other_sm_percent": other.sm_percent if other else None,
-                "slowdown": timing.latency_ms_p50 / base_ms if other and base_ms else None,
+                **_other(others),
+                "slowdown": timing.latency_ms_p50 / base_ms if others and base_ms else None,
             }
         )
     return found
+
+
+def _other(others: Sequence[Member]) -> dict[str, Figure]:
+    """The columns of the one beside it; empty for who is alone."""
+    other = others[0] if others else None
+    return {
+        "other_network": other.network if other else None,
+        "other_batch": other.batch if other else None,
+        "other_sm_percent": other.sm_percent if other else None,
+    }

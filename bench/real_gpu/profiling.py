@@ -1,6 +1,6 @@
 """Cells measured by the agent's own profiler: windows that must agree, rejected for heat, power and foreign processes.
 
-    await profile(run, name, cells, write) -> whether all cells are measured; `write(measurements)` after each
+    await profile(run, name, cells, Kept(...)) -> whether all cells are measured; the table is written after each
 
 The journal `DIR/journals/<name>` holds what is measured: the same command goes on behind it.
 """
@@ -17,6 +17,8 @@ from agents.profiling.windows import Rules
 from agents.templates import Template, Templates
 from bench.real_gpu.probe import are_numbers_foreign
 from bench.real_gpu.run import Run, python_path
+from bench.real_gpu.tables import Table
+from bench.report import Figures
 
 START_LIMIT_S = 180.0
 """PyTorch and CUDA start in 8 to 15 s where nothing else does."""
@@ -25,13 +27,28 @@ WORDS = "-m agents.serving --service {service} --port {port} --batch {batch} --l
 """The profiler takes templates of our worker; see `bench`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where measurements go."""
+
+    table: Table
+    rows: Callable[[Sequence[Measurement]], Sequence[Figures]]
+    """All rows of what is measured so far."""
+    has: Callable[[Cell], bool]
+    """Whether a cell has its row."""
+
+    def write(self, journal: Journal) -> None:
+        """The table anew."""
+        self.table.replace(self.rows(journal.measurements))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Told:
     """Says each cell as it is measured."""
 
     run: Run
-    write: Callable[[tuple[Measurement, ...]], None]
-    journal: Journal | None = None
+    kept: Kept
+    journal: Journal
     left: int = 0
 
     def begun(self, *, cells: int, done: int) -> None:
@@ -42,16 +59,18 @@ class _Told:
         self.left -= 1
         figures = ", ".join(f"{each.latency_ms_p50:.3g}" for each in measurement.timings)
         self.run.say(f"  {measurement.cell}: p50 {figures} ms; {self.left} to go, {self.run.left_s:.0f} s left")
-        if self.journal is not None:
-            self.write(self.journal.measurements)
+        self.kept.write(self.journal)
 
     def failed(self, cell: Cell, why: str) -> None:
         self.left -= 1
         self.run.say(f"  {cell}: left out: {why}")
 
 
-async def profile(run: Run, name: str, cells: Sequence[Cell], write: Callable[[tuple[Measurement, ...]], None]) -> bool:
-    """Measure what the journal does not hold. Raises DeviceError."""
+async def profile(run: Run, name: str, cells: Sequence[Cell], kept: Kept) -> bool:
+    """Measure what is not measured yet. Raises DeviceError."""
+    if all(map(kept.has, cells)):
+        run.say(f"all {len(cells)} cells are measured already")
+        return True
     path = run.path("journals") / name
     path.parent.mkdir(parents=True, exist_ok=True)
     driver = run.nvml
@@ -60,9 +79,9 @@ async def profile(run: Run, name: str, cells: Sequence[Cell], write: Callable[[t
         driver = run.nvml.without_processes(NO_NUMBERS)
     async with open_profile(_settings(run, cells), driver) as opened:
         with contextlib.closing(Journal(path, opened.header(), resumes=path.exists())) as journal:
-            told = _Told(run=run, write=write, journal=journal)
+            told = _Told(run=run, kept=kept, journal=journal)
             report = await opened.profiler(journal, told).run(cells)
-            write(journal.measurements)
+            kept.write(journal)
     _tell(run, report)
     return not report.failed and not report.left
 

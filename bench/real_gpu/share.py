@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from agents.profiling.cells import grid
 from agents.profiling.journal import Measurement
 from bench.real_gpu.networks import KERNEL
-from bench.real_gpu.profiling import profile
+from bench.real_gpu.profiling import Kept, profile
 from bench.real_gpu.run import Run
 from bench.real_gpu.tables import Table
 from bench.report import Figures
@@ -23,7 +23,6 @@ COLUMNS = (
     *("gpu_type", "sm_percent", "sm_count", "kernels_per_s", "rate_percent_of_largest"),
     *("is_below_knee", "difference_percent", "power_w", "clock_mhz"),
 )
-SHARES = (5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 TOLERANCE_PERCENT = 10.0
 FILES = {FILE: COLUMNS}
 HOW = (
@@ -37,8 +36,13 @@ Point = tuple[float, float]
 async def measure(run: Run) -> bool:
     """The kernel at every share, and whether shares are kept."""
     table = Table(run.path(FILE), COLUMNS)
-    cells = grid([KERNEL], SHARES, [1])
-    is_whole = await profile(run, "share", cells, lambda found: table.replace(share_rows(run, found)))
+    cells = grid([KERNEL], run.options.shares, [1])
+    kept = Kept(
+        table=table,
+        rows=lambda found: share_rows(run, found),
+        has=lambda cell: table.has(sm_percent=cell.members[0].sm_percent),
+    )
+    is_whole = await profile(run, "share", cells, kept)
     run.say(verdict(table.rows))
     return is_whole
 

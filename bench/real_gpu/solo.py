@@ -1,9 +1,9 @@
 """Networks alone: latency, memory and power over shares and batches, into solo.csv."""
 
-from agents.profiling.cells import grid
+from agents.profiling.cells import Member, grid
 from agents.profiling.journal import Measurement, Timing
 from agents.profiling.windows import SURE_P99_BATCHES
-from bench.real_gpu.profiling import profile
+from bench.real_gpu.profiling import Kept, profile
 from bench.real_gpu.run import Run, why_no_mps
 from bench.real_gpu.tables import Table
 from bench.report import Figures
@@ -30,7 +30,17 @@ async def measure(run: Run) -> bool:
         shares = (100.0,)
     table = Table(run.path(FILE), COLUMNS)
     cells = grid(run.options.networks, shares, run.options.batches)
-    return await profile(run, "solo", cells, lambda found: table.replace([solo_row(run, each) for each in found]))
+    kept = Kept(
+        table=table,
+        rows=lambda found: [solo_row(run, each) for each in found],
+        has=lambda cell: table.has(**condition(cell.members[0])),
+    )
+    return await profile(run, "solo", cells, kept)
+
+
+def condition(member: Member) -> dict[str, object]:
+    """The columns that say what was measured."""
+    return {"network": member.network, "batch": member.batch, "sm_percent": member.sm_percent}
 
 
 def solo_row(run: Run, measurement: Measurement) -> Figures:

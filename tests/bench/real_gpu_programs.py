@@ -4,8 +4,8 @@
     python real_gpu_programs.py client          asks a pretended CUDA: joins the pretended MPS, keeps its limit, works
     python real_gpu_programs.py bench WORDS     the scripts' bench, as a client of the pretended MPS
 
-What a test wants to go wrong stands in REHEARSAL: `outside` lets clients miss MPS, `no-limit` lets them have any memory,
-`deaf` keeps a terminated client at work.
+What a test wants to go wrong stands in REHEARSAL: `outside` lets clients miss MPS, `no-limit` lets them have any
+memory, `deaf` keeps a terminated client at work.
 """
 
 import os
