@@ -6,6 +6,8 @@
     6 NOT_FOUND, 28 GPU_NOT_FOUND            UnknownPart    (lists answer 6 when they are empty: no error there)
     1, 9, 12, 18                             NoDriver       start NVML again, at most every few seconds
     15 GPU_IS_LOST, 16 RESET_REQUIRED        GpuLost        unhealthy; an operator resets it
+    19 IN_USE                                InUse          somebody works on the GPU: end that first
+    23 INSUFFICIENT_RESOURCES                NoRoom         another order, or another layout of slices
     10 TIMEOUT                               none           no event came: `agents.nvml` does not let it out
     anything else                            DeviceError    log, try again later
 
@@ -13,6 +15,7 @@ The numbers are NVML's stable binary interface, so that this table needs no driv
 """
 
 from agents.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSupported, OutOfRange, UnknownPart
+from agents.mig_nouns import InUse, NoRoom
 
 _KINDS: dict[int, tuple[type[DeviceError], str]] = {
     1: (NoDriver, "NVML was shut down; start it again"),
@@ -28,8 +31,8 @@ _KINDS: dict[int, tuple[type[DeviceError], str]] = {
     16: (GpuLost, "the GPU needs a reset"),
     17: (NotPermitted, "the operating system blocks the device; give this process or container access to it"),
     18: (NoDriver, "the driver is being upgraded; restart when it is done"),
-    19: (DeviceError, "the GPU is in use; drain it first"),
-    23: (DeviceError, "the GPU has no room for it"),
+    19: (InUse, "the GPU is in use; drain it first"),
+    23: (NoRoom, "the GPU has no room for it"),
     26: (NotSupported, "the installed driver no longer has it"),
     27: (DeviceError, "the GPU is not ready yet; try again"),
     28: (UnknownPart, "there is no such GPU"),

@@ -1,11 +1,13 @@
-"""What is said about a GPU: identity, sample, capabilities, processes, MIG slices, critical errors. No driver needed.
+"""What is said about a GPU: identity, sample, capabilities, processes, critical errors. No driver needed.
 
 Nouns of `agents.nvml`, which fills them:
 
     GpuIdentity      what never changes                     GpuProcess    who computes on it
     GpuSample        what it does now                       ProcessUse    how much of its SMs they kept busy
     GpuCapabilities  what it lets this process do, and why  XidEvent      a critical error, as it happens
-                     not the rest                           MigSlice      a part of it that is a device of its own
+                     not the rest
+
+Slices have nouns of their own: `agents.mig_nouns`.
 """
 
 from collections.abc import Callable
@@ -24,7 +26,20 @@ class GpuIdentity:
     """As the driver says, e.g. `Tesla V100-SXM2-32GB`."""
     memory_mib: float
     sm_count: int | None = None
-    """Of the whole GPU; None where the driver does not say (MIG)."""
+    """Of this GPU or slice; None where the driver does not say (a whole GPU in MIG mode)."""
+    part: "SlicePart | None" = None
+    """What it is a slice of; None = it is a whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePart:
+    """Which part of a whole GPU a slice is."""
+
+    whole: GpuIdentity
+    profile: str
+    """As the driver calls it, e.g. `1g.10gb`."""
+    sm_share: float
+    """Of the SMs of all slices of the GPU: the power and energy of the GPU that count as the slice's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +123,6 @@ class ProcessUse:
 
     pid: int
     sm_percent: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigSlice:
-    """A part of a GPU that is a device of its own (a MIG device)."""
-
-    uuid: str
-    """`MIG-…`, what CUDA_VISIBLE_DEVICES takes."""
-    name: str
-    """As the driver says, e.g. `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-    gpu_instance: int
-    sm_count: int
-    memory_mib: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

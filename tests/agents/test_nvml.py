@@ -97,7 +97,14 @@ def probe(library: Path, **codes: int) -> dict[str, object]:
 def test_gpus_are_found_and_read_in_our_units(driver: Path) -> None:
     seen = probe(driver)
     assert seen["gpus"] == [
-        {"index": index, "uuid": f"GPU-{index}", "name": "Fake GPU", "memory_mib": 32768.0, "sm_count": None}
+        {
+            "index": index,
+            "uuid": f"GPU-{index}",
+            "name": "Fake GPU",
+            "memory_mib": 32768.0,
+            "sm_count": None,
+            "part": None,
+        }
         for index in (0, 1)
     ]
     assert seen["sample"] == {

@@ -9,6 +9,7 @@ import pytest
 
 from agents.capabilities import WATCH_ONLY, probe, problems
 from agents.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSupported, OutOfRange, UnknownPart
+from agents.mig_nouns import InUse, NoRoom
 from agents.nvml import Nvml
 from agents.nvml_errors import translate
 from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, ProcessUse, event_reasons
@@ -229,8 +230,8 @@ def test_no_limit_is_the_boards_default(nvml: Nvml, fake: FakeGpus) -> None:
         (16, GpuLost),
         (17, NotPermitted),
         (18, NoDriver),
-        (19, DeviceError),
-        (23, DeviceError),
+        (19, InUse),
+        (23, NoRoom),
         (29, DeviceError),
         (999, DeviceError),
         (12345, DeviceError),
@@ -349,7 +350,7 @@ def test_mig_slices_are_devices_with_sms_and_memory(nvml: Nvml, fake: FakeGpus) 
         Slice(uuid=b"MIG-gone"),
         Slice(uuid=b"MIG-c", name=b"H100 MIG 3g.40gb", sm_count=60, gpu_instance=2, in_use=1, memory_mib=40448),
     )
-    small, large = nvml.mig_slices(first(nvml))
+    large, small = nvml.mig_slices(first(nvml))  # by instance
     assert (small.uuid, small.name, small.sm_count, small.memory_mib) == ("MIG-a", "H100 MIG 1g.10gb", 16, 9856.0)
     assert (large.uuid, large.gpu_instance, large.sm_count, large.memory_mib) == ("MIG-c", 2, 60, 40448.0)
     assert nvml.sample(first(nvml)).busy_percent == 0.0, "a sliced GPU does not say"

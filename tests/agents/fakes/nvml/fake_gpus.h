@@ -17,17 +17,29 @@
 #define MAX_GPUS 16
 #define MAX_PROCESSES 64
 #define MAX_SLICES 8
+#define MAX_PROFILES 18
 #define MAX_FAULTS 16
 #define MAX_EVENTS 64
 #define KILL_BEFORE 9001
 #define KILL_AFTER 9002
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7,
-       NOT_LOADED = 9, TIMEOUT = 10, LOST = 15 };
+       NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, IN_USE = 19, NO_ROOM = 23 };
 enum { NO_LOCK = 1, NO_POWER = 2, NO_ENERGY = 4, NO_USE = 8, NO_MPS_LIST = 16, NO_GPM = 32, NO_EVENTS = 64, NO_MIG = 128,
        NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512 };
 
 typedef struct { uint32_t pid, is_mps, sm_percent, gpu_instance; uint64_t memory; } process_t;
-typedef struct { char uuid[80], name[96]; uint32_t sm_count, gpu_instance, in_use, spare; uint64_t memory_mib; } slice_t;
+/* A GPU instance where `size` is not 0; a device that programs see where a compute instance makes it `in_use`. */
+typedef struct {
+    char uuid[80], name[96];
+    uint32_t sm_count, gpu_instance, in_use, profile, start, size; /* `profile` is the driver's id */
+    uint64_t memory_mib, memory_used;
+} slice_t;
+/* A kind of slice, at its number in NVML's list; `size` 0 = this GPU does not have it. */
+typedef struct {
+    char name[32];
+    uint32_t id, slices, sms, most, size, start_count, starts[8];
+    uint64_t memory_mib;
+} profile_t;
 typedef struct {
     char uuid[80], name[96];
     uint32_t architecture, without; /* `without`: NO_... of what this GPU does not have */
@@ -40,6 +52,8 @@ typedef struct {
     uint64_t energy_mj, energy_at_ns; /* what was counted until then */
     process_t processes[MAX_PROCESSES];
     slice_t slices[MAX_SLICES];
+    profile_t profiles[MAX_PROFILES];
+    uint64_t slices_made; /* a slice that is made again has another UUID */
 } gpu_t;
 typedef struct { char function[64]; int32_t code, times, skip, spare; } fault_t; /* times -1 = always, after `skip` */
 typedef struct { uint32_t gpu, instance; uint64_t kind, data; } event_t;

@@ -25,6 +25,25 @@ KILL_BEFORE, KILL_AFTER = 9001, 9002
 NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (1 << n for n in range(8))
 NO_CLOCK_LIST, NO_PERSISTENCE = 256, 512
 MIB = 1 << 20
+PROFILES = {
+    "H200": {
+        0: ("1g.18gb", 19, 1, 16, 16384, 1, (0, 1, 2, 3, 4, 5, 6)),
+        1: ("2g.35gb", 14, 2, 32, 33280, 2, (0, 2, 4)),
+        2: ("3g.71gb", 9, 3, 60, 71168, 4, (0, 4)),
+        3: ("4g.71gb", 5, 4, 64, 71168, 4, (0,)),
+        4: ("7g.141gb", 0, 7, 132, 143771, 8, (0,)),
+        9: ("1g.35gb", 15, 1, 26, 33280, 2, (0, 2, 4, 6)),
+    },
+    "A100": {
+        0: ("1g.5gb", 19, 1, 14, 4864, 1, (0, 1, 2, 3, 4, 5, 6)),
+        1: ("2g.10gb", 14, 2, 28, 9856, 2, (0, 2, 4)),
+        2: ("3g.20gb", 9, 3, 42, 19968, 4, (0, 4)),
+        3: ("4g.20gb", 5, 4, 56, 19968, 4, (0,)),
+        4: ("7g.40gb", 0, 7, 98, 40192, 8, (0,)),
+        9: ("1g.10gb", 15, 1, 14, 9856, 2, (0, 2, 4, 6)),
+    },
+}
+"""Number in NVML's list: name, id, sevenths of the SMs, SMs, MiB, memory slices, and the ones that it may begin at."""
 MOST_EVENTS = 64
 
 
@@ -44,8 +63,17 @@ class Slice(ctypes.Structure):
         ("name", c_char * 96),
         ("sm_count", c_uint32),
         ("gpu_instance", c_uint32),
-        ("in_use", c_uint32),
-        ("spare", c_uint32),
+        *((name, c_uint32) for name in ("in_use", "profile", "start", "size")),
+        ("memory_mib", c_uint64),
+        ("memory_used", c_uint64),
+    )
+
+
+class Profile(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char * 32),
+        *((name, c_uint32) for name in ("id", "slices", "sms", "most", "size", "start_count")),
+        ("starts", c_uint32 * 8),
         ("memory_mib", c_uint64),
     )
 
@@ -65,6 +93,8 @@ class Gpu(ctypes.Structure):
         ("energy_at_ns", c_uint64),
         ("processes", Process * 64),
         ("slices", Slice * 8),
+        ("profiles", Profile * 18),
+        ("slices_made", c_uint64),
     )
 
 
@@ -146,6 +176,21 @@ class FakeGpus:
         self.state.driver_version = version.encode() or self.state.driver_version
         self.state.reload_code = code
         self.state.loads += 1
+
+    def enable_mig(self, table: str = "H200", *, gpu: int = 0) -> None:
+        """MIG mode is on, and nothing is sliced yet; `table`: a name in PROFILES."""
+        self.gpu(gpu).mig_mode = 1
+        for number, (name, identity, slices, sms, memory_mib, size, starts) in PROFILES[table].items():
+            place = self.gpu(gpu).profiles[number]
+            place.name, place.id, place.slices, place.sms = f"MIG {name}".encode(), identity, slices, sms
+            place.most = place.start_count = len(starts)
+            place.memory_mib, place.size = memory_mib, size
+            place.starts[: len(starts)] = starts
+
+    def devices(self, *, gpu: int = 0) -> list[tuple[str, int]]:
+        """Profile and place of every slice that programs can use, in the order of places."""
+        found = [each for each in self.gpu(gpu).slices if each.in_use]
+        return sorted(((each.name.decode().split()[-1], each.start) for each in found), key=lambda each: each[1])
 
     def slice_up(self, *slices: Slice, gpu: int = 0) -> None:
         """MIG: the GPU in slices; one with `in_use` 0 leaves its place empty."""

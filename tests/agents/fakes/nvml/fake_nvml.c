@@ -10,6 +10,7 @@
  * KILL_BEFORE and KILL_AFTER kill the caller in the middle of a write.
  */
 #include "fake_gpus.h"
+#include "fake_mig.h"
 
 /* ---- Start, identity ------------------------------------------------------------------------------------------- */
 
@@ -73,7 +74,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, handle_t **handle) {
         if (strcmp(gpu->uuid, uuid) == 0) return finish(gpu->lost);
         for (uint32_t s = 0; s < gpu->slice_count; s++) {
             *handle = &handles[g][s + 1];
-            if (strcmp(gpu->slices[s].uuid, uuid) == 0) return finish(gpu->lost);
+            if (gpu->slices[s].in_use && strcmp(gpu->slices[s].uuid, uuid) == 0) return finish(gpu->lost);
         }
     }
     return finish(NOT_FOUND);
@@ -100,6 +101,7 @@ int nvmlDeviceGetPersistenceMode(handle_t *h, unsigned *is_on) {
 /* 132 SMs of 128 cores, as an H100 or H200 has. */
 int nvmlDeviceGetNumGpuCores(handle_t *h, unsigned *cores) {
     ON(h, 0);
+    if (gpu->mig_mode) return finish(NOT_SUPPORTED);
     *cores = 132 * 128;
     return finish(OK);
 }
@@ -127,6 +129,7 @@ typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance,
 
 int nvmlDeviceGetMemoryInfo(handle_t *h, memory_v1 *m) {
     ON(h, 0); /* the first version counts the driver's reserve as used */
+    if (h->slice) return finish(NOT_SUPPORTED);
     uint64_t used = gpu->memory_used + gpu->memory_reserved;
     *m = (memory_v1){gpu->memory_total, gpu->memory_total - used, used};
     return finish(OK);
@@ -135,15 +138,22 @@ int nvmlDeviceGetMemoryInfo(handle_t *h, memory_v1 *m) {
 int nvmlDeviceGetMemoryInfo_v2(handle_t *h, memory_v2 *m) {
     ON(h, 0);
     if (m->version != 0x02000028) return finish(25);
+    if (h->slice) {
+        const slice_t *slice = &gpu->slices[h->slice - 1];
+        uint64_t total = slice->memory_mib << 20;
+        *m = (memory_v2){m->version, total, 0, total - slice->memory_used, slice->memory_used};
+        return finish(OK);
+    }
     uint64_t free = gpu->memory_total - gpu->memory_reserved - gpu->memory_used;
     *m = (memory_v2){m->version, gpu->memory_total, gpu->memory_reserved, free, gpu->memory_used};
     return finish(OK);
 }
 
-int nvmlDeviceGetPowerUsage(handle_t *h, unsigned *mw) { ON(h, NO_POWER); *mw = power_now(gpu); return finish(OK); }
+int nvmlDeviceGetPowerUsage(handle_t *h, unsigned *mw) { ON(h, NO_POWER); if (h->slice) return finish(NOT_SUPPORTED); *mw = power_now(gpu); return finish(OK); }
 
 int nvmlDeviceGetTotalEnergyConsumption(handle_t *h, unsigned long long *mj) {
     ON(h, NO_ENERGY);
+    if (h->slice) return finish(NOT_SUPPORTED); /* of the whole board alone */
     count_energy(gpu);
     *mj = gpu->energy_mj;
     return finish(OK);
@@ -195,11 +205,12 @@ int nvmlDeviceGetProcessUtilization(handle_t *h, use_t *list, unsigned *count, u
 }
 
 /* Of all processes on the GPU, or of the MPS clients alone. */
-static int list_processes(gpu_t *gpu, int only_mps, unsigned *count, listed_t *list) {
+static int list_processes(const handle_t *h, gpu_t *gpu, int only_mps, unsigned *count, listed_t *list) {
     unsigned room = list ? *count : 0, found = 0;
     for (uint32_t i = 0; i < gpu->process_count; i++) {
         const process_t *each = &gpu->processes[i];
         if (only_mps && !each->is_mps) continue;
+        if (h->slice && each->gpu_instance != gpu->slices[h->slice - 1].gpu_instance) continue;
         if (found < room) list[found] = (listed_t){each->pid, each->memory, each->gpu_instance, ~0U};
         found++;
     }
@@ -209,12 +220,12 @@ static int list_processes(gpu_t *gpu, int only_mps, unsigned *count, listed_t *l
 
 int nvmlDeviceGetComputeRunningProcesses_v3(handle_t *h, unsigned *count, listed_t *list) {
     ON(h, 0);
-    return list_processes(gpu, 0, count, list);
+    return list_processes(h, gpu, 0, count, list);
 }
 
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(handle_t *h, unsigned *count, listed_t *list) {
     ON(h, NO_MPS_LIST);
-    return list_processes(gpu, 1, count, list);
+    return list_processes(h, gpu, 1, count, list);
 }
 
 /* ---- Power limit and clocks ------------------------------------------------------------------------------------ */
@@ -333,7 +344,7 @@ int nvmlEventSetWait_v2(event_set *set, event_data *found, unsigned wait_ms) {
     }
 }
 
-/* ---- GPM and MIG ----------------------------------------------------------------------------------------------- */
+/* ---- GPM ------------------------------------------------------------------------------------------------------- */
 
 typedef struct { unsigned version, is_supported; } gpm_support;
 typedef struct { uint32_t load_percent; } gpm_sample;
@@ -362,40 +373,4 @@ int nvmlGpmMetricsGet(gpm_metrics *asked) {
         asked->metrics[i].value = (asked->first->load_percent + asked->second->load_percent) / 2.0;
     }
     return OK;
-}
-
-int nvmlDeviceGetMigMode(handle_t *h, unsigned *now, unsigned *pending) {
-    ON(h, NO_MIG);
-    *now = *pending = gpu->mig_mode;
-    return finish(OK);
-}
-
-int nvmlDeviceGetMaxMigDeviceCount(handle_t *h, unsigned *count) {
-    ON(h, NO_MIG);
-    *count = MAX_SLICES;
-    return finish(OK);
-}
-
-int nvmlDeviceGetMigDeviceHandleByIndex(handle_t *h, unsigned index, handle_t **slice) {
-    ON(h, NO_MIG);
-    if (index >= gpu->slice_count || !gpu->slices[index].in_use) return finish(NOT_FOUND);
-    *slice = &handles[h->gpu][index + 1];
-    return finish(OK);
-}
-
-typedef struct { unsigned sms, engines[5], slices, compute; unsigned long long mib; } attributes_t;
-
-int nvmlDeviceGetAttributes_v2(handle_t *h, attributes_t *found) {
-    ON(h, NO_MIG);
-    if (!h->slice) return finish(INVALID);
-    found->sms = gpu->slices[h->slice - 1].sm_count;
-    found->mib = gpu->slices[h->slice - 1].memory_mib;
-    return finish(OK);
-}
-
-int nvmlDeviceGetGpuInstanceId(handle_t *h, unsigned *instance) {
-    ON(h, NO_MIG);
-    if (!h->slice) return finish(INVALID);
-    *instance = gpu->slices[h->slice - 1].gpu_instance;
-    return finish(OK);
 }
