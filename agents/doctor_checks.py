@@ -29,7 +29,7 @@ from agents.doctor_nouns import (
 )
 from agents.mps_directory import LONGEST_PIPE_PATH
 from agents.nvml_nouns import Capability
-from agents.templates import BUILT_IN
+from agents.templates import BUILT_IN, BUILT_IN_TASK
 
 LEAST_PYTHON = (3, 11)
 OPEN_FILES = 16384
@@ -242,8 +242,8 @@ def check_templates(facts: TemplateFacts) -> Iterator[Finding]:
         yield Finding(check="templates", level="fail", words=words, remedy="docs/runtimes.md has the keys")
         return
     names = [name for name, _, _ in facts.programs]
-    if names == [BUILT_IN]:
-        words = "only the built-in one, a stand-in that computes nothing on the GPU"
+    if set(names) <= {BUILT_IN, BUILT_IN_TASK}:
+        words = "only the built-in ones, stand-ins that compute nothing on the GPU"
         remedy = "write a file (docs/runtimes.md) and give it by --templates"
         yield Finding(check="templates", level="warn", words=words, remedy=remedy)
     else:

@@ -1,6 +1,6 @@
 """How the replicas of one GPU share it: under MPS with limits that are proven, or by turns without any.
 
-    environment(replica)   what its process needs, with everything made ready for it
+    environment(part)      what the process of a replica or task needs, with everything made ready for it
     objection(proof)       why it must not take requests; empty = it may
     let_go(pids)           whether its processes may be killed without harm to their neighbours
     watch()                looks for faults; True = all replicas of the GPU must be started anew
@@ -19,7 +19,7 @@ from agents.device import DeviceError, LaunchFailed, UnknownPart
 from agents.mps import Mps
 from agents.mps_share import objection
 from agents.nvml_nouns import GpuIdentity
-from agents.protocol import ReplicaCommand
+from agents.protocol import ReplicaCommand, TaskCommand
 from agents.worker_replica import Proof
 
 DRAIN_S = 5.0
@@ -34,8 +34,8 @@ class Sharing(Protocol):
         """What an operator should know."""
         ...
 
-    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:
-        """On top of what the replica's process needs otherwise. Raises DeviceError."""
+    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
+        """On top of what the process of a replica or task needs otherwise. Raises DeviceError."""
         ...
 
     async def objection(self, proof: Proof) -> str:
@@ -66,7 +66,7 @@ class ByTurns:
     def problem(self) -> str:
         return f"GPU {self._gpu.index} is shared by turns, SM percents are not in force: {self._why}"
 
-    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:  # noqa: ARG002  no limits
+    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:  # noqa: ARG002  no limits
         return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
 
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
@@ -93,7 +93,7 @@ class UnderMps:
     def problem(self) -> str:
         return ""
 
-    async def environment(self, replica: ReplicaCommand) -> Mapping[str, str]:
+    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
         await self._mps.start()
         if await self._mps.server_state() == "fault":
             if clients := await self._mps.client_pids():
@@ -102,7 +102,8 @@ class UnderMps:
                 )
             await self._mps.recover()
         await self._mps.start_server()
-        return self._mps.client_environment(replica.sm_percent, replica.memory_mib, is_best_effort=False)
+        is_task = isinstance(part, TaskCommand)
+        return self._mps.client_environment(part.sm_percent, part.memory_mib, is_best_effort=is_task)
 
     async def objection(self, proof: Proof) -> str:
         if proof.sm_count is not None and self._total_sms is not None:

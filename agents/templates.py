@@ -1,11 +1,12 @@
-"""Runtime templates: which programs may run as replicas on this node, and how they are talked to.
+"""Runtime templates: which programs may run as replicas or tasks on this node, and how they are talked to.
 
 An operator writes them into one TOML file on the node. The control plane names a network, a template at most, and the
-parameters of a replica; never a word of a command line. A template is checked when it is read, its parameters when they
-are filled in; a command is a list of words and meets no shell.
+parameters of a replica or task; never a word of a command line. A template is checked when it is read, its parameters
+when they are filled in; a command is a list of words and meets no shell.
 
     load_templates(path | None) -> Templates      the built-in template and those of the file
     Templates.find(network, template="")          -> Template
+    Templates.find_task(network, kind)            -> Template of server "task"
     Template.fill(Parameters)                     -> Filled(command, environment)
 
 Placeholders in words, values of the environment, paths and bodies:
@@ -15,6 +16,9 @@ Placeholders in words, values of the environment, paths and bodies:
     {batch} {sm_percent} {memory_mib}   numbers; memory rounded down
     {memory_fraction}                   memory_mib of the GPU's, for servers that ask for a share of it
     {directory}                         the replica's own directory, where `files` of the template are written first
+
+A task has no service and no further ports, and {port} only if its program listens for `agents.serving.swap`. Instead it
+has {task}, its name; {kind}, training or offline; {iterations}, in all; {done_iterations}, with which it may begin.
 """
 
 import hashlib
@@ -32,11 +36,12 @@ import msgspec
 
 from agents.device import DeviceError, LaunchFailed
 
-Server: TypeAlias = Literal["worker", "triton", "vllm", "mlserver"]
+Server: TypeAlias = Literal["worker", "triton", "vllm", "mlserver", "task"]
 BatchChange: TypeAlias = Literal["live", "reload", "restart"]
 DrainMethod: TypeAlias = Literal["router", "server"]
 
 BUILT_IN = "worker"
+BUILT_IN_TASK = "trainer"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What a service, a network or a template may be called: no blank, no slash, no leading dash, so neither an option nor
 a way out of a folder."""
@@ -44,9 +49,11 @@ a way out of a folder."""
 LARGEST_FILE = 256 * 1024
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _PORTS = ("port", "grpc_port", "metrics_port")
-_PLACEHOLDERS = frozenset(
-    (*_PORTS, "service", "network", "batch", "sm_percent", "memory_mib", "memory_fraction", "directory")
-)
+_COMMON = ("port", "network", "batch", "sm_percent", "memory_mib", "memory_fraction", "directory")
+_PLACEHOLDERS = frozenset((*_COMMON, *_PORTS, "service"))
+_TASK_PLACEHOLDERS = frozenset((*_COMMON, "task", "kind", "iterations", "done_iterations"))
+_OF_REPLICAS = frozenset(("served_as", "readiness_path", "warm_up", "batch_change", "drain"))
+"""Keys that mean nothing for a task."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(r"CUDA_MPS_|CUDA_VISIBLE_DEVICES$|PLIMSOLL_")
 """Variables that the agent sets for each replica, or keeps to itself."""
@@ -71,9 +78,9 @@ class BadTemplate(DeviceError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What one replica fills into a template."""
+    """What one replica or task fills into a template."""
 
-    service: str
+    service: str = ""
     network: str
     batch: int
     sm_percent: float
@@ -83,6 +90,11 @@ class Parameters:
     ports: tuple[int, ...] = ()
     """As many as `Template.ports` names, in that order."""
     directory: str = ""
+    task: str = ""
+    """Its name, as the service of a replica."""
+    kind: str = ""
+    iterations: int = 0
+    done_iterations: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +117,12 @@ class Filled:
     served_as: str
     readiness_path: str
     warm_up: WarmUp | None
+    progress_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """One program that may run as a replica."""
+    """One program that may run as a replica, or with server `task` as a task."""
 
     name: str
     command: tuple[str, ...]
@@ -132,7 +145,14 @@ class Template:
     drain_limit_s: float = 30.0
     """From SIGTERM to harder ways."""
     hung_after_s: float = 120.0
-    """A ready replica whose server answers no question for so long has hung."""
+    """A ready replica, or a task, whose server answers no question for so long has hung."""
+    progress_file: str = ""
+    """Task: where its program says {"done_iterations": N} of what it has kept; empty: it writes no such file."""
+
+    @property
+    def is_task(self) -> bool:
+        """Whether tasks run by it, and no replicas."""
+        return self.server == "task"
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -147,17 +167,18 @@ class Template:
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
     def fill(self, parameters: Parameters) -> Filled:
-        """Command, environment and files of one replica. Raises LaunchFailed where a parameter is not acceptable."""
+        """Command, environment and files of one replica or task. Raises LaunchFailed for a bad parameter."""
         values = _values(self, parameters)
         return Filled(
             command=tuple(_put(word, values) for word in self.command),
             environment={name: _put(text, values) for name, text in self.environment.items()},
             files={name: _put(text, values) for name, text in self.files.items()},
-            served_as=_put(self.served_as, values),
+            served_as="" if self.is_task else _put(self.served_as, values),
             readiness_path=_put(self.readiness_path, values),
             warm_up=replace(warm_up, path=_put(warm_up.path, values), body=_put(warm_up.body, values))
             if (warm_up := self.warm_up)
             else None,
+            progress_file=_put(self.progress_file, values),
         )
 
 
@@ -170,6 +191,8 @@ class Templates:
     """For networks that are not named; empty: they are refused."""
     networks: dict[str, str] = field(default_factory=dict)
     """Template by network."""
+    tasks: dict[str, str] = field(default_factory=dict)
+    """Template of tasks by network, by kind, or under `default`."""
 
     def find(self, network: str, template: str = "") -> Template:
         """The template of a network, or the one asked for. Raises LaunchFailed where the node does not allow it."""
@@ -180,6 +203,16 @@ class Templates:
             raise LaunchFailed(
                 f"template {name!r} is not allowed on this node; it has {', '.join(sorted(self.by_name))}"
             )
+        if self.by_name[name].is_task:
+            raise LaunchFailed(f"template {name!r} is for tasks; no replica can run by it")
+        return self.by_name[name]
+
+    def find_task(self, network: str, kind: str) -> Template:
+        """The template of a task. Raises LaunchFailed where the node does not allow it."""
+        tasks = {"default": BUILT_IN_TASK, **self.tasks}
+        name = tasks.get(network, tasks.get(kind, tasks["default"]))
+        if not name or name not in self.by_name:
+            raise LaunchFailed(f"{kind} of network {network} has no template on this node; add it to [tasks]")
         return self.by_name[name]
 
 
@@ -194,23 +227,45 @@ def built_in() -> Template:
     )
 
 
+def built_in_task() -> Template:
+    """Our own trainer with calibrated stand-in times, which needs no GPU."""
+    words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
+    more = "--done-iterations {done_iterations} --port {port} --memory-mib {memory_mib} --checkpoint {directory}/kept"
+    return Template(
+        name=BUILT_IN_TASK,
+        server="task",
+        command=(sys.executable, "-m", "agents.serving.trainer", *words.split(), *more.split()),
+        progress_file="{directory}/kept",
+        start_limit_s=60.0,
+        drain_limit_s=15.0,
+    )
+
+
 def load_templates(path: Path | None) -> Templates:
-    """The built-in template and those of a file, which may replace it. Raises BadTemplate."""
-    own = built_in()
+    """The built-in templates and those of a file, which may replace them. Raises BadTemplate."""
+    templates = {own.name: own for own in (built_in(), built_in_task())}
     if path is None:
-        return Templates(by_name={own.name: own})
+        return Templates(by_name=templates)
     document = _read(path)
-    if unknown := set(document) - {"default", "networks", "templates"}:
-        raise BadTemplate(f"{path}: unknown {sorted(unknown)}; there are default, networks and templates")
-    templates = {own.name: own}
+    if unknown := set(document) - {"default", "networks", "tasks", "templates"}:
+        raise BadTemplate(f"{path}: unknown {sorted(unknown)}; there are default, networks, tasks and templates")
     for name, table in _table(document.get("templates", {}), f"{path}: templates").items():
         templates[name] = _template(name, table, f"{path}: templates.{name}")
     networks = {name: str(text) for name, text in _table(document.get("networks", {}), f"{path}: networks").items()}
-    default = document.get("default", BUILT_IN)
+    tasks = {name: str(text) for name, text in _table(document.get("tasks", {}), f"{path}: tasks").items()}
+    default = str(document.get("default", BUILT_IN))
     for wanted in (*networks.values(), *((default,) if default else ())):
-        if wanted not in templates:
-            raise BadTemplate(f"{path}: there is no template {wanted!r}; there are {', '.join(sorted(templates))}")
-    return Templates(by_name=templates, default=str(default), networks=networks)
+        _require(wanted, templates, path, is_task=False)
+    for wanted in filter(None, tasks.values()):
+        _require(wanted, templates, path, is_task=True)
+    return Templates(by_name=templates, default=default, networks=networks, tasks=tasks)
+
+
+def _require(wanted: str, templates: Mapping[str, Template], path: Path, *, is_task: bool) -> None:
+    if wanted not in templates:
+        raise BadTemplate(f"{path}: there is no template {wanted!r}; there are {', '.join(sorted(templates))}")
+    if templates[wanted].is_task != is_task:
+        raise BadTemplate(f"{path}: template {wanted!r}: [tasks] names templates with server task, nothing else does")
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -240,6 +295,8 @@ def _template(name: str, table: object, where: str) -> Template:
     known = {each.name for each in fields(Template)} - {"name"}
     if unknown := set(_table(table, where)) - known:
         raise BadTemplate(f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}")
+    if read.is_task and (idle := set(_table(table, where)) & _OF_REPLICAS):
+        raise BadTemplate(f"{where}: {sorted(idle)} mean nothing for a task")
     if objection := _objection(read):
         raise BadTemplate(f"{where}: {objection}")
     return read
@@ -254,17 +311,20 @@ def _objection(template: Template) -> str:
     """What is wrong with a template; empty = nothing."""
     if not template.command or _PLACEHOLDER.search(template.command[0]):
         return "command must begin with the program itself, without a placeholder"
-    if template.batch_change not in BATCH_CHANGES[template.server]:
+    if not template.is_task and template.batch_change not in BATCH_CHANGES[template.server]:
         ways = " or ".join(BATCH_CHANGES[template.server])
         return f"batch_change of {template.server} must be {ways}, not {template.batch_change}"
     if any("\0" in text for text in _texts(template)):
         return "no word may hold a NUL"
-    unknown = {name for text in _texts(template) for name in _PLACEHOLDER.findall(text)} - _PLACEHOLDERS
+    placeholders = _TASK_PLACEHOLDERS if template.is_task else _PLACEHOLDERS
+    unknown = {name for text in _texts(template) for name in _PLACEHOLDER.findall(text)} - placeholders
     if unknown:
-        return f"unknown placeholder {sorted(unknown)}; there are {', '.join(sorted(_PLACEHOLDERS))}"
+        return f"unknown placeholder {sorted(unknown)}; there are {', '.join(sorted(placeholders))}"
     if template.drain == "server" and template.server not in DRAINABLE:
         return f"drain of {template.server} must be router: it is told nothing"
-    if "port" not in template.ports:
+    if template.progress_file and not (template.is_task and template.progress_file.startswith(("/", "{directory}/"))):
+        return "progress_file is a task's, and begins with / or {directory}/"
+    if "port" not in template.ports and not template.is_task:
         return "{port} must stand in the command, the environment or a file: the agent chooses it"
     for name in (*template.environment, *template.pass_environment):
         if not _VARIABLE.fullmatch(name) or _OURS.match(name):
@@ -285,7 +345,8 @@ def _texts(template: Template) -> tuple[str, ...]:
     """Everything of a template that may hold placeholders."""
     warm_up = (template.warm_up.body,) if template.warm_up else ()
     inner = (*template.environment.values(), *template.files.values())
-    return (*template.command, *inner, template.served_as, *_paths(template), *warm_up)
+    served_as = () if template.is_task else (template.served_as,)
+    return (*template.command, *inner, *served_as, *_paths(template), *warm_up, template.progress_file)
 
 
 def _paths(template: Template) -> tuple[str, ...]:
@@ -294,7 +355,8 @@ def _paths(template: Template) -> tuple[str, ...]:
 
 def _values(template: Template, given: Parameters) -> dict[str, str]:
     """The parameters as texts; each is checked, whether the template names it or not."""
-    for what, text in (("service", given.service), ("network", given.network)):
+    part = ("task", given.task) if template.is_task else ("service", given.service)
+    for what, text in (part, ("network", given.network)):
         if not NAME.fullmatch(text):
             raise LaunchFailed(f"{what} {text[:140]!r} cannot be a parameter: it must match {NAME.pattern}")
     if not 1 <= given.batch <= 4096:
@@ -309,6 +371,8 @@ def _values(template: Template, given: Parameters) -> dict[str, str]:
     values |= {"service": given.service, "network": given.network, "batch": str(given.batch)}
     values |= {"sm_percent": f"{given.sm_percent:.12g}", "memory_mib": str(int(given.memory_mib))}
     values["directory"] = given.directory
+    values |= {"task": given.task, "kind": given.kind, "iterations": str(given.iterations)}
+    values["done_iterations"] = str(int(given.done_iterations))
     if 0.0 < given.memory_mib <= given.gpu_memory_mib:
         # Rounded down: a server that takes a ten-thousandth more than its share does not start.
         values["memory_fraction"] = f"{math.floor(1e4 * given.memory_mib / given.gpu_memory_mib) / 1e4:.4f}"

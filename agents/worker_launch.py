@@ -3,6 +3,7 @@
 Launch                                   what to start, as its caller says
 Ports(first, count).take(n, taken)       -> free ports of this machine
 prepare(launch, template, Place)         -> Prepared(spawn, filled), files written
+make_ready(template, Parameters, ...)    the same for whatever runs by a template
 Crashes                                  which replicas fail again and again, and how long they must wait
 """
 
@@ -71,21 +72,37 @@ def prepare(launch: Launch, template: Template, place: Place) -> Prepared:
         ports=place.ports,
         directory=str(place.directory),
     )
+    return make_ready(template, parameters, place, launch.environment)
+
+
+def make_ready(
+    template: Template,
+    parameters: Parameters,
+    place: Place,
+    given: Mapping[str, str],
+    *,
+    keeps_directory: bool = False,
+) -> Prepared:
+    """What runs by the template there, with the `given` variables. Raises LaunchFailed.
+
+    `keeps_directory`: what an earlier process of the same name left there stays.
+    """
     filled = template.fill(parameters)
     passed = (*PASSED_ON, *template.pass_environment)
     environment = {name: place.environment[name] for name in passed if name in place.environment}
-    environment |= {**filled.environment, **launch.environment}
+    environment |= {**filled.environment, **given}
     if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
         raise LaunchFailed(f"template {template.name} runs {filled.command[0]}, which is not on this node")
     try:
         if place.log.exists():  # of an earlier process: its end must not be taken for this one's
             place.log.replace(place.log.with_suffix(".log.1"))
-        shutil.rmtree(place.directory, ignore_errors=True)
-        place.directory.mkdir(mode=0o700, parents=True)
+        if not keeps_directory:
+            shutil.rmtree(place.directory, ignore_errors=True)
+        place.directory.mkdir(mode=0o700, parents=True, exist_ok=keeps_directory)
         for name, text in filled.files.items():
             (place.directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise LaunchFailed(f"the directory of replica {replica.id} cannot be made: {error}") from error
+        raise LaunchFailed(f"directory {place.directory} cannot be made: {error}") from error
     spawn = Spawn(
         command=filled.command, environment=environment, directory=place.directory, log=place.log, mark=place.mark
     )

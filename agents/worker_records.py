@@ -1,8 +1,8 @@
 """Which replicas an agent has started, on disk: what a later start of the agent knows its workers by.
 
-    Records(directory)           makes the directory; raises DeviceError where another agent holds it
+    Records(directory, Record)   makes the directory; raises DeviceError where another agent holds it
         .mark                    random text of this directory, the beginning of every replica's mark
-        .load()                  -> every record that can be read, by replica id
+        .load()                  -> every record that can be read, by its id
         .problems                what was wrong with the others, in words
         .save(Record)            durable when it returns
         .remove(replica_id)
@@ -10,7 +10,8 @@
         .close()                 gives the directory back
 
 One file per replica, written beside its place, synced and renamed. A worker is told by its process id together with the
-time at which the kernel started it and the boot that this happened in; never by its name.
+time at which the kernel started it and the boot that this happened in; never by its name. Tasks have records of their
+own kind, in a directory of their own (`agents.tasks`); what is said of replicas here holds for them.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -73,13 +75,40 @@ class Record:
     version: int = VERSION
 
 
-class Records:
+class Recorded(Protocol):
+    """What every kind of record has."""
+
+    @property
+    def id(self) -> str:
+        """Name of the replica or task."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Of its process."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """Of all its processes."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of the record's form."""
+        ...
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+class Records(Generic[R]):
     """The records of one node, held by one agent at a time."""
 
-    def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, directory: Path, kind: type[R], *, lock_wait_s: float = LOCK_WAIT_S) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
         self.problems: tuple[str, ...] = ()
-        self._directory = directory
+        self._directory, self._kind = directory, kind
         self._lock = -1
         self.mark = ""
         try:
@@ -88,15 +117,15 @@ class Records:
             self._lock = _locked(directory / "lock", lock_wait_s)
             self.mark = _mark(directory / "mark")
         except OSError as error:
-            raise DeviceError(f"{directory} cannot hold the records of replicas: {error}") from error
+            raise DeviceError(f"{directory} cannot hold records of processes: {error}") from error
 
-    def load(self) -> tuple[Record, ...]:
-        """What earlier starts left, by replica id; damaged files are put aside and told in `problems`."""
+    def load(self) -> tuple[R, ...]:
+        """What earlier starts left, by id; damaged files are put aside and told in `problems`."""
         found = []
         for path in sorted(self._folder("records").iterdir()):
             if path.suffix == ".json":
                 try:
-                    found.append(_parse(path, self.mark))
+                    found.append(_parse(path, self._kind, self.mark))
                 except (OSError, ValueError) as error:
                     self.problems += (f"{path} is damaged and was put aside: {error}",)
                     with contextlib.suppress(OSError):
@@ -105,19 +134,21 @@ class Records:
                 path.unlink(missing_ok=True)
         return tuple(sorted(found, key=lambda record: record.id))
 
-    def save(self, record: Record) -> None:
+    def save(self, record: R) -> None:
         """Make the record durable. Raises DeviceError."""
         path = self._path(record.id)
         try:
             replace_file(path, msgspec.json.encode(record))
         except OSError as error:
-            raise DeviceError(f"the record of replica {record.id} cannot be written to {path}: {error}") from error
+            raise DeviceError(f"the record of {record.id} cannot be written to {path}: {error}") from error
 
-    def remove(self, replica_id: str) -> None:
-        """Forget a replica whose processes are gone; its log stays, of the last MOST_OLD_LOGS."""
+    def remove(self, replica_id: str, *, keeps_folder: bool = False) -> None:
+        """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, of the last
+        MOST_OLD_LOGS."""
         self._path(replica_id).unlink(missing_ok=True)
         sync_directory(self._folder("records"))
-        shutil.rmtree(self.folder(replica_id), ignore_errors=True)
+        if not keeps_folder:
+            shutil.rmtree(self.folder(replica_id), ignore_errors=True)
         self._prune()
 
     def folder(self, replica_id: str) -> Path:
@@ -140,6 +171,9 @@ class Records:
         for each in sorted(old, key=lambda log: (log.stat().st_mtime, log.name))[:-MOST_OLD_LOGS]:
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
+        kept = [each for each in self._folder("work").iterdir() if each.name not in living]
+        for each in sorted(kept, key=lambda folder: (folder.stat().st_mtime, folder.name))[:-MOST_OLD_LOGS]:
+            shutil.rmtree(each, ignore_errors=True)
 
     def _path(self, replica_id: str) -> Path:
         return self._folder("records") / f"{_file_name(replica_id)}.json"
@@ -158,13 +192,13 @@ def _file_name(replica_id: str) -> str:
     return f"{_UNSAFE.sub('_', replica_id)[:64]}-{hashlib.sha256(replica_id.encode()).hexdigest()[:16]}"
 
 
-def _parse(path: Path, mark: str) -> Record:
+def _parse(path: Path, kind: type[R], mark: str) -> R:
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        record = msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     if record.version != VERSION or path.stem != _file_name(record.id):
-        raise ValueError(f"it is of version {record.version} and replica {record.id}")
+        raise ValueError(f"it is of version {record.version} and of {record.id}")
     # What stands here may be killed: a record that was not written by us must not lead to anybody else's process.
     if record.identity.pid <= 1 or not record.mark.startswith(f"{mark}."):
         raise ValueError(f"process {record.identity.pid} with mark {record.mark!r} was not recorded here")

@@ -124,7 +124,7 @@ class Replica:
             is_outdated=template is None or template.digest != record.digest,
         )
 
-    def endpoint(self, records: Records) -> Endpoint:
+    def endpoint(self, records: Records[Record]) -> Endpoint:
         """Where its server is."""
         record = self.record
         ports = dict(zip(record.template.ports, record.ports, strict=True))
@@ -148,7 +148,9 @@ class Replica:
         )
 
 
-def start_replica(launch: Launch, template: Template, *, place: Place, prepared: Prepared, records: Records) -> Replica:
+def start_replica(
+    launch: Launch, template: Template, *, place: Place, prepared: Prepared, records: Records[Record]
+) -> Replica:
     """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, kept = launch.replica, []
 

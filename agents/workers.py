@@ -85,13 +85,13 @@ class Workers:
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
         self._replicas: dict[str, Replica] = {}
         self._adapters: dict[Server, Adapter] = {}
-        self._records: Records | None = None
+        self._records: Records[Record] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._logs: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        self._records = records = Records(self._settings.directory)
+        self._records = records = Records(self._settings.directory, Record)
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar()
@@ -346,13 +346,13 @@ class Workers:
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
 
-    async def _keep_logs(self, records: Records) -> None:
+    async def _keep_logs(self, records: Records[Record]) -> None:
         while True:
             await asyncio.sleep(LOG_LOOK_S)
             for replica_id in tuple(self._replicas):
                 await asyncio.to_thread(rotate, records.log(replica_id))
 
-    def _opened(self) -> Records:
+    def _opened(self) -> Records[Record]:
         if self._records is None:
             raise DeviceError("the workers' state directory is not open")
         return self._records

@@ -28,17 +28,17 @@ def make_parser() -> argparse.ArgumentParser:
     serve = parser.add_argument_group("serving")
     serve.add_argument("--service", required=True, help="name of the service, as in /v2/models/{name}/infer")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=_whole(0, 65535), default=0, help="default: any free one; printed at the start")
-    serve.add_argument("--batch", type=_whole(1, 65536), default=1, help="most rows of a batch (default: %(default)s)")
-    serve.add_argument("--delay-ms", type=_amount(10_000.0), default=0.0, help="longest wait for a full batch")
+    serve.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free one; printed at the start")
+    serve.add_argument("--batch", type=whole(1, 65536), default=1, help="most rows of a batch (default: %(default)s)")
+    serve.add_argument("--delay-ms", type=amount(10_000.0), default=0.0, help="longest wait for a full batch")
     serve.add_argument(
-        "--batch-limit", type=_whole(1, 65536), help="what --batch may be changed to (default: 1024, or --batch)"
+        "--batch-limit", type=whole(1, 65536), help="what --batch may be changed to (default: 1024, or --batch)"
     )
     serve.add_argument(
-        "--queue", type=_whole(1, 65536), default=256, help="requests that wait at most (default: %(default)s)"
+        "--queue", type=whole(1, 65536), default=256, help="requests that wait at most (default: %(default)s)"
     )
     serve.add_argument(
-        "--drain-s", type=_amount(3600.0), default=30.0, help="after SIGTERM, for open requests (default: %(default)s)"
+        "--drain-s", type=amount(3600.0), default=30.0, help="after SIGTERM, for open requests (default: %(default)s)"
     )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     engine = parser.add_argument_group("engine")
@@ -56,13 +56,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     engine.add_argument(
-        "--memory-mib", type=_amount(1e9), help="most device memory the engine takes; standin: pretended"
+        "--memory-mib", type=amount(1e9), help="most device memory the engine takes; standin: pretended"
     )
-    engine.add_argument("--threads", type=_whole(1, 1024), default=1, help="CPU threads of a batch (default: 1)")
+    engine.add_argument("--threads", type=whole(1, 1024), default=1, help="CPU threads of a batch (default: 1)")
     times = engine.add_mutually_exclusive_group()
     times.add_argument("--times-ms", metavar="ROWS:MS,...", help="standin: measured times (default: 1:1)")
     times.add_argument("--times-csv", type=Path, help="standin: a file with the columns batch, execution_ms")
-    engine.add_argument("--pretend-sms", type=_whole(2, 1024), help="standin: multiprocessors of a pretended GPU")
+    engine.add_argument("--pretend-sms", type=whole(2, 1024), help="standin: multiprocessors of a pretended GPU")
     return parser
 
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_worker(options)
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def whole(low: int, high: int) -> Callable[[str], int]:
     """Reads a whole number within bounds."""
 
     def read(text: str) -> int:
@@ -93,7 +93,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _amount(high: float) -> Callable[[str], float]:
+def amount(high: float) -> Callable[[str], float]:
     """Reads a number from 0 up to a bound."""
 
     def read(text: str) -> float:

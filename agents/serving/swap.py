@@ -5,6 +5,9 @@
         for batch in data:
             train(batch)
             hooks.step_boundary()
+            if it_is_time:
+                save(...)
+                hooks.note_checkpoint()
 
     running ──PUT /offload──▶ asked ──step_boundary()──▶ offloading ──▶ offloaded ──PUT /resume──▶ resuming ──▶ running
        ▲─────────PUT /resume────┘
@@ -13,11 +16,14 @@
 HTTP runs in a thread of its own; `offload` and `resume` run in the training loop's thread, inside `step_boundary`,
 which does not return while the memory is away. PUT /offload and PUT /resume are answered when it is done, with 409
 where the loop is not in the right state, and 503 where it came to no boundary in time (it moves at the next one).
-GET /status says the state and how many boundaries were passed.
+GET /status says the state, how many boundaries were passed and in what time, and how many iterations are done and kept:
+a loop that goes on from a checkpoint gives `start_iterations`, and calls `note_checkpoint` when all done so far is on
+disk. What was not kept is done again by whoever starts the program anew.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
@@ -43,6 +49,15 @@ class SwapStatus(msgspec.Struct):
     state: SwapState
     steps: int
     """Boundaries passed."""
+    start_iterations: int = 0
+    """Done before by earlier processes, as this one found them kept."""
+    done_iterations: int = 0
+    kept_iterations: int = 0
+    """From where another process would go on."""
+    busy_s: float = 0.0
+    """In steps, without the time in which the memory was away."""
+    sm_count: int | None = None
+    """SMs that the process sees; None = it does not say."""
 
 
 class SwapHooks:
@@ -56,8 +71,10 @@ class SwapHooks:
         host: str = "127.0.0.1",
         port: int = 0,
         timeout_s: float = BOUNDARY_TIMEOUT_S,
+        start_iterations: int = 0,
+        sm_count: int | None = None,
     ) -> None:
-        """`port` 0: any free one, see `url`; `timeout_s`: longest wait of a PUT."""
+        """`port` 0: any free one, see `url`; `timeout_s`: longest wait of a PUT; for the others see `SwapStatus`."""
         self.url = ""
         self._offload = offload
         self._resume = resume
@@ -65,6 +82,10 @@ class SwapHooks:
         self._timeout_s = timeout_s
         self._state: SwapState = "running"
         self._steps = 0
+        self._start = self._kept = start_iterations
+        self._sm_count = sm_count
+        self._busy_s = 0.0
+        self._step_began_s = time.monotonic()
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -72,6 +93,7 @@ class SwapHooks:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self._step_began_s = time.monotonic()
         try:
             asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(START_S)
         except BaseException:
@@ -90,19 +112,36 @@ class SwapHooks:
 
     def status(self) -> SwapStatus:
         """The state now; from any thread."""
-        return SwapStatus(state=self._state, steps=self._steps)
+        with self._changed:
+            return SwapStatus(
+                state=self._state,
+                steps=self._steps,
+                start_iterations=self._start,
+                done_iterations=self._start + self._steps,
+                kept_iterations=self._kept,
+                busy_s=self._busy_s,
+                sm_count=self._sm_count,
+            )
+
+    def note_checkpoint(self) -> None:
+        """All that is done so far is kept on disk."""
+        with self._changed:
+            self._kept = self._start + self._steps
 
     def step_boundary(self) -> None:
         """Offload here if it was asked for, and return when the memory is back. Raises what the hooks raise."""
         with self._changed:
             self._steps += 1
-            if self._state != "asked":
-                return
-            self._state = "offloading"
-        self._move(self._offload, "offloaded")
-        with self._changed:
-            self._changed.wait_for(lambda: self._state == "resuming")
-        self._move(self._resume, "running")
+            self._busy_s += time.monotonic() - self._step_began_s
+            is_asked = self._state == "asked"
+            if is_asked:
+                self._state = "offloading"
+        if is_asked:
+            self._move(self._offload, "offloaded")
+            with self._changed:
+                self._changed.wait_for(lambda: self._state == "resuming")
+            self._move(self._resume, "running")
+        self._step_began_s = time.monotonic()
 
     def ask(self, wanted: Literal["offloaded", "running"]) -> bool:
         """Ask for the memory to go or to come back, and wait; whether it did in time. Raises WrongState."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PASSED_ON = {
     "agent": "Takes what `plimsoll-agent --help` says.",
     "worker": "Takes what `plimsoll worker --help` says.",
+    "trainer": "Takes what `plimsoll trainer --help` says.",
 }
 """Commands that hand all their arguments to another program."""
 
@@ -47,6 +48,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("serve", "serve:serve", "Run the API and the control loop."),
         Entry("agent", "agent:app", "Run the agent of a node."),
         Entry("worker", "worker:app", "Serve one replica by the Open Inference Protocol v2."),
+        Entry("trainer", "trainer:app", "Run one training or offline task, which can give its GPU's memory back."),
         Entry("plan", "plan:plan", "Solve a Problem file into a Plan file, without any server."),
     ),
     "Objects": (

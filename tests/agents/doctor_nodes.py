@@ -126,7 +126,7 @@ class DoctorNode:
     def leave_worker(self, replica_id: str, *, is_running: bool) -> None:
         """The record of a replica whose process is this one, or one that ended long ago."""
         ticks = int(Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19])
-        records = Records(self.state_dir / "workers")
+        records = Records(self.state_dir / "workers", Record)
         identity = Identity(pid=os.getpid(), start_ticks=ticks if is_running else ticks - 1, boot=boot_id())
         template = built_in()
         record = Record(

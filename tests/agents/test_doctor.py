@@ -17,7 +17,7 @@ from agents.doctor_driver import Silent, answer_of
 from agents.doctor_facts import ask_control_plane, read_mps
 from agents.doctor_nouns import GpuFacts
 from agents.knob_journal import KnobJournal
-from agents.worker_records import Records
+from agents.worker_records import Record, Records
 from tests.agents.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
 from tests.agents.fakes.nvml.fixtures import library
 
@@ -48,7 +48,7 @@ pass  state dir       /node/of-doctor/state, 76,543 MiB free
 pass  agent           none works with this directory
 pass  knobs           none is turned
 pass  workers         no record
-pass  templates       resnet, worker
+pass  templates       resnet, trainer, worker
 pass  worker ports    100 of the 100 from 20300 on are free
 pass  shared memory   76,543 MiB free in /dev/shm
 pass  control plane   http://plane:8080 is ready
@@ -100,7 +100,7 @@ warn  workers         1 replica running, 1 ended, without an agent: chat-1
          others
 warn  state files     /node/of-doctor/state/knobs.journal, line 2, is damaged
       -> nothing; the agent goes on with the rest and says so
-pass  templates       resnet, worker
+pass  templates       resnet, trainer, worker
 fail  templates       resnet runs /opt/none/serve, which is not found
       -> install it, name its whole path, or take the template out
 pass  worker ports    100 of the 100 from 20300 on are free
@@ -176,7 +176,7 @@ def test_nothing_is_changed(node: DoctorNode) -> None:
 def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(node: DoctorNode) -> None:
     node.leave_turned()
     node.leave_worker("chat-1", is_running=True)
-    records = Records(node.state_dir / "workers")
+    records = Records(node.state_dir / "workers", Record)
     try:
         assert node.find("agent", "pass").words == "an agent works with this directory"
         assert node.find("knobs", "pass").words == "turned by the agent: clock_mhz of GPU-0"
@@ -267,7 +267,7 @@ def test_ports_that_others_have_are_counted(node: DoctorNode) -> None:
         node.ask(router_port=front.getsockname()[1])
         assert node.find("worker ports", "fail").words.startswith("0 of the 1 from ")
         assert node.find("router port", "fail").words == f"{node.asked.router_port} is taken"
-        records = Records(node.state_dir / "workers")
+        records = Records(node.state_dir / "workers", Record)
         try:
             assert "by the agent that is there" in node.find("router port", "pass").words
         finally:
@@ -393,7 +393,7 @@ def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
     assert found >= {
         "NVIDIA H100 80GB HBM3 as H100-80GB, 81920 MiB, GPU-0",
         "taken, for node n1",
-        "resnet, worker",
+        "resnet, trainer, worker",
     }
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agents.device import DeviceError, LaunchFailed
 from agents.templates import (
     BUILT_IN,
+    BUILT_IN_TASK,
     LARGEST_FILE,
     NAME,
     BadTemplate,
@@ -46,6 +47,7 @@ def a_file(folder: Path, text: str) -> Path:
 def some_parameters(**changes: object) -> Parameters:
     facts: dict[str, object] = {
         "service": "chat",
+        "task": "nightly",
         "network": "llama-3.1-8b",
         "batch": 8,
         "sm_percent": 37.5,
@@ -78,7 +80,7 @@ def test_the_built_in_command_is_one_that_our_worker_takes() -> None:
 
 def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, VLLM))
-    assert set(templates.by_name) == {BUILT_IN, "vllm"}
+    assert set(templates.by_name) == {BUILT_IN, BUILT_IN_TASK, "vllm"}
     assert templates.find("resnet50").name == BUILT_IN
     template = templates.find("llama-3.1-8b")
     assert (template.server, template.batch_change, template.start_limit_s) == ("vllm", "restart", 600.0)
@@ -104,7 +106,7 @@ def test_the_built_in_template_can_be_replaced(tmp_path: Path) -> None:
 def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, VLLM))
     assert templates.find("resnet50", "vllm").name == "vllm"
-    with pytest.raises(LaunchFailed, match=r"'sh' is not allowed on this node; it has vllm, worker"):
+    with pytest.raises(LaunchFailed, match=r"'sh' is not allowed on this node; it has trainer, vllm, worker"):
         templates.find("resnet50", "sh")
 
 
@@ -274,7 +276,7 @@ def test_the_documented_file_is_read(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "runtimes.md").read_text(encoding="utf-8")
     example = text.split("```toml\n")[1].split("```")[0]
     templates = load_templates(a_file(tmp_path, example))
-    assert set(templates.by_name) == {"worker", "resnet", "triton", "vllm", "mlserver"}
+    assert set(templates.by_name) == {"worker", "trainer", "resnet", "triton", "vllm", "mlserver"}
     for name in templates.by_name:
         template = templates.by_name[name]
         ports = tuple(range(21000, 21000 + len(template.ports)))

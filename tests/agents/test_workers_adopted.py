@@ -159,7 +159,7 @@ async def test_a_record_that_was_not_written_here_leads_to_nobody(node: Node) ->
 async def test_a_second_agent_is_refused(node: Node) -> None:
     async with node.workers():
         with pytest.raises(DeviceError, match="held by another agent"):
-            Records(node.directory, lock_wait_s=0.05)
+            Records(node.directory, Record, lock_wait_s=0.05)
 
 
 @in_loop
@@ -239,7 +239,7 @@ def a_record(replica_id: str, mark: str) -> Record:
 
 
 def test_records_are_read_back_and_ids_make_no_paths(tmp_path: Path) -> None:
-    records = Records(tmp_path / "workers")
+    records = Records(tmp_path / "workers", Record)
     ids = ("../../etc/passwd", "a/b", "a_b", "x" * 253, "r1")
     for replica_id in ids:
         records.save(a_record(replica_id, records.mark))
@@ -251,7 +251,7 @@ def test_records_are_read_back_and_ids_make_no_paths(tmp_path: Path) -> None:
 
 
 def test_a_write_that_was_not_finished_is_not_a_record(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = Records(tmp_path, Record)
     (tmp_path / "records" / "r1.new").write_text("{")
     assert records.load() == () and records.problems == ()
     assert list((tmp_path / "records").iterdir()) == []
@@ -259,7 +259,7 @@ def test_a_write_that_was_not_finished_is_not_a_record(tmp_path: Path) -> None:
 
 
 def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = Records(tmp_path, Record)
     for number in range(MOST_OLD_LOGS + 3):
         log = records.log(f"r{number}")
         log.write_text("x")
