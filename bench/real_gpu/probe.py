@@ -16,6 +16,7 @@ from agents.mps_share import objection
 from agents.nvml_nouns import Capability
 from agents.worker_process import MARK
 from bench.real_gpu.client import NO_LIBRARY
+from bench.real_gpu.reading import ReadNvml
 from bench.real_gpu.run import Run, Session, python_path, under_mps, why_no_mps
 from bench.real_gpu.tables import Table
 from bench.report import Figure, Figures
@@ -24,6 +25,7 @@ FILE, TABLE_FILE = "probe.csv", "sm_table.csv"
 COLUMNS = ("question", "answer", "detail")
 TABLE_COLUMNS = ("gpu_type", "sm_percent", "sm_count", "sm_count_of_gpu", "is_as_expected", "detail")
 NUMBERS = "driver_numbers_processes_as_here"
+NO_NUMBERS = "the driver lists processes by other numbers than they have here: foreign ones are not noticed"
 TABLE_SHARES = tuple(map(float, range(5, 101, 5)))
 LIMIT_MIB, ASKED_MIB = 2048, 4096
 START_S, ANSWER_S = 60.0, 60.0
@@ -104,9 +106,13 @@ def _version(name: str) -> str:
         return "absent"
 
 
-def are_numbers_foreign(run: Run) -> bool:
-    """Whether the probe found that the driver knows this machine's processes by other numbers."""
-    return any(row["question"] == NUMBERS and row["answer"] == "no" for row in Table(run.path(FILE), COLUMNS).rows)
+def trusted_nvml(run: Run) -> ReadNvml:
+    """NVML without its list of processes where the probe found that it knows ours by other numbers."""
+    asked = Table(run.path(FILE), COLUMNS).rows
+    if not any(row["question"] == NUMBERS and row["answer"] == "no" for row in asked):
+        return run.nvml
+    run.say(f"note: {NO_NUMBERS}")
+    return run.nvml.without_processes(NO_NUMBERS)
 
 
 async def _numbers(run: Run, session: Session) -> Figures:

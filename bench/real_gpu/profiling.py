@@ -15,14 +15,13 @@ from agents.profiling.node import ProfileSettings, open_profile
 from agents.profiling.profiler import Report
 from agents.profiling.windows import Rules
 from agents.templates import Template, Templates
-from bench.real_gpu.probe import are_numbers_foreign
+from bench.real_gpu.probe import trusted_nvml
 from bench.real_gpu.run import Run, python_path
 from bench.real_gpu.tables import Table
 from bench.report import Figures
 
 START_LIMIT_S = 180.0
 """PyTorch and CUDA start in 8 to 15 s where nothing else does."""
-NO_NUMBERS = "the driver lists processes by other numbers than they have here: foreign ones are not noticed"
 WORDS = "-m agents.serving --service {service} --port {port} --batch {batch} --log-level warning"
 """The profiler takes templates of our worker; see `bench`."""
 
@@ -73,11 +72,7 @@ async def profile(run: Run, name: str, cells: Sequence[Cell], kept: Kept) -> boo
         return True
     path = run.path("journals") / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    driver = run.nvml
-    if are_numbers_foreign(run):
-        run.say(f"note: {NO_NUMBERS}")
-        driver = run.nvml.without_processes(NO_NUMBERS)
-    async with open_profile(_settings(run, cells), driver) as opened:
+    async with open_profile(_settings(run, cells), trusted_nvml(run)) as opened:
         with contextlib.closing(Journal(path, opened.header(), resumes=path.exists())) as journal:
             told = _Told(run=run, kept=kept, journal=journal)
             report = await opened.profiler(journal, told).run(cells)

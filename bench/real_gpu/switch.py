@@ -35,6 +35,7 @@ from agents.templates import Template, Templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
 from agents.xid_watch import XidWatch
+from bench.real_gpu.probe import trusted_nvml
 from bench.real_gpu.run import Run, Session, python_path, under_mps
 from bench.real_gpu.tables import Table
 from bench.report import Figures
@@ -209,7 +210,7 @@ async def _device(run: Run, session: Session) -> AsyncIterator[GpuDevice]:
             knobs=NoKnobs(),
             errors=XidWatch(run.nvml, (run.gpu,)),
             power=PowerWatch(run.nvml.sample),
-            memory=ForeignMemory(run.nvml),
+            memory=ForeignMemory(trusted_nvml(run)),
             sharings=sharings,
             workers=workers,
             router=Router(),
