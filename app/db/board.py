@@ -45,7 +45,7 @@ async def load_places(connection: AsyncConnection, now: datetime) -> Sequence[An
 
 
 async def load_pulse(connection: AsyncConnection, hour: datetime) -> AnyRow:
-    """The one row that every page shows: the plan in force, who decides, and what waits for a person."""
+    """The plan in force, what waits for a person, what is newest, and the bill of an hour; one row."""
     return (await connection.execute(text(_PULSE), {"hour": hour})).one()
 
 
@@ -100,8 +100,7 @@ ORDER BY r.service COLLATE "C", g.gpu_type COLLATE "C"
 """
 
 _PULSE = """
-SELECT c.target_generation, p.policy, p.mode, p.paused,
-       t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_hour, t.gap_percent, t.method,
+SELECT c.target_generation, t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_hour, t.gap_percent, t.method,
        (SELECT max(id) FROM plan) AS newest_plan, (SELECT max(at) FROM plan) AS decided_at,
        (SELECT count(*) FROM plan WHERE state = 'proposed') AS waiting,
        (SELECT max(id) FROM event) AS newest_event,
@@ -109,6 +108,5 @@ SELECT c.target_generation, p.policy, p.mode, p.paused,
        (SELECT count(*) FROM service WHERE deleted_at IS NULL) AS services,
        (SELECT coalesce(sum(cost_usd), 0) FROM report.bill_hour WHERE hour = CAST(:hour AS timestamptz)) AS hour_usd
 FROM cluster c
-CROSS JOIN (SELECT * FROM policy ORDER BY version DESC LIMIT 1) p
 LEFT JOIN plan t ON t.state = 'target'
 """

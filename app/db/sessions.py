@@ -1,5 +1,6 @@
 """Sessions of people who look at the dashboard, by the SHA-256 of their cookie; the cookie itself never comes here."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import delete, insert, select
@@ -16,12 +17,13 @@ async def create(connection: AsyncConnection, sha256: bytes, token_id: str, *, a
 
 
 async def find(connection: AsyncConnection, sha256: bytes, now: datetime) -> TokenRow | None:
-    """The token that a session stands for, valid or not; None where it is not known or over."""
-    statement = (
-        select(token.c.sha256).join(session, session.c.token == token.c.id).where(session.c.sha256 == sha256)
-    ).where(session.c.expires_at > now)
-    of_token = (await connection.execute(statement)).scalar_one_or_none()
-    return None if of_token is None else await tokens.find(connection, of_token)
+    """The token that a session stands for, which ends with the session; None where that is not known or over."""
+    statement = select(token.c.sha256, session.c.expires_at).join(session, session.c.token == token.c.id)
+    found = (await connection.execute(statement.where(session.c.sha256 == sha256))).one_or_none()
+    if found is None or found.expires_at <= now:
+        return None
+    row = await tokens.find(connection, found.sha256)
+    return None if row is None else replace(row, expires_at=found.expires_at)
 
 
 async def end(connection: AsyncConnection, sha256: bytes) -> None:

@@ -38,7 +38,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     async def live(request: Request) -> Response:
         context: Context = request.scope["plimsoll.context"]
         require_person(context)
-        stream = await feed.stream(_wanted(request, context))
+        stream = feed.stream(_wanted(request, context))
         return StreamingResponse(
             stream, media_type="text/event-stream", headers={**SECURITY, "X-Accel-Buffering": "no"}
         )

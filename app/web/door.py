@@ -5,6 +5,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from app.api.auth import forget_tokens
 from app.api.parts import Parts
 from app.api.sessions import cookie_of, log_in, log_out, require_own_page
 from app.db import tokens
@@ -43,6 +44,7 @@ async def leave(request: Request) -> Response:
     require_own_page(request.method, request.headers.raw)
     answer = RedirectResponse("/login", status_code=303)
     await log_out(request.app.state.parts, cookie_of(request.headers.raw), answer)
+    forget_tokens(request)
     return answer
 
 

@@ -152,24 +152,27 @@ class Feed:
         self.topics = topics
         self._stopping = stopping
         self._channels: dict[Key, _Channel] = {}
-        self._streams = 0
+        self._listeners: set[_Listener] = set()
+        self._waker: asyncio.Task[None] | None = None
 
     async def load(self, look: Look, name: str) -> Items:
         """What a topic's items are now, for the page that is about to be shown."""
         return await self.topics[name].load(look)
 
-    async def stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
+    def stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
         """Everything that happens to these topics (by name), until the browser has gone or should come back.
 
         Raises Unavailable where too many look already.
         """
-        if self._streams >= MOST_STREAMS:
+        if len(self._listeners) >= MOST_STREAMS:
             raise Unavailable(f"{MOST_STREAMS} pages are open already; close some and reload this one")
         return self._stream(looks)
 
     async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
         listener, channels = _Listener(), [self._channel(name, look) for name, look in looks.items()]
-        self._streams += 1
+        self._listeners.add(listener)
+        if self._waker is None:
+            self._waker = asyncio.create_task(self._wake_all(), name="plimsoll-feed-end")
         try:
             for channel in channels:
                 channel.join(listener)
@@ -177,23 +180,27 @@ class Feed:
             async for message in self._messages(listener):
                 yield message
         finally:
-            self._streams -= 1
+            self._listeners.discard(listener)
             for channel in channels:
                 channel.leave(listener)
             self._channels = {key: channel for key, channel in self._channels.items() if channel.listeners}
 
+    async def _wake_all(self) -> None:
+        await self._stopping.wait()
+        for listener in self._listeners:
+            listener.changed.set()
+
     async def _messages(self, listener: _Listener) -> AsyncIterator[bytes]:
-        stopping = asyncio.create_task(self._stopping.wait(), name="plimsoll-feed-stopping")
-        try:
-            ends_s = asyncio.get_running_loop().time() + STREAM_S
-            while not self._stopping.is_set() and asyncio.get_running_loop().time() < ends_s:
-                changed = asyncio.create_task(listener.changed.wait(), name="plimsoll-feed-changed")
-                done, _ = await asyncio.wait((changed, stopping), timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    changed.cancel()
-                yield self._due(listener) if done else BEAT
-        finally:
-            stopping.cancel()
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + STREAM_S
+        while not self._stopping.is_set() and now_s() < ends_s:
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    await listener.changed.wait()
+            except TimeoutError:
+                yield BEAT
+            else:
+                yield self._due(listener)
 
     def _due(self, listener: _Listener) -> bytes:
         listener.changed.clear()

@@ -1,6 +1,6 @@
 """Topic `pulse`: the line at the top of every page, and what is newest, so that pages know when to look again."""
 
-from app.db import board
+from app.db import board, policies
 from app.db.transaction import transaction
 from app.web.feed import Items, Look, Topic
 
@@ -9,18 +9,17 @@ async def load_pulse(look: Look) -> Items:
     """One item, `now`."""
     now = look.parts.clock.now()
     async with transaction(look.parts.engine) as connection:
+        settings = await policies.load_current(connection)
         row = await board.load_pulse(connection, now.replace(minute=0, second=0, microsecond=0))
     known = {name: getattr(row, name) for name in _PLAIN}
     times = {name: None if getattr(row, name) is None else getattr(row, name).isoformat() for name in _TIMES}
     amounts = {name: None if getattr(row, name) is None else float(getattr(row, name)) for name in _AMOUNTS}
-    return {"now": {**known, **times, **amounts}}
+    decides = {"policy": settings.policy, "mode": settings.mode, "paused": settings.paused}
+    return {"now": {**decides, **known, **times, **amounts}}
 
 
 _PLAIN = (
     "target_generation",
-    "policy",
-    "mode",
-    "paused",
     "plan_id",
     "gap_percent",
     "method",

@@ -56,6 +56,7 @@ function draw() {
     const ids = groups.get(name);
     const heading = `${name} · ${ids.length} GPU${ids.length === 1 ? "" : "s"}`;
     if (element.firstChild.textContent !== heading) element.firstChild.textContent = heading;
+    element.style.setProperty("--gpus", Math.min(ids.length, 8));
     keyed(element.lastChild, ids, makeGpu, updateGpu);
   });
   sum(fleet);
@@ -74,14 +75,13 @@ function updateGpu(element, id) {
   if (element.seen === seen) return;
   element.seen = seen;
   const [name, bar, memory, power] = element.children;
-  const given = gpu.parts.reduce((sum, part) => sum + (part.state === "swapped" ? 0 : part.sm_percent), 0);
   show(name, grouping === "node" ? `gpu-${gpu.index} ` : `${id} `, h("span", { class: "hint" }, trouble(gpu) ?? (grouping === "node" ? gpu.gpu_type : "")));
   element.classList.toggle("ill", trouble(gpu) !== null);
-  show(bar, gpu.parts.filter((part) => part.state !== "swapped").map((part) =>
+  show(bar, inOrder(gpu.parts).map((part) =>
     h("span", { class: `part ${healthOf(part)} ${part.state}`, width_percent: part.sm_percent }, part.sm_percent >= 20 ? part.owner : "")));
   memory.firstChild.style.width = share(gpu.memory_used_mib, gpu.memory_mib);
   power.firstChild.style.width = share(gpu.power_w, gpu.power_cap_w);
-  element.title = tooltip(id, gpu, given);
+  element.title = tooltip(id, gpu);
   element.setAttribute("aria-label", element.title.replaceAll("\n", "; "));
 }
 
@@ -93,9 +93,16 @@ function trouble(gpu) {
   return gpu.cordoned ? "cordoned" : null;
 }
 
-function tooltip(id, gpu, given) {
+// Who serves comes first: while one replica takes over from another both are there, and the last is past the line.
+const PLACES = { ready: 0, running: 0, starting: 1, draining: 2, swapping: 2, failed: 3 };
+const inOrder = (parts) => parts.filter((part) => part.state in PLACES).sort((one, other) => PLACES[one.state] - PLACES[other.state]);
+
+/** SM percent of who serves or runs. */
+const givenOn = (gpu) => gpu.parts.reduce((sum, part) => sum + (PLACES[part.state] === 0 ? part.sm_percent : 0), 0);
+
+function tooltip(id, gpu) {
   const parts = gpu.parts.map((part) => `${part.owner}: ${number(part.sm_percent, 0)} % SM, batch ${part.batch}, ${part.state}`);
-  return [`${id} (${gpu.gpu_type})`, `${number(given, 0)} % of the SMs given`, ...parts,
+  return [`${id} (${gpu.gpu_type})`, `${number(givenOn(gpu), 0)} % of the SMs given`, ...parts,
     `memory ${gib(gpu.memory_used_mib)} of ${gib(gpu.memory_mib)}`, `power ${watts(gpu.power_w)} of ${watts(gpu.power_cap_w)}`].join("\n");
 }
 
@@ -105,7 +112,7 @@ function sum(fleet) {
     return;
   }
   const used = fleet.filter(([, gpu]) => gpu.parts.length > 0);
-  const given = fleet.reduce((sum, [, gpu]) => sum + gpu.parts.reduce((all, part) => all + (part.state === "swapped" ? 0 : part.sm_percent), 0), 0);
+  const given = fleet.reduce((sum, [, gpu]) => sum + givenOn(gpu), 0);
   const missed = [...table("services")].filter(([, service]) => service.attainment !== null && service.attainment < service.percentile);
   const ill = fleet.filter(([, gpu]) => trouble(gpu) !== null).length;
   show(summary,

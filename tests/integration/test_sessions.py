@@ -1,0 +1,164 @@
+"""The dashboard's door: who comes in, what a cookie may do, and when it ends."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from httpx2 import Response
+
+from app import postgres
+from app.api.sessions import COOKIE, LASTS
+from tests.conftest import copied_database
+from tests.integration.api_harness import Api, fill, running_api, service
+
+pytestmark = pytest.mark.integration
+
+ORIGIN = {"Origin": "http://testserver"}
+
+
+@pytest.fixture
+def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+        fill(running)
+        running.put("services/chat", service())
+        yield running
+
+
+def log_in(api: Api, secret: str, *, wanted: str = "/fleet", origin: str | None = ORIGIN["Origin"]) -> Response:
+    return api.client.post(
+        "/login",
+        data={"token": secret, "next": wanted},
+        headers={} if origin is None else {"Origin": origin},
+        follow_redirects=False,
+    )
+
+
+def test_a_page_sends_a_stranger_to_the_door_and_back(api: Api) -> None:
+    answer = api.client.get("/fleet", headers={"Accept": "text/html"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Ffleet")
+    assert 'value="/fleet"' in api.client.get(answer.headers["location"]).text
+    entered = log_in(api, api.secrets["viewer"])
+    assert (entered.status_code, entered.headers["location"]) == (303, "/fleet")
+    assert api.client.get("/fleet").status_code == 200
+
+
+def test_the_cookie_is_closed_to_scripts_and_other_sites(api: Api) -> None:
+    kept = log_in(api, api.secrets["viewer"]).headers["set-cookie"]
+    assert kept.startswith(f"{COOKIE}=")
+    for word in ("HttpOnly", "SameSite=strict", f"Max-Age={int(LASTS.total_seconds())}"):
+        assert word in kept
+    assert api.secrets["viewer"] not in kept
+    assert "Secure" not in kept  # This is plain HTTP; a browser would drop it.
+
+
+def test_a_page_carries_its_first_data_and_forbids_foreign_scripts(api: Api) -> None:
+    log_in(api, api.secrets["admin"])
+    page = api.client.get("/fleet")
+    assert '"n1/gpu-0"' in page.text
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["content-encoding"] == "gzip"
+    assert api.client.get("/", follow_redirects=False).headers["location"] == "/fleet"
+
+
+@pytest.mark.parametrize("secret", ["", "plim_viewer_", "plim_admin_" + "x" * 43])
+def test_nobody_comes_in_without_a_valid_token(api: Api, secret: str) -> None:
+    answer = log_in(api, secret)
+    assert answer.status_code == 401
+    assert 'role="alert"' in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_agents_are_told_that_this_is_not_for_them(api: Api) -> None:
+    assert "An agent&#39;s token may only report" in log_in(api, api.secrets["agent"]).text
+
+
+@pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", ""])
+def test_nobody_is_sent_elsewhere(api: Api, wanted: str) -> None:
+    assert log_in(api, api.secrets["viewer"], wanted=wanted).headers["location"] == "/fleet"
+
+
+@pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://testserver:81"])
+def test_a_form_of_another_site_logs_nobody_in(api: Api, origin: str | None) -> None:
+    answer = log_in(api, api.secrets["viewer"], origin=origin)
+    assert answer.status_code == 401
+    assert "Origin" in answer.text
+
+
+def test_a_cookie_may_read_and_change_what_its_token_may(api: Api) -> None:
+    log_in(api, api.secrets["operator"])
+    assert api.client.get("/api/v1/auth/whoami").json()["scope"] == "operator"
+    assert api.client.post("/api/v1/nodes/n1/cordon", headers=ORIGIN).status_code == 200
+    assert api.client.post("/api/v1/tokens", json={"name": "x", "scope": "admin"}, headers=ORIGIN).status_code == 403
+
+
+@pytest.mark.parametrize("headers", [{}, {"Origin": "http://evil.example"}, {"Origin": "null"}])
+def test_another_sites_page_changes_nothing(api: Api, headers: dict[str, str]) -> None:
+    log_in(api, api.secrets["operator"])
+    answer = api.client.post("/api/v1/nodes/n1/cordon", headers=headers)
+    assert answer.status_code == 403
+    assert "Origin" in answer.json()["detail"]
+    assert not api.get("nodes/n1")["spec"]["cordoned"]
+
+
+def test_a_header_goes_before_a_cookie(api: Api) -> None:
+    log_in(api, api.secrets["viewer"])
+    assert api.get("auth/whoami", token="admin")["scope"] == "admin"
+
+
+def test_a_token_is_no_cookie(api: Api) -> None:
+    api.get("auth/whoami", token="admin")  # It is remembered now, as a token.
+    answer = api.client.get("/api/v1/auth/whoami", headers={"Cookie": f"{COOKIE}={api.secrets['admin']}"})
+    assert answer.status_code == 401
+
+
+def test_a_session_ends_with_its_time(api: Api) -> None:
+    log_in(api, api.secrets["viewer"])
+    api.clock.advance((LASTS - timedelta(seconds=1)).total_seconds())
+    assert api.client.get("/api/v1/auth/whoami").status_code == 200
+    api.clock.advance(1.0)
+    assert api.client.get("/api/v1/auth/whoami").status_code == 401
+
+
+def test_a_session_ends_with_its_token(api: Api) -> None:
+    log_in(api, api.add_token("guest", "viewer"))
+    me = api.client.get("/api/v1/auth/whoami").json()["token_id"]
+    assert api.call("DELETE", f"tokens/{me}").status_code == 204
+    assert api.client.get("/api/v1/auth/whoami").status_code == 401
+
+
+def test_who_logs_out_is_out(api: Api) -> None:
+    cookie = log_in(api, api.secrets["viewer"]).cookies[COOKIE]
+    answer = api.client.post("/logout", headers=ORIGIN, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert api.client.get("/fleet", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/fleet", "/live?topic=pulse"])
+def test_agents_see_no_page(api: Api, path: str) -> None:
+    answer = api.call("GET", path, token="agent")
+    assert answer.status_code == 403
+    assert "agent" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("query", ["", "topic=nonsense", "&".join(["topic=pulse"] * 9)])
+def test_the_feed_says_which_topics_there_are(api: Api, query: str) -> None:
+    answer = api.call("GET", f"/live?{query}", token="viewer")
+    assert answer.status_code == 422
+    assert "fleet" in answer.json()["errors"][0]["detail"]
+
+
+def test_a_token_of_one_project_sees_no_fleet(api: Api) -> None:
+    log_in(api, api.add_token("a", "viewer", ("team-a",)))
+    page = api.client.get("/fleet")
+    assert page.status_code == 200
+    assert "gpu-0" not in page.text
+
+
+def test_files_are_kept_for_good_and_nothing_else_is_served(api: Api) -> None:
+    page = api.client.get("/login").text
+    css = page.split('rel="stylesheet" href="')[1].split('"')[0]
+    answer = api.client.get(css)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert "immutable" in answer.headers["cache-control"]
+    for other in ("/static/000000000000/plimsoll.css", css.replace("plimsoll.css", "../templates/page.html")):
+        assert api.client.get(other).status_code == 404
