@@ -20,6 +20,8 @@ Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
 ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
 TaskKind: TypeAlias = Literal["training", "offline"]
 TaskState: TypeAlias = Literal["starting", "running", "swapping", "swapped", "finished", "failed"]
+UseKind: TypeAlias = Literal["replica", "task", "others", "idle"]
+Quantity: TypeAlias = Literal["memory", "sm_count", "sm_use"]
 AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
 
 BUCKETS_PER_DOUBLING = 4
@@ -98,6 +100,36 @@ class ServiceReading(Wire, frozen=True, kw_only=True):
     """(bucket, count) pairs of the finished requests' latencies, buckets ascending; see `bucket_of`."""
 
 
+class Overuse(Wire, frozen=True, kw_only=True):
+    """Something of which a part has used more than it was granted, for several windows in a row."""
+
+    quantity: Quantity
+    granted: Amount
+    used: Amount
+    """The most since it began: MiB of memory, else percent of the GPU's SMs."""
+    is_estimated: bool = False
+
+
+class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """What one part of a GPU used over the window; the energies of a GPU's parts add up to its own."""
+
+    kind: UseKind
+    """`others`: processes that are not the node's; `idle`: what nobody used."""
+    name: Name
+    gpu_index: Count
+    service: Annotated[str, Meta(max_length=253)] = ""
+    """Of a replica."""
+    memory_used_mib: Amount | None = None
+    """None = the driver does not tell."""
+    sm_percent: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
+    """Mean share of the GPU's SMs that it kept busy; None = not known."""
+    energy_j: Amount
+    """Its share of the GPU's measured energy."""
+    is_estimated: bool = False
+    """SM use, and with it energy, was worked out rather than measured by the driver."""
+    over: Annotated[tuple[Overuse, ...], Meta(max_length=3)] = ()
+
+
 class Ack(Wire, frozen=True, kw_only=True):
     """What became of the command of one generation."""
 
@@ -130,6 +162,8 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     repartition: Annotated[tuple[Count, ...], Meta(max_length=64)] = ()
     """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are. Like no
     tasks not sent where there are none."""
+    uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
+    """Who used what of the GPUs, where that was measured; sent to a control plane that says it takes it."""
 
 
 class ReplicaCommand(Wire, frozen=True, kw_only=True):

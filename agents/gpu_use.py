@@ -1,0 +1,240 @@
+"""Who uses the GPUs of a node: asks the driver once per GPU and window, and finds whose each process is.
+
+    use = GpuUse(driver, gpus, clock)
+    use.note_busy("r1", 12.5)         what a replica's server says: seconds in which batches ran, since its start
+    use.read(readings, replicas)      -> UseReadings since the last time, for the wire; `agents.attribution` says how
+
+A process belongs to the part whose own process leads its session, or is one of its ancestors. Servers of MPS work for
+their clients and are nobody's. A process that is not to be seen under /proc, since it has ended or since this agent
+does not run in the host's PID namespace, is nobody's either. All others are others.
+
+What an idle GPU draws is the least that it was seen to draw over a window.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from agents.attribution import OTHERS, Judge, Key, OwnedProcess, Part, Use, Window, attribute
+from agents.clock import Clock
+from agents.device import DeviceError
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
+from agents.protocol import GpuReading, Overuse, UseReading
+from agents.successors import base_id
+from agents.worker_replica import ReplicaView
+
+MOST_ANCESTORS = 16
+MPS_SERVER = "nvidia-cuda-mps"
+"""How its name begins in /proc/PID/comm, which holds 15 characters."""
+
+
+class Driver(Protocol):
+    """The part of `agents.nvml.Nvml` that is needed."""
+
+    def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
+        """Who computes on it."""
+        ...
+
+    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
+        """How busy each process kept it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A part with its processes."""
+
+    part: Part
+    pids: tuple[int, ...]
+    """Of the processes that the agent started for it; theirs are found from here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGpu:
+    """A GPU and what is known of it."""
+
+    gpu: GpuIdentity
+    capabilities: GpuCapabilities
+    is_limited: bool
+    """MPS limits each part to its SM percent."""
+
+
+@dataclass(slots=True)
+class _Busy:
+    total_s: float
+    at_s: float
+    share: float | None = None
+
+
+class GpuUse:
+    """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
+
+    def __init__(self, driver: Driver, gpus: Iterable[SharedGpu], clock: Clock) -> None:
+        self._driver, self._clock = driver, clock
+        self._gpus = {each.gpu.index: each for each in gpus}
+        self._last_s = clock.now_s()
+        self._judge = Judge()
+        self._idle_w: dict[int, float] = {}
+        self._busy: dict[str, _Busy] = {}
+        self._owners: dict[int, dict[int, Key | None]] = {}
+
+    def note_busy(self, replica_id: str, busy_s: float | None) -> None:
+        """Keep what its server counted; None where it does not count."""
+        if busy_s is None:
+            return
+        now_s = self._clock.now_s()
+        before = self._busy.get(replica_id)
+        share = None if before is None else before.share
+        if before is not None and busy_s >= before.total_s and now_s > before.at_s:
+            share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
+        self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
+
+    def forget(self, replica_id: str) -> None:
+        """It is gone."""
+        self._busy.pop(replica_id, None)
+
+    def busy_share(self, replica_id: str) -> float | None:
+        """Of the time between the last two counts of its server; None without two."""
+        found = self._busy.get(replica_id)
+        return found.share if found is not None else None
+
+    def read(self, readings: Iterable[GpuReading], replicas: Sequence[ReplicaView]) -> tuple[UseReading, ...]:
+        """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
+        now_s = self._clock.now_s()
+        seconds, self._last_s = now_s - self._last_s, now_s
+        uses: list[Use] = []
+        if seconds > 0.0:
+            for reading in readings:
+                if reading.healthy:
+                    uses += self._attribute(reading, self._placed(reading.index, replicas), seconds)
+        return tuple(map(_told, self._judge.judge(uses)))
+
+    def _attribute(self, reading: GpuReading, placed: Sequence[Placed], seconds: float) -> Sequence[Use]:
+        shared = self._gpus[reading.index]
+        idle_w = self._idle_w[reading.index] = min(self._idle_w.get(reading.index, reading.power_w), reading.power_w)
+        try:
+            processes = self._driver.processes(shared.gpu)
+        except DeviceError:
+            return ()
+        use = self._process_use(shared)
+        return attribute(
+            Window(
+                gpu_index=reading.index,
+                seconds=seconds,
+                energy_j=reading.energy_j,
+                idle_w=idle_w,
+                processes=tuple(self._owned(reading.index, placed, processes, use or {})),
+                tells_use=use is not None,
+                tells_clients=shared.capabilities.can(Capability.LIST_MPS),
+            ),
+            [each.part for each in placed],
+        )
+
+    def _process_use(self, shared: SharedGpu) -> dict[int, float] | None:
+        """Percent of time by PID; None where the driver does not measure processes."""
+        if not shared.capabilities.can(Capability.PROCESS_USE):
+            return None
+        try:
+            return {each.pid: each.sm_percent for each in self._driver.process_use(shared.gpu)}
+        except DeviceError:
+            return None
+
+    def _owned(
+        self, gpu_index: int, placed: Sequence[Placed], processes: Sequence[GpuProcess], use: Mapping[int, float]
+    ) -> Iterable[OwnedProcess]:
+        leaders = {pid: each.part.key for each in placed for pid in each.pids}
+        before, owners = self._owners.get(gpu_index, {}), {}
+        for each in processes:
+            # Looked up once while it stays on the GPU, unless the part that it was found to belong to is gone.
+            owner = before.get(each.pid)
+            if owner is None or owner not in leaders.values():
+                owner = owner_of(each.pid, leaders)
+            owners[each.pid] = owner
+            if owner is not None:
+                percent = use.get(each.pid)
+                yield OwnedProcess(owner=owner, memory_mib=each.memory_mib, is_mps=each.is_mps, time_percent=percent)
+        self._owners[gpu_index] = owners
+
+    def _placed(self, gpu_index: int, replicas: Sequence[ReplicaView]) -> tuple[Placed, ...]:
+        """The replicas of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
+        found: dict[str, Placed] = {}
+        for view in replicas:
+            if view.gpu_index == gpu_index and view.state != "failed":
+                each = _placed(view, self._gpus[gpu_index], self.busy_share(view.id))
+                before = found.get(each.part.name)
+                found[each.part.name] = each if before is None else _together(before, each)
+        return tuple(found.values())
+
+
+def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
+    """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it is nobody's."""
+    try:
+        session, parent = os.getsid(pid), pid
+        if session in leaders:
+            return leaders[session]
+        for _ in range(MOST_ANCESTORS):
+            if parent in leaders:
+                return leaders[parent]
+            if parent <= 1:
+                break
+            parent = _parent(parent)
+        is_server = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").startswith(MPS_SERVER)
+    except OSError:
+        return None
+    return None if is_server else OTHERS
+
+
+def _parent(pid: int) -> int:
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    # The name, in parentheses, may hold blanks and parentheses; behind it: state and parent.
+    return int(text[text.rindex(")") + 2 :].split()[1])
+
+
+def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> Placed:
+    seen, whole = view.sm_count, shared.gpu.sm_count
+    part = Part(
+        kind="replica",
+        name=base_id(view.id),
+        owner=view.service,
+        sm_percent=view.sm_percent,
+        memory_mib=view.memory_mib,
+        busy_share=busy_share,
+        is_limited=shared.is_limited,
+        proven_sm_percent=100.0 * seen / whole if shared.is_limited and seen and whole else None,
+    )
+    return Placed(part=part, pids=(view.pid,))
+
+
+def _together(one: Placed, other: Placed) -> Placed:
+    """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
+    whole = one.part.sm_percent + other.part.sm_percent
+    proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
+    told = [each.part for each in (one, other) if each.part.busy_share is not None]
+    part = replace(
+        one.part,
+        sm_percent=whole,
+        memory_mib=one.part.memory_mib + other.part.memory_mib,
+        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told) / whole if told else None,
+        proven_sm_percent=None if None in proven else sum(each for each in proven if each is not None),
+    )
+    return Placed(part=part, pids=(*one.pids, *other.pids))
+
+
+def _told(use: Use) -> UseReading:
+    """As it goes over the wire."""
+    return UseReading(
+        kind=use.kind,
+        name=use.name,
+        service=use.owner,
+        gpu_index=use.gpu_index,
+        memory_used_mib=use.memory_used_mib,
+        sm_percent=use.sm_percent,
+        energy_j=use.energy_mj / 1000.0,
+        is_estimated=use.is_estimated,
+        over=tuple(
+            Overuse(quantity=each.quantity, granted=each.granted, used=each.used, is_estimated=use.is_estimated)
+            for each in use.over
+        ),
+    )
