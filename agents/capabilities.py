@@ -21,8 +21,11 @@ KNOBS = (Capability.LOCK_CLOCK, Capability.LIMIT_POWER)
 def probe(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuCapabilities:
     """What the GPU lets this process do now.
 
+    A slice has neither knob: they are its GPU's, and so is whatever is read of it but memory and processes.
     `try_writes`: False writes nothing, and both knobs count as not permitted. Raises NoDriver, GpuLost or UnknownPart.
     """
+    if gpu.part is not None:
+        return _of_slice(probe(nvml, gpu.part.whole, try_writes=False), gpu.part.whole)
     why_not: dict[Capability, str] = {}
     power: PowerRange | None = None
     clocks: tuple[float, ...] = ()
@@ -40,6 +43,11 @@ def probe(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuCapabilities:
         power_range=power,
         clocks_mhz=clocks,
     )
+
+
+def _of_slice(found: GpuCapabilities, whole: GpuIdentity) -> GpuCapabilities:
+    knobs = tuple((each, f"it is that of the whole GPU {whole.index}") for each in KNOBS)
+    return GpuCapabilities(why_not=(*knobs, *(each for each in found.why_not if each[0] not in KNOBS)))
 
 
 def problems(gpu: GpuIdentity, capabilities: GpuCapabilities) -> tuple[str, ...]:

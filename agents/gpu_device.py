@@ -37,6 +37,7 @@ from agents.device import (
 )
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_glances import Glanced, grown
+from agents.mig_devices import Slices, fail_stranded
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
 from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
@@ -108,6 +109,7 @@ class GpuParts:
     sharings: Mapping[int, Sharing]
     """By index."""
     workers: Workers
+    slices: Slices
     router: Router
 
 
@@ -158,6 +160,7 @@ class GpuDevice:
     async def read(self) -> Readings:
         readings = await self._parts.telemetry.read()
         await self._leave_faults()
+        slices = await fail_stranded(self._parts.slices, self._parts.workers)
         replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
         watched = (problem for problem in readings.problems if problem != ADVICE)
         condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
@@ -167,7 +170,7 @@ class GpuDevice:
             gpus=tuple(gpus),
             replicas=tuple(replicas),
             services=self.router.read(),
-            problems=(*watched, *self._parts.workers.problems, *self._problems()),
+            problems=(*watched, *self._parts.workers.problems, *slices, *self._problems()),
         )
 
     async def glance(self, gpu_index: int) -> GpuGlance:
@@ -353,10 +356,11 @@ class GpuDevice:
         )
 
     def _missing(self, index: int) -> dict[str, str]:
-        """Knobs that the GPU was found not to have, or that this user may not turn."""
+        """Knobs that the GPU was found not to have, or that this user may not turn; of a slice nobody expects any."""
         names = {Capability.LOCK_CLOCK: "clock", Capability.LIMIT_POWER: "power limit"}
         missing = ((each, why) for each, why in self._parts.capabilities[index].why_not if each in names)
-        return {names[each]: f"GPU {index}: the {names[each]} is not in force: {why}" for each, why in missing}
+        said = f"GPU {index}: the {{}} is not in force: {{}}" if self._gpus[index].part is None else ""
+        return {names[each]: said.format(names[each], why) for each, why in missing}
 
     def _refuse(self, gpu_index: int, knob: str, error: DeviceError) -> None:
         """Once refused, a knob is not asked for again until the agent starts anew."""

@@ -18,6 +18,8 @@ from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
+from agents.mig_devices import Devices, SliceErrors, type_of
+from agents.mig_sharing import make_slice_sharing
 from agents.nvml import Nvml
 from agents.nvml_nouns import GpuIdentity
 from agents.power_watch import PowerWatch
@@ -45,7 +47,7 @@ class GpuNodeSettings:
     templates: Path | None = None
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
-    """The catalogue's name of a GPU's type."""
+    """The catalogue's name of a whole GPU's type; `agents.mig_nouns` has that of its slices."""
     uses_mps: bool = True
     """False: GPUs are shared by turns, without limits."""
     keeps_replicas: bool = False
@@ -58,7 +60,8 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         templates = load_templates(settings.templates)
         drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
-        gpus = nvml.gpus()
+        devices = Devices(nvml)
+        gpus = devices.gpus()
         journal = KnobJournal(settings.state_dir)
         knobs = opened.enter_context(Knobs(nvml, journal, boot_id=read_boot_id()))
         sharings = {gpu.index: await _sharing(settings, gpu) for gpu in gpus}
@@ -69,15 +72,16 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         )
         await workers.open()
         parts = GpuParts(
-            telemetry=ReadOnlyDevice(nvml, clock, type_of=settings.type_of),
+            telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
             gpus=gpus,
             capabilities={gpu.index: probe(nvml, gpu, try_writes=True) for gpu in gpus},
             knobs=knobs,
-            errors=XidWatch(nvml, gpus),
-            power=PowerWatch(nvml.sample),
-            memory=ForeignMemory(nvml),
+            errors=SliceErrors(XidWatch(nvml, devices.wholes), gpus),
+            power=PowerWatch(devices.sample),
+            memory=ForeignMemory(devices),
             sharings=sharings,
             workers=workers,
+            slices=devices,
             router=Router(),
         )
         opened.pop_all()
@@ -87,6 +91,8 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
+    if gpu.part is not None:
+        return await make_slice_sharing(gpu, settings.mps_dir)
     return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)
 
 

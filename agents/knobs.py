@@ -138,6 +138,7 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
     def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
         """Keep the SM clock in this range. Raises as `Nvml.lock_clock_mhz`, and OSError when the journal fails."""
         with self._lock:
+            _refuse_slice(gpu)
             held = self._journal.of(gpu.uuid, "clock_mhz")
             old = held.settings[-1] if held else ()
             self._turn(
@@ -158,6 +159,7 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
             self._give_back(gpu, "power_limit_w")
             return
         with self._lock:
+            _refuse_slice(gpu)
             now_w = self._driver.power_limit_w(gpu)
             held = self._journal.of(gpu.uuid, "power_limit_w")
             if held and not _is_one_of(now_w, (held.old, *held.settings)):
@@ -250,6 +252,13 @@ def drop_other_boots(journal: KnobJournal, boot_id: str) -> tuple[PutBack, ...]:
         PutBack(words=f"{_name(held)} was dropped: the machine was started again since", is_over=True)
         for held in journal.drop_other_boots(boot_id)
     )
+
+
+def _refuse_slice(gpu: GpuIdentity) -> None:
+    if gpu.part is not None:
+        raise NotSupported(
+            f"slice {gpu.index} has no clock and no power limit: they are those of {gpu.part.whole.uuid}"
+        )
 
 
 def _name(held: Held) -> str:

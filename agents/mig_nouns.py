@@ -14,14 +14,16 @@ a whole GPU or of another slice, and none changes when another slice goes.
 engines (`1g.10gb+me`) becomes `.`, as names in the catalogue have none.
 """
 
+import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agents.device import DeviceError
+from agents.device import MAX_REPLICAS, DeviceError
 
 Layout: TypeAlias = tuple[str, ...]
 
 INDICES_PER_GPU, INDICES_PER_INSTANCE = 1000, 10
+_SEVENTHS = 7
 
 
 class InUse(DeviceError):
@@ -101,3 +103,12 @@ def slice_index(gpu_index: int, gpu_instance: int, compute_instance: int) -> int
 def slice_type(gpu_type: str, profile: str) -> str:
     """The catalogue's name of a slice."""
     return f"{gpu_type}-MIG-{profile.replace('+', '.')}"
+
+
+def most_clients(profile: str) -> int:
+    """Clients that one MPS server takes on a slice of that profile: of the whole GPU's as many sevenths as it has.
+
+    Empty: a whole GPU.
+    """
+    sevenths = re.match(r"(?:\d+c\.)?(\d+)g\.", profile)
+    return max(1, MAX_REPLICAS * int(sevenths[1]) // _SEVENTHS) if sevenths else MAX_REPLICAS

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from agents.clock import Clock
 from agents.device import DeviceError, GpuGlance, GpuState, NodeState, NotSupported, Readings, ServiceRoute
+from agents.mig_nouns import most_clients
 from agents.nvml_nouns import GpuIdentity, GpuSample
 from agents.protocol import GpuReading, ReplicaCommand, TaskCommand
 
@@ -48,6 +49,7 @@ class ReadOnlyDevice:
                     gpu_type=self._types[gpu.index],
                     memory_mib=gpu.memory_mib,
                     healthy=gpu.index not in self._problems,
+                    max_replicas=most_clients("" if gpu.part is None else gpu.part.profile),
                 )
                 for gpu in self._gpus
             )

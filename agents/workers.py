@@ -151,6 +151,14 @@ class Workers:
             before, each.task = each.task, None
             each.task = asyncio.create_task(self._stop(each, before))
 
+    async def fail(self, replica_id: str, reason: str) -> None:
+        """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""
+        each = self._find(replica_id)
+        if each.state != "failed" and not each.is_leaving:
+            self._leave(each)
+            before, each.task = each.task, None
+            each.task = asyncio.create_task(self._fail_after(each, reason, before))
+
     async def set_batch(self, replica_id: str, batch: int) -> BatchOutcome:
         """Give a replica another largest batch, as its template says. Raises DeviceError where it does not take it."""
         each = self._find(replica_id)
@@ -310,6 +318,10 @@ class Workers:
             each.message = f"{loop}; {each.message}"
         log.error("replica %s failed: %s", each.record.id, each.message)
         each.state = "failed"
+
+    async def _fail_after(self, each: Replica, reason: str, before: "asyncio.Task[None] | None") -> None:
+        await _cancelled(before)
+        await self._fail(each, reason)
 
     async def _stop(self, each: Replica, before: "asyncio.Task[None] | None") -> None:
         await _cancelled(before)

@@ -16,6 +16,7 @@ from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
+from agents.mig_devices import Changes
 from agents.mps import Mps, MpsSettings
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample
 from agents.power_watch import PowerWatch
@@ -34,6 +35,16 @@ SMS = 132
 PATIENCE_S = 60.0
 FIRST_PORT = own_ports()
 GPUS = tuple(GpuIdentity(index=at, uuid=f"GPU-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2))
+
+
+class Unsliced:
+    """GPUs of which none is in MIG mode."""
+
+    def look(self) -> Changes:
+        return Changes()
+
+
+UNSLICED = Unsliced()
 
 
 class PretendedDriver:
@@ -174,6 +185,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         memory=ForeignMemory(wanted.memory, look_s=0.0),
         sharings=sharings,
         workers=workers,
+        slices=UNSLICED,
         router=Router(),
     )
     device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=Looks(fault_s=0.0, counts_s=0.0))
