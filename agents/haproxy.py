@@ -12,6 +12,9 @@ names new services, and only then are old replicas told to `drain`. Who holds a 
 recognised by its address, so neither a restart of the agent nor one of HAProxy leaves anything to repair: the next
 switch does. What HAProxy then has is read again and compared with what was wanted.
 
+HAProxy counts what it does per service (`agents.haproxy_counts` reads it), and beside that here, in a table of its own,
+the answers within the SLO: those below 500 whose head came in time.
+
 Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
 last replica that stays in, and latency histograms per service. Verified with 2.6.
 """
@@ -21,11 +24,11 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from agents.device import DeviceError, ServiceRoute
 from agents.durable import replace_file
+from agents.haproxy_config import HaProxySettings, make_config
 
 LARGEST_WEIGHT = 256
 _LONGEST_LINE = 8 * 1024
@@ -41,35 +44,6 @@ Address = tuple[str, int]
 
 class HaProxyError(DeviceError):
     """HAProxy does not answer, has no place left, or did not do as it was told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HaProxySettings:
-    """How HAProxy is set up; `folder` holds configuration, map and socket, and is the agent's alone."""
-
-    port: int
-    folder: Path
-    services: int = 64
-    """Services that have a place."""
-    replicas: int = 16
-    """Replicas of one service that have a place, those that drain included."""
-    replica_limit: int = 256
-    queue_limit: int = 512
-    """Requests that wait at most for each replica."""
-    timeout_s: float = 2.0
-    """For an answer on the socket."""
-
-    @property
-    def socket_path(self) -> Path:
-        return self.folder / "haproxy.sock"
-
-    @property
-    def map_path(self) -> Path:
-        return self.folder / "services.map"
-
-    @property
-    def config_path(self) -> Path:
-        return self.folder / "haproxy.cfg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,51 +77,6 @@ class ProxyState:
         return found
 
 
-def make_config(settings: HaProxySettings) -> str:
-    """The configuration file's text."""
-    head = _CONFIG.format(
-        socket=settings.socket_path,
-        map=settings.map_path,
-        port=settings.port,
-        replica_limit=settings.replica_limit,
-        queue_limit=settings.queue_limit,
-    )
-    template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
-    return head + "".join(f"\nbackend b{number}\n{template}" for number in range(1, settings.services + 1))
-
-
-_CONFIG = """\
-# Written by plimsoll-agent; changes are lost.
-global
-    stats socket {socket} mode 600 level admin
-
-defaults
-    mode http
-    timeout connect 2s
-    timeout client 60s
-    timeout server 60s
-    timeout queue 60s
-    # A request that could not be connected goes elsewhere; what was sent is never sent again.
-    retries 2
-    retry-on conn-failure
-    option redispatch 1
-    balance roundrobin
-    option httpchk GET /v2/health/ready
-    default-server check inter 500 fall 3 rise 1 observe layer7 error-limit 3 on-error mark-down
-    default-server maxconn {replica_limit} maxqueue {queue_limit}
-
-frontend node
-    bind :{port}
-    http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
-    http-request use-service prometheus-exporter if {{ path /metrics }}
-    http-request deny deny_status 504 if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {{ req.hdr(Plimsoll-Deadline-Ms) -m found }}
-    http-request deny deny_status 404 unless {{ path_reg ^/v2/models/[^/]+/(infer|ready)$ }}
-    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
-    http-request deny deny_status 404 unless {{ var(txn.backend) -m found }}
-    use_backend %[var(txn.backend)]
-"""  # noqa: E501  HAProxy takes a condition on one line only
-
-
 class HaProxy:
     """HAProxy as the front of one node."""
 
@@ -167,6 +96,7 @@ class HaProxy:
         """Configuration and empty map, each whole or not at all."""
         replace_file(self._settings.config_path, make_config(self._settings).encode())
         replace_file(self._settings.map_path, b"")
+        replace_file(self._settings.slo_path, b"")
 
     def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
         """Put a new table in force. `addresses`: base URL of every replica that the routes name.
@@ -177,26 +107,39 @@ class HaProxy:
         """
         needed = {each: parse_address(addresses[each]) for route in routes for each, _ in route.shares}
         wanted = {route.service: _weights(route, needed) for route in routes}
-        self._tell(plan_commands(self._state(), wanted, self._settings))
-        if problems := differences(self._state(), wanted):
+        self._tell(plan_commands(self.state(), wanted, self._settings))
+        slos_ms = {route.service: route.slo_ms for route in routes}
+        self._tell(plan_slos(self._slos(), slos_ms, self._settings))
+        problems = differences(after := self.state(), wanted)
+        if left := plan_slos(self._slos(), slos_ms, self._settings):
+            problems.append(f"it did not do {left[0]!r}")
+        if problems:
             raise HaProxyError(f"HAProxy is not as it was told: {'; '.join(problems[:5])}")
         self._routes = routes
-        self._addresses |= needed
+        busy = {place.address for place in after.places if place.in_flight}
+        self._addresses = {each: where for each, where in self._addresses.items() if where in busy} | needed
 
-    def in_flight(self, replica_id: str) -> int:
-        """Requests that a replica has or that wait for it; 0 also for one that was never routed to."""
+    def in_flight(self, replica_id: str, state: ProxyState | None = None) -> int:
+        """Requests that a replica has or that wait for it, in this state or now; 0 also for one never routed to."""
         address = self._addresses.get(replica_id)
-        return sum(place.in_flight for place in self._state().places if place.address == address)
+        if address is None:
+            return 0
+        return sum(place.in_flight for place in (state or self.state()).places if place.address == address)
 
-    def _state(self) -> ProxyState:
-        stat, servers = self._ask("show stat -1 4 -1"), self._ask("show servers state")  # 4: servers only
-        return parse_state(servers, stat, self._ask(f"show map {self._settings.map_path}"))
+    def state(self) -> ProxyState:
+        """Everything that a switch looks at, as it is now. Raises HaProxyError."""
+        stat, servers = self.ask("show stat -1 4 -1"), self.ask("show servers state")  # 4: servers only
+        return parse_state(servers, stat, self.ask(f"show map {self._settings.map_path}"))
+
+    def _slos(self) -> dict[str, str]:
+        return dict(_entries(self.ask(f"show map {self._settings.slo_path}")))
 
     def _tell(self, commands: Iterable[str]) -> None:
         for line in _lines(commands):
-            self._ask(line)
+            self.ask(line)
 
-    def _ask(self, line: str) -> str:
+    def ask(self, line: str) -> str:
+        """The answer to a line of commands. Raises HaProxyError."""
         path, reply = str(self._settings.socket_path), bytearray()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -227,8 +170,15 @@ def parse_state(servers: str, stat: str, services: str) -> ProxyState:
         places = [_place(dict(zip(names.split(), row.split(), strict=False)), busy) for row in rows if row]
     except (KeyError, ValueError) as error:
         raise HaProxyError(f"cannot read HAProxy's servers: {error!r} in {servers[:200]!r}, {stat[:200]!r}") from error
-    entries = [line.split() for line in services.splitlines() if line.startswith("0x")]
-    return ProxyState(backends={key: value for _, key, value in entries}, places=tuple(places))
+    return ProxyState(backends=dict(_entries(services)), places=tuple(places))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Keys and values that `show map` tells."""
+    for line in text.splitlines():
+        if line.startswith("0x"):
+            _, key, value = line.split()
+            yield key, value
 
 
 def _sessions(line: str) -> tuple[tuple[str, str], int]:
@@ -277,6 +227,16 @@ def plan_commands(state: ProxyState, wanted: Wanted, settings: HaProxySettings) 
     left = {state.backends[service] for service in state.backends if service not in wanted}
     closing += [_drain(place) for place in state.places if place.backend in left and place.is_ready]
     return [*_park(state, opening), *opening, *new, *gone, *closing]
+
+
+def plan_slos(known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings) -> list[str]:
+    """The commands by which the map of SLOs is as wanted, in whole ms."""
+    path, texts = settings.slo_path, {service: str(int(slo_ms)) for service, slo_ms in wanted.items()}
+    changed = [service for service, text in texts.items() if known.get(service) != text]
+    return [
+        *(f"{'set' if each in known else 'add'} map {path} {each} {texts[each]}" for each in changed),
+        *(f"del map {path} {service}" for service in known if service not in wanted),
+    ]
 
 
 def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:

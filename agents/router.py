@@ -145,6 +145,10 @@ class Router:
         self._retired = [lane for lane in self._retired if not lane.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
+    async def close(self, *, keep: bool) -> None:  # noqa: ARG002  it ends with this process in any case
+        """Send nothing more to any replica."""
+        self.switch((), {})
+
     def total(self, service: str) -> Counts:
         """Everything counted for a service since it came; readings take nothing from it. Zeros for an unknown one."""
         lane = self._lanes.get(service)

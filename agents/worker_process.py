@@ -152,11 +152,16 @@ class WorkerProcess:
         """All living processes of the worker."""
         return members(self._mark, self.identity)
 
-    async def end(self, ending: Ending) -> bool:
-        """End all of them; whether nothing is left. May be called again, also after a cancelled call."""
+    def tell(self, number: int) -> None:
+        """Send its own process a signal; nothing when it has ended."""
         if not self.has_ended:
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._handle, signal.SIGTERM)
+                signal.pidfd_send_signal(self._handle, number)
+
+    async def end(self, ending: Ending) -> bool:
+        """End all of them; whether nothing is left. May be called again, also after a cancelled call."""
+        self.tell(signal.SIGTERM)
+        if not self.has_ended:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), ending.grace_s)
         is_gone = await _kill(_Search(mark=self._mark, leader=self.identity), ending)

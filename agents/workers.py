@@ -41,6 +41,8 @@ from agents.worker_replica import Hooks, Replica, ReplicaView, listens, start_re
 FIRST_ASK_S = 0.05
 LONGEST_ASK_S = 1.0
 """Between two questions for readiness, which double from the first."""
+KNOWN_LIMIT_S = 30.0
+"""For adopted replicas, which answered an earlier agent, to answer this one."""
 HUNG_QUESTIONS = 6
 """Questions in a row that a ready replica's server leaves unanswered until it counts as hung."""
 LOG_LOOK_S = 2.0
@@ -102,6 +104,15 @@ class Workers:
         await self._end_unrecorded(records.mark, {record.mark for record in found})
         await asyncio.gather(*map(self._adopt, found))
         self._logs = asyncio.create_task(self._keep_logs(records))
+
+    async def until_known(self) -> None:
+        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it."""
+        end_s = asyncio.get_running_loop().time() + KNOWN_LIMIT_S
+        while any(each.state == "starting" for each in self._replicas.values()):
+            if asyncio.get_running_loop().time() > end_s:
+                log.warning("some adopted replicas are not ready after %g s", KNOWN_LIMIT_S)
+                return
+            await asyncio.sleep(FIRST_ASK_S)
 
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""

@@ -28,7 +28,8 @@ import psutil
 from aiohttp import web
 
 from agents.device import ServiceRoute
-from agents.haproxy import HaProxy, HaProxySettings
+from agents.haproxy import HaProxy
+from agents.haproxy_config import HaProxySettings
 from agents.router import Router
 from bench.report import Figures, print_table, write_results
 

@@ -19,15 +19,14 @@ from agents.device import ServiceRoute
 from agents.haproxy import (
     HaProxy,
     HaProxyError,
-    HaProxySettings,
     Place,
     ProxyState,
     differences,
-    make_config,
     parse_address,
     parse_state,
     plan_commands,
 )
+from agents.haproxy_config import HaProxySettings, make_config
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)

@@ -1,0 +1,250 @@
+"""HAProxy as the router of a node's device: started, watched and ended by the agent, or adopted after its restart.
+
+    router = await open_haproxy(HaProxySettings(port=8081, folder=…))
+    router.switch(routes, addresses), router.routes, router.in_flight(id), router.read()      as `agents.router.Router`
+    await router.close(keep=…)
+
+The process is one as replicas are (`agents.worker_process`): it waits at a gate until its record is on disk, is found
+again by process id, start time and boot, and what carries its mark without a record is ended, so that none is left that
+nobody knows. `keep`: it goes on with its table for the next agent, which adopts it where it would write the same
+configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, after 1 s,
+2 s, … 30 s, and gets the last table.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agents.backoff import delay_s
+from agents.device import NotSupported, ServiceRoute
+from agents.durable import replace_file
+from agents.haproxy import HaProxy, HaProxyError, ProxyState
+from agents.haproxy_config import HaProxySettings, make_config
+from agents.haproxy_counts import Counter, read_counts
+from agents.lane import Counts
+from agents.protocol import ServiceReading
+from agents.worker_process import Ending, Spawn, WorkerProcess, end_left_over
+from agents.worker_records import Identity
+
+PLACES = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where it lies beside the PATH of users."""
+START_LIMIT_S = 10.0
+FINISH_S = 30.0
+"""For requests under way when HAProxy is ended."""
+STATE_AGE_S = 0.1
+"""How old a look at what is in flight may be: one state asks for every replica."""
+FIRST_RESTART_S, LONGEST_RESTART_S = 1.0, 30.0
+
+log = logging.getLogger(__name__)
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """Which process it is."""
+
+    identity: Identity
+    mark: str
+
+
+def find_program(path: str) -> str:
+    """HAProxy's program. Raises HaProxyError."""
+    if (found := shutil.which("haproxy", path=f"{path}:{PLACES}")) is None:
+        raise HaProxyError(
+            f"there is no program haproxy in {path}:{PLACES}; install Debian's package haproxy, or use --router own"
+        )
+    return found
+
+
+async def open_haproxy(settings: HaProxySettings) -> "HaProxyRouter":
+    """HAProxy, running: an earlier agent's, or a new one. Raises HaProxyError or OSError; then none of ours runs."""
+    program = find_program(os.environ.get("PATH", ""))
+    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    router = HaProxyRouter(settings, program)
+    await router.open()
+    return router
+
+
+class HaProxyRouter:
+    """See the module's docstring. `open` is called once, before everything else."""
+
+    def __init__(self, settings: HaProxySettings, program: str) -> None:
+        self._proxy = HaProxy(settings)
+        self._settings, self._program = settings, program
+        self._process: WorkerProcess | None = None
+        self._addresses: dict[str, str] = {}
+        self._counter = Counter({})
+        self._state: ProxyState | None = None
+        self._seen_s = 0.0
+        self._watch: asyncio.Task[None] | None = None
+        self._is_up = False
+        """Whether it has answered since it was started."""
+
+    @property
+    def routes(self) -> tuple[ServiceRoute, ...]:
+        """The table that was put in force last by this agent."""
+        return self._proxy.routes
+
+    @property
+    def pid(self) -> int:
+        """HAProxy's process; 0 while there is none."""
+        return self._process.identity.pid if self._process is not None and not self._process.has_ended else 0
+
+    async def open(self) -> None:
+        record = self._load()
+        is_same = self._is_configured()
+        if record is not None and is_same and (found := WorkerProcess.adopt(record.identity, record.mark)) is not None:
+            self._process = found
+            await self._until_it_answers()
+            self._counter = Counter(read_counts(self._proxy))
+            log.info("HAProxy (process %d) of an earlier agent is taken over", self.pid)
+        else:
+            if record is not None:
+                await self._end_recorded(record)
+            await self._start()
+        self._watch = asyncio.create_task(self._keep_up())
+
+    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+        """As `HaProxy.switch`."""
+        self._state = None
+        self._proxy.switch(routes, addresses)
+        self._addresses = {each: addresses[each] for route in routes for each, _ in route.shares}
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that a replica has; 0 while HAProxy is down, since they went with it."""
+        try:
+            return self._proxy.in_flight(replica_id, self._recent())
+        except HaProxyError:
+            if self._is_up and self.pid:
+                raise
+            return 0
+
+    def read(self) -> tuple[ServiceReading, ...]:
+        """What was counted since the last reading; nothing while HAProxy does not answer."""
+        try:
+            return self._counter.read(read_counts(self._proxy), self._recent().backends)
+        except HaProxyError as error:
+            log.warning("%s", error)
+            return ()
+
+    def total(self, service: str) -> Counts:
+        """Nothing that governors need. Raises NotSupported."""
+        raise NotSupported(f"HAProxy tells no latencies of {service}, so governors cannot act; use --router own")
+
+    async def close(self, *, keep: bool) -> None:
+        """Let it run on for the next agent, or finish what it has and end."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
+        if self._process is None:
+            return
+        if keep:
+            self._process.abandon()
+            return
+        self._process.tell(signal.SIGUSR1)  # takes no new connection, finishes what it has
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), FINISH_S)
+        await self._process.end(_ENDING)
+        self._record_path.unlink(missing_ok=True)
+
+    async def _keep_up(self) -> None:
+        """Start it again whenever it dies, and put the last table in force."""
+        failures = 0
+        while True:
+            assert self._process is not None
+            begun_s = time.monotonic()
+            how = await self._process.wait()
+            self._is_up = False
+            failures = 1 if time.monotonic() - begun_s > LONGEST_RESTART_S else failures + 1
+            wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=LONGEST_RESTART_S)
+            log.error("HAProxy has ended and is started again in %.0f s: %s", wait_s, how)
+            await self._process.end(_ENDING)
+            await asyncio.sleep(wait_s)
+            try:
+                await self._start()
+                self.switch(self.routes, self._addresses)
+            except (HaProxyError, OSError) as error:
+                log.error("HAProxy is not as it was: %s", error)
+
+    async def _start(self) -> None:
+        self._proxy.write_config()
+        self._settings.socket_path.unlink(missing_ok=True)
+        mark = secrets.token_hex(16)
+        spawn = Spawn(
+            command=(self._program, "-db", "-f", str(self._settings.config_path)),
+            environment={"PATH": os.environ.get("PATH", "")},
+            directory=self._settings.folder,
+            log=self._settings.folder / "haproxy.log",
+            mark=mark,
+        )
+        self._process = WorkerProcess.start(spawn, lambda identity: self._save(_Record(identity, mark)))
+        self._counter, self._state = Counter({}), None
+        await self._until_it_answers()
+        log.info("HAProxy (process %d) takes requests on port %d", self.pid, self._settings.port)
+
+    async def _until_it_answers(self) -> None:
+        """Raises HaProxyError, after its process has been ended, where it does not come up."""
+        assert self._process is not None
+        end_s = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                self._proxy.state()
+                self._is_up = True
+                return
+            except HaProxyError as error:
+                if self._process.has_ended or time.monotonic() > end_s:
+                    await self._process.end(_ENDING)
+                    self._record_path.unlink(missing_ok=True)
+                    raise HaProxyError(f"HAProxy does not come up: {self._log_end() or error}") from error
+            await asyncio.sleep(0.02)
+
+    async def _end_recorded(self, record: _Record) -> None:
+        process = WorkerProcess.adopt(record.identity, record.mark)
+        is_gone = await (process.end(_ENDING) if process is not None else end_left_over(record.mark, _ENDING))
+        if not is_gone:
+            raise HaProxyError(f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended")
+
+    def _recent(self) -> ProxyState:
+        if self._state is None or time.monotonic() > self._seen_s + STATE_AGE_S:
+            self._state, self._seen_s = self._proxy.state(), time.monotonic()
+        return self._state
+
+    @property
+    def _record_path(self) -> Path:
+        return self._settings.folder / "haproxy.json"
+
+    def _load(self) -> _Record | None:
+        try:
+            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise HaProxyError(f"{self._record_path} cannot be read; end HAProxy and remove it: {error}") from error
+
+    def _save(self, record: _Record) -> None:
+        replace_file(self._record_path, msgspec.json.encode(record))
+
+    def _is_configured(self) -> bool:
+        try:
+            return self._settings.config_path.read_text(encoding="utf-8") == make_config(self._settings)
+        except FileNotFoundError:
+            return False
+
+    def _log_end(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._settings.folder.joinpath("haproxy.log").read_text(errors="replace")[-500:].strip()
+        return ""
+
+
+async def _nobody_to_ask(pids: tuple[int, ...]) -> bool:  # noqa: ARG001
+    return True
+
+
+_ENDING = Ending(grace_s=5.0, terminate=_nobody_to_ask)

@@ -1,0 +1,37 @@
+"""What a device needs of whoever carries its requests: `agents.router` in this process, or `agents.haproxy_router`."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from agents.device import ServiceRoute
+from agents.lane import Counts
+from agents.protocol import ServiceReading
+
+
+class RequestRouter(Protocol):
+    """The router of one node."""
+
+    @property
+    def routes(self) -> tuple[ServiceRoute, ...]:
+        """The table in force."""
+        ...
+
+    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+        """Put a new table in force. Raises KeyError for a replica without an address, or DeviceError."""
+        ...
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that a replica has and has not answered."""
+        ...
+
+    def read(self) -> tuple[ServiceReading, ...]:
+        """Every service's counts since the last reading, by service."""
+        ...
+
+    def total(self, service: str) -> Counts:
+        """Everything counted since the service came. Raises NotSupported where latencies are not told."""
+        ...
+
+    async def close(self, *, keep: bool) -> None:
+        """Take no more requests; `keep`: replicas go on, and so does a router that can."""
+        ...
