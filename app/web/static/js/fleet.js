@@ -82,7 +82,6 @@ function updateGpu(element, id) {
   memory.firstChild.style.width = share(gpu.memory_used_mib, gpu.memory_mib);
   power.firstChild.style.width = share(gpu.power_w, gpu.power_cap_w);
   element.title = tooltip(id, gpu);
-  element.setAttribute("aria-label", element.title.replaceAll("\n", "; "));
 }
 
 const share = (part, whole) => `${Math.min(100, (100 * (part ?? 0)) / whole)}%`;

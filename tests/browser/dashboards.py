@@ -1,0 +1,87 @@
+"""The real control plane behind a real socket, with data to look at, for tests with a browser."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import httpx2
+from starlette.testclient import TestClient
+
+from app.clock import ManualClock
+from app.main import make_plane, make_server
+from app.settings import Settings
+from tests.integration.api_harness import NOW, Api, fill, node, service
+
+SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
+"""Requests in a window of two seconds, by service."""
+
+
+@contextmanager
+def running_dashboard(url: str) -> Iterator[Api]:
+    """The application on that database, listening; `api.client.base_url` is where. One token of each scope."""
+    clock = ManualClock(NOW)
+    server = make_server(make_plane(Settings(), url, clock))
+    # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
+    thread.start()
+    try:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0) as client:
+            api = Api(client=cast(TestClient, client), clock=clock, url=url)
+            for scope in ("viewer", "operator", "admin", "agent"):
+                api.add_token(scope, scope)
+            yield api
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        listening.close()
+
+
+def fill_demo(api: Api) -> None:
+    """Two nodes, three services under load, a plan in force and followed, ten minutes of it."""
+    fill(api)
+    api.put("nodes/n2", node("n2"))
+    for at, name in enumerate(SERVICES):
+        api.put(f"services/{name}", service(name, project=("team-a", "team-b")[at % 2]))
+    for sequence in range(1, 11):
+        report(api, sequence)
+        api.tick()
+        api.clock.advance(60.0)
+    report(api, 11)
+
+
+def report(api: Api, sequence: int) -> None:
+    """Both nodes say what runs, as the plan in force has it, and what came in."""
+    plans = api.get("plans?state=target&limit=1")["items"]
+    target = api.get(f"plans/{plans[0]['id']}") if plans else {"gpus": [], "generation": 0}
+    for name in ("n1", "n2"):
+        gpus = [gpu for gpu in target["gpus"] if gpu["node"] == name]
+        answer = api.sync(
+            name,
+            sequence=sequence,
+            window_start_s=api.clock.now().timestamp() - 2.0,
+            generation=target["generation"] or 0,
+            services=[_service(each, arrivals) for each, arrivals in SERVICES.items()] if name == "n1" else [],
+            replicas=[_replica(replica, int(gpu["id"].split("-")[-1])) for gpu in gpus for replica in gpu["replicas"]],
+        )
+        assert answer.status_code == 200, answer.text
+
+
+def _service(name: str, arrivals: int) -> dict[str, object]:
+    """One in twenty of `search` comes too late."""
+    late = arrivals // 20 if name == "search" else 0
+    return {
+        "service": name,
+        "arrivals": arrivals,
+        "served": arrivals,
+        "in_slo": arrivals - late,
+        "latency_buckets": [[20, arrivals - late], *([[40, late]] if late else [])],
+    }
+
+
+def _replica(replica: dict[str, object], gpu_index: int) -> dict[str, object]:
+    names = ("id", "service", "sm_percent", "batch", "memory_mib")
+    return {**{name: replica[name] for name in names}, "gpu_index": gpu_index, "state": "ready", "batches": 10}

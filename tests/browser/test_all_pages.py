@@ -1,0 +1,82 @@
+"""Every page: with data and without, in both themes and on a phone, for sighted people and others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from app.web.pages import PAGES
+from tests.browser.conftest import Open
+from tests.integration.api_harness import Api
+
+pytestmark = pytest.mark.integration
+
+AXE = Path(__file__).with_name("axe").joinpath("axe.min.js").read_text()
+"""axe-core, which knows the rules of WCAG."""
+
+ARGUMENTS = {"service": "chat", "gpu": "n1/gpu-0", "plan": "1", "why": "1"}
+"""What pages about one thing are opened with."""
+
+PATHS = [
+    page.address.replace("{argument:path}", "{argument}")
+    .replace("{argument}", ARGUMENTS.get(page.name, "1"))
+    .lstrip("/")
+    for page in PAGES
+]
+
+
+def settle(page: Page) -> None:
+    """Wait until the page has drawn what it has."""
+    page.wait_for_function("document.getElementById('content').childElementCount > 0")
+    page.wait_for_function("document.getElementById('connection').textContent === 'live'")
+
+
+def serious_findings(page: Page) -> list[str]:
+    """What axe-core finds that keeps somebody from using the page."""
+    page.evaluate(AXE)
+    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {each['help']} ({each['nodes'][0]['html']})"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PATHS)
+def test_with_data(demo: Api, opened: Open, pictures: Path, path: str, theme: str) -> None:
+    page = opened(demo, path, theme=theme)
+    settle(page)
+    page.screenshot(path=pictures / f"{path.replace('/', '-')}-{theme}.png", full_page=True)
+    assert serious_findings(page) == []
+    assert page.locator("#problem").is_hidden()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(
+    demo: Api, opened: Open, pictures: Path, path: str
+) -> None:
+    page = opened(demo, path, width=380)
+    settle(page)
+    page.screenshot(path=pictures / f"{path.replace('/', '-')}-phone.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_without_data_every_page_says_what_to_do(empty: Api, opened: Open, pictures: Path) -> None:
+    page = opened(empty, PATHS[0])
+    for path in PATHS:
+        page.goto(f"{empty.client.base_url}/{path}")
+        page.wait_for_function("document.getElementById('content').childElementCount > 0")
+        page.screenshot(path=pictures / f"{path.replace('/', '-')}-empty.png", full_page=True)
+        assert len(page.inner_text("#main")) > len(page.inner_text("h1"))
+
+
+def test_the_door_is_usable_by_everybody(demo: Api, context: Any) -> None:
+    page = context.new_page()
+    page.goto(f"{demo.client.base_url}/login")
+    assert serious_findings(page) == []
+    page.fill("#token", "plim_viewer_wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert]")
+    assert serious_findings(page) == []
