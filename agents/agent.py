@@ -18,27 +18,25 @@ from random import Random
 from typing import Literal
 
 from agents.admission import objections
-from agents.backoff import delay_s, jittered
+from agents.backoff import retry_s
 from agents.clock import Clock
 from agents.device import Device, DeviceError, Readings
 from agents.enforcing import LONGEST_DETAIL, Enforcing
 from agents.governing import Governing
+from agents.lease import Lease, machine_uptime
 from agents.ledger import Ledger
 from agents.outbox import Outbox
 from agents.progress import Progress
 from agents.protocol import Ack, NodeCommand, Observation, SyncReply
+from agents.skew import ClockSkew
 from agents.successors import as_commanded
-from agents.transport import Transport, TransportError, Unacceptable
+from agents.transport import Transport, TransportError, Unacceptable, Unreachable
 
 log = logging.getLogger(__name__)
 
 LONGEST_WINDOW_S = 3600.0
 """What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
 MOST_PROBLEMS = 64
-CLOCK_SKEW_S = 5.0
-"""A larger difference between the two clocks is reported: windows would be filed under the wrong time."""
-RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
-"""The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,6 @@ class _Notes:
     refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
     sync_problem: str = ""
     device_problem: str = ""
-    skew_problem: str = ""
     governor_problems: tuple[str, ...] = ()
 
 
@@ -79,6 +76,8 @@ class NodeAgent:
         self._transport = transport
         self._clock = clock
         self._ledger = ledger
+        self._lease = Lease(ledger.directory, uptime=machine_uptime(), now_s=clock.now_s())
+        self._skew = ClockSkew()
         self._governing = Governing(device)
         self._hands = asyncio.Lock()
         """Held by whoever is setting the device: what one of them has read must not change under it."""
@@ -145,6 +144,7 @@ class NodeAgent:
             )
         )
         self._notes.refusals.clear()
+        self._lease.told()
         self._observed.set()
 
     async def sync(self, *, waits: bool) -> None:
@@ -156,6 +156,7 @@ class NodeAgent:
             wait_s = (
                 max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and len(self.outbox) == 1 else 0.0
             )
+            sent_s = self._clock.now_s()
             try:
                 reply = await self._transport.exchange(oldest, wait_s=wait_s)
             except Unacceptable as error:
@@ -164,22 +165,24 @@ class NodeAgent:
                 self._notes.sync_problem = f"an observation was given up: {error}"
                 continue
             self._notes.sync_problem = ""
-            await self._take(reply)
+            await self._take(reply, sent_s)
             if reply.boot != self.settings.boot or reply.acknowledged < oldest.sequence:
                 return  # not durable yet: sent again with the next one
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""
         async with self._hands:
-            if self._ledger.command is not None:
-                now_s = self._clock.now_s()
-                await self._enforcing.enforce(self._governing.in_force(self._ledger.command, now_s), now_s)
+            now_s = self._clock.now_s()
+            self._lease.tick(now_s)
+            if (command := self._wanted(now_s)) is not None:
+                await self._enforcing.enforce(self._governing.in_force(command, now_s), now_s)
 
     async def govern(self) -> None:
         """Let every governor that is due take a step, whether the control plane is there or not."""
         async with self._hands:
-            if self._ledger.command is not None:
-                problems = await self._governing.step(self._ledger.command, self._clock.now_s())
+            now_s = self._clock.now_s()
+            if (command := self._wanted(now_s)) is not None:
+                problems = await self._governing.step(command, now_s)
                 if set(problems) - set(self._notes.governor_problems):
                     log.error("%s", "; ".join(problems))
                 self._notes.governor_problems = problems
@@ -187,8 +190,14 @@ class NodeAgent:
     @property
     def next_govern_s(self) -> float:
         """When `govern` has something to do next, by the agent's clock; infinite while nothing is governed."""
+        now_s = self._clock.now_s()
+        command = self._wanted(now_s)
+        return math.inf if command is None else self._governing.next_s(command, now_s)
+
+    def _wanted(self, now_s: float) -> NodeCommand | None:
+        """The command in force, or what its lease leaves of it."""
         command = self._ledger.command
-        return math.inf if command is None else self._governing.next_s(command, self._clock.now_s())
+        return command if command is None else self._lease.in_force(command, now_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
@@ -231,7 +240,8 @@ class NodeAgent:
             except (TransportError, DeviceError) as error:
                 failures += 1
                 self._notes.sync_problem = str(error)
-                wait_s = jittered(delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), self._random)
+                asked_s = error.retry_after_s if isinstance(error, Unreachable) else 0.0
+                wait_s = retry_s(failures, self._random, asked_s=asked_s)
                 log.warning("sync failed %d times, next try in %.1f s: %s", failures, wait_s, error)
                 await self._clock.sleep(wait_s)
                 self._observed.set()
@@ -258,13 +268,16 @@ class NodeAgent:
             await self._clock.sleep(max(0.0, due_s))
             await self.govern()
 
-    async def _take(self, reply: SyncReply) -> None:
-        """Forget what is durable and consider the command."""
+    async def _take(self, reply: SyncReply, sent_s: float) -> None:
+        """Forget what is durable, renew the lease, and consider the command."""
         if reply.boot == self.settings.boot:
             self.outbox.acknowledge(reply.acknowledged)
-        skew_s = self._clock.now_s() - reply.server_time_s
-        is_skewed = abs(skew_s) > CLOCK_SKEW_S
-        self._notes.skew_problem = f"the node's clock is {skew_s:+.0f} s off the control plane's" if is_skewed else ""
+        now_s = self._clock.now_s()
+        self._skew.note(sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s)
+        had_ended = self._lease.has_ended(now_s)
+        self._lease.renew(reply.lease or None, now_s)
+        if had_ended:
+            self._commanded.set()
         if reply.command is not None:
             await self.consider(reply.command)
 
@@ -296,7 +309,8 @@ class NodeAgent:
                 *self._ledger.problems,
                 self._notes.device_problem,
                 self._notes.sync_problem,
-                self._notes.skew_problem,
+                self._skew.problem,
+                self._lease.problem,
                 *self._notes.governor_problems,
                 f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
             )

@@ -6,6 +6,9 @@ from random import Random
 from agents.device import NodeState, Part
 from agents.protocol import ReplicaState, TaskState
 
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
+"""The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
+
 
 def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
     """first, 2 · first, 4 · first … seconds after the first, second, third … failure in a row."""
@@ -15,6 +18,15 @@ def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
 def jittered(seconds: float, random: Random) -> float:
     """Between half and all of it ("equal jitter")."""
     return seconds * random.uniform(0.5, 1.0)
+
+
+def retry_s(failures: int, random: Random, *, asked_s: float = 0.0) -> float:
+    """The pause before a sync is tried again; `asked_s`: what the control plane asked for, which it is not below.
+
+    A fleet that was told the same pause comes back over as long again, not at its end.
+    """
+    own_s = jittered(delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), random)
+    return max(own_s, asked_s * random.uniform(1.0, 2.0))
 
 
 class Restarts:

@@ -42,7 +42,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
-    transport = HttpTransport(options.url, token, speed=options.speed)
+    transport = HttpTransport(options.url, token, speed=options.speed, now_s=clock.now_s)
     settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -313,18 +313,16 @@ def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | Lock
     A clock falls only after the old replicas of that GPU are gone: they were sized for the higher one.
     """
     limits = [
-        (gpu.actual, gpu.wanted.power_cap_w if gpu.wanted else None)
+        (gpu.actual, _limit_w(gpu))
         for gpu in gpus
-        if gpu.actual.healthy
-        and gpu.actual.has_power_limit
-        and gpu.actual.power_limit_w != (gpu.wanted.power_cap_w if gpu.wanted else None)
+        if gpu.actual.healthy and gpu.actual.has_power_limit and gpu.actual.power_limit_w != _limit_w(gpu)
     ]
     rises = [_is_raised(gpu.power_limit_w, limit_w) for gpu, limit_w in limits]
     for (gpu, limit_w), is_raised in zip(limits, rises, strict=True):
         if is_raised:
             yield LimitPower(gpu_index=gpu.index, limit_w=limit_w)
     for each in gpus:
-        clock_mhz = each.wanted.clock_mhz if each.wanted else None
+        clock_mhz = (each.wanted.clock_mhz or None) if each.wanted else None
         has_old = any(old.state in ("ready", "draining") and old.id not in gone for old in each.retired)
         if not each.actual.healthy or not each.actual.has_clock_lock or each.actual.clock_mhz == clock_mhz:
             continue
@@ -333,6 +331,10 @@ def _knobs(gpus: tuple[_Gpu, ...], gone: set[str]) -> Iterator[LimitPower | Lock
     for (gpu, limit_w), is_raised in zip(limits, rises, strict=True):
         if not is_raised:
             yield LimitPower(gpu_index=gpu.index, limit_w=limit_w)
+
+
+def _limit_w(gpu: _Gpu) -> float | None:
+    return (gpu.wanted.power_cap_w or None) if gpu.wanted else None
 
 
 def _is_raised(before: float | None, after: float | None) -> bool:

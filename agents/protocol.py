@@ -23,6 +23,15 @@ TaskState: TypeAlias = Literal["starting", "running", "swapping", "swapped", "fi
 UseKind: TypeAlias = Literal["replica", "task", "others", "idle"]
 Quantity: TypeAlias = Literal["memory", "sm_count", "sm_use"]
 AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
+LeaseEnd: TypeAlias = Literal["keep", "restore"]
+
+KNOWS_HEADER, KNOWS_LEASES = "Plimsoll-Knows", "leases"
+"""What an agent says that it takes beside the first contract: agents without the header get no lease."""
+TIME_HEADER = "Plimsoll-Agent-Time"
+"""The agent's clock when it sends, in Unix seconds: so that a wrong clock can be told from an old window."""
+
+TAKES_HEADER, TAKES_USES = "Plimsoll-Takes", "uses"
+"""What a control plane says with every answer that it takes beside the first contract."""
 
 BUCKETS_PER_DOUBLING = 4
 SMALLEST_BUCKET_MS = 0.25
@@ -217,7 +226,9 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     index: Count
     gpu_type: Name
     clock_mhz: Amount
+    """0: not locked."""
     power_cap_w: Amount
+    """0: the board's own limit."""
     replicas: tuple[ReplicaCommand, ...] = ()
     tasks: tuple[TaskCommand, ...] = ()
     governor: GovernorCommand | None = None
@@ -244,6 +255,15 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     """Every service of the cluster, also those without a replica here."""
 
 
+class LeaseTerms(Wire, frozen=True, kw_only=True):
+    """How long a command holds while the control plane is silent, and what the node does then."""
+
+    duration_s: Annotated[float, Meta(ge=1.0, le=1e9)]
+    """From the last answer."""
+    on_end: LeaseEnd
+    """keep: the command stays in force; restore: clocks and power limits go back, governors off, replicas serve on."""
+
+
 class SyncReply(Wire, frozen=True, kw_only=True):
     """The control plane's answer to one Observation."""
 
@@ -253,6 +273,8 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     server_time_s: Amount
     command: NodeCommand | None = None
     """None: the generation that the agent reported is the newest."""
+    lease: LeaseTerms | msgspec.UnsetType = msgspec.UNSET
+    """Without one commands hold for ever. Sent only to agents that say `Plimsoll-Knows: leases`."""
 
 
 def bucket_of(latency_ms: float) -> int:

@@ -15,11 +15,14 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from msgspec import structs
 
-from agents.protocol import Observation, SyncReply
+from agents.protocol import KNOWS_HEADER, KNOWS_LEASES, TAKES_HEADER, TAKES_USES, TIME_HEADER, Observation, SyncReply
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
+LONGEST_RETRY_AFTER_S = 60.0
+"""Nobody can send an agent away for longer."""
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 Handler: TypeAlias = Callable[[Observation, float], Awaitable[SyncReply]]
@@ -32,6 +35,11 @@ class TransportError(Exception):
 
 class Unreachable(TransportError):
     """No answer, or one that says to come again."""
+
+    def __init__(self, words: str, *, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: the control plane wants nothing before; 0 = it did not say."""
+        super().__init__(words)
+        self.retry_after_s = retry_after_s
 
 
 class NotAuthorised(TransportError):
@@ -74,12 +82,17 @@ class DirectTransport:
 class HttpTransport:
     """`POST {url}/api/v1/nodes/{node}/sync?wait_s=…` with a bearer token."""
 
-    def __init__(self, url: str, token: str, *, speed: float = 1.0) -> None:
-        """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds."""
+    def __init__(self, url: str, token: str, *, speed: float = 1.0, now_s: Callable[[], float] | None = None) -> None:
+        """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds.
+
+        `now_s`: the agent's clock, told with every request.
+        """
+        self._now_s = now_s
         self._url = url.rstrip("/")
         self._token = token
         self._speed = speed
         self._session: aiohttp.ClientSession | None = None
+        self._takes_uses = False
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
         wall_wait_s = wait_s / self._speed
@@ -87,13 +100,24 @@ class HttpTransport:
             async with self._open().post(
                 f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
                 params={"wait_s": f"{wall_wait_s:.3f}"},
-                data=msgspec.json.encode(observation),
+                data=msgspec.json.encode(self._as_taken(observation)),
+                headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
+                self._note_takes(response.status, response.headers.get(TAKES_HEADER, ""))
                 return _read(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise Unreachable(f"no answer from {self._url}: {reason}") from error
+
+    def _as_taken(self, observation: Observation) -> Observation:
+        """Without what an older control plane would refuse, until an answer says that this one takes it."""
+        return observation if self._takes_uses else structs.replace(observation, uses=())
+
+    def _note_takes(self, status: int, takes: str) -> None:
+        """An answer of the API itself tells; one of a proxy before it, or of an API that is busy, does not."""
+        if status == HTTPStatus.OK or status in _REFUSED:
+            self._takes_uses = TAKES_USES in takes
 
     async def close(self) -> None:
         if self._session is not None:
@@ -104,6 +128,7 @@ class HttpTransport:
         """The session; made late because it belongs to the running event loop."""
         if self._session is None:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            headers[KNOWS_HEADER] = KNOWS_LEASES
             self._session = aiohttp.ClientSession(headers=headers)
         return self._session
 
@@ -126,7 +151,17 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
         raise NotAuthorised(f"{words}; make a token with scope agent and give it by --token-file")
     if status in _REFUSED:
         raise Unacceptable(words)
-    raise Unreachable(words + (f", come again in {retry_after} s" if retry_after else ""))
+    retry_after_s = _seconds(retry_after)
+    raise Unreachable(
+        words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""), retry_after_s=retry_after_s
+    )
+
+
+def _seconds(retry_after: str | None) -> float:
+    """What `Retry-After` says, at most LONGEST_RETRY_AFTER_S; 0 without one, and for a date."""
+    if retry_after is None or not retry_after.strip().isdecimal():
+        return 0.0
+    return min(float(retry_after), LONGEST_RETRY_AFTER_S)
 
 
 def _words(body: bytes) -> str:

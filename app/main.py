@@ -114,6 +114,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
             solver=SolverWorker(threads=plane.settings.solver_threads),
             metrics=metrics,
+            lease=plane.settings.lease,
         )
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         app.state.parts = parts

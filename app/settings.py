@@ -6,6 +6,8 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agents.protocol import LeaseEnd, LeaseTerms
+
 
 class Settings(BaseSettings):
     """Where the control plane runs. Precedence: command-line flags, then environment, then these defaults."""
@@ -32,6 +34,17 @@ class Settings(BaseSettings):
     sync_queue_limit: int = Field(
         default=5000, ge=1, description="Observations that may wait for their commit before agents are told to wait"
     )
+    lease_s: int = Field(
+        default=0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds that a node's command holds after the control plane's last answer; 0 = for ever",
+    )
+    lease_end: LeaseEnd = Field(
+        default="keep",
+        description="What a node does when its lease has ended: `keep` its command, or `restore` the defaults of "
+        "clocks and power limits and stop governors; replicas serve on either way",
+    )
     solver_threads: int = Field(
         default=2,
         ge=1,
@@ -52,6 +65,11 @@ class Settings(BaseSettings):
         description="Days that arrival rates are kept in steps of five minutes, to forecast by the time of the day; "
         "the newest 28 are used",
     )
+
+    @property
+    def lease(self) -> LeaseTerms | None:
+        """What agents are told with every answer; None = commands hold for ever."""
+        return LeaseTerms(duration_s=float(self.lease_s), on_end=self.lease_end) if self.lease_s else None
 
     def printable(self) -> dict[str, str]:
         """Every setting with its value, secrets masked."""

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from agents.protocol import LeaseTerms
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.clock import Clock
@@ -38,6 +39,8 @@ class Parts:
     fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics
+    lease: LeaseTerms | None = None
+    """How long commands hold while the control plane is silent; None = for ever."""
     skewed_nodes: set[str] = field(default_factory=set)
     """Nodes whose windows end far from now; each was noted in the audit."""
     checks: dict[str, Check] = field(default_factory=dict)

@@ -1,10 +1,12 @@
 """A control plane on paper, for tests of the agent's loop."""
 
+import msgspec
+
 from agents.agent import AgentSettings, NodeAgent
 from agents.clock import Clock
 from agents.device import Device
 from agents.ledger import Ledger
-from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.protocol import LeaseTerms, NodeCommand, Observation, SyncReply
 from agents.transport import DirectTransport, TransportError
 
 
@@ -19,6 +21,7 @@ class PaperControlPlane:
         self.is_durable = True
         self.forced: list[NodeCommand] = []
         """Commands that are sent next, whatever the agent has in force."""
+        self.lease: LeaseTerms | None = None
         self.received: list[Observation] = []
         self.waits_s: list[float] = []
 
@@ -37,6 +40,7 @@ class PaperControlPlane:
             acknowledged=observation.sequence if self.is_durable else 0,
             server_time_s=self.clock.now_s(),
             command=command,
+            lease=msgspec.UNSET if self.lease is None else self.lease,
         )
 
 

@@ -10,11 +10,21 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query, Request
+from msgspec import structs
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.protocol import (
+    KNOWS_HEADER,
+    KNOWS_LEASES,
+    TAKES_HEADER,
+    TAKES_USES,
+    TIME_HEADER,
+    NodeCommand,
+    Observation,
+    SyncReply,
+)
 from app.api.answers import problems
 from app.api.auth import AGENT_SCOPES, Agent, require_scope
 from app.api.body import resource_router
@@ -32,6 +42,10 @@ router = resource_router("nodes", prefix="/nodes")
 LONGEST_WAIT_S = 30.0
 CLOCK_SKEW_LIMIT_S = 60.0
 """An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
+
+SLOWEST_REQUEST_S = 15.0
+"""Agents give a request up after ten seconds: one that says it is older, or not sent yet, has another clock."""
+_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
 SKEW_HEADER = "Plimsoll-Clock-Skew-Seconds"
 
@@ -69,7 +83,7 @@ async def sync(
     ] = 0.0,
 ) -> Response:
     """Report one window of a node and get its newest command. A node that is not known yet registers itself."""
-    return await _answer(context, await request.body(), name, wait_s)
+    return await _answer(context, request, name, wait_s)
 
 
 class QuickSync(Route):
@@ -100,23 +114,28 @@ async def _quick_sync(request: Request) -> Response:
     context: Context = request.scope["plimsoll.context"]
     require_scope(context, AGENT_SCOPES, " or ".join(AGENT_SCOPES))
     params = request.scope["path_params"]
-    return await _answer(context, await request.body(), params["name"], params["wait_s"])
+    return await _answer(context, request, params["name"], params["wait_s"])
 
 
-async def _answer(context: Context, body: bytes, name: str, wait_s: float) -> Response:
-    observation = decode_observation(body, name)
-    skew_s = await _note_clock(context, observation)
+async def _answer(context: Context, request: Request, name: str, wait_s: float) -> Response:
+    observation = decode_observation(await request.body(), name)
+    off_s = _off_s(request, context)
+    observation = structs.replace(observation, window_start_s=max(0.0, observation.window_start_s - off_s))
+    takes_lease = KNOWS_LEASES in request.headers.get(KNOWS_HEADER, "")
+    skew_s = await _note_clock(context, observation, off_s)
     acknowledged = await _ingest(context, observation)
     command = await _command(context, observation, wait_s)
+    lease = context.parts.lease if takes_lease else None
     reply = SyncReply(
         boot=observation.boot,
         acknowledged=acknowledged,
         server_time_s=context.now().timestamp(),
         command=command,
+        lease=msgspec.UNSET if lease is None else lease,
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = {} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    headers = {TAKES_HEADER: TAKES_USES} | ({} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"})
     return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
 
 
@@ -179,9 +198,21 @@ async def _is_known(connection: Connection, name: str, now: datetime) -> bool:
     return True
 
 
-async def _note_clock(context: Context, observation: Observation) -> float | None:
-    """Seconds by which the window's end is off, where that is too much; the audit hears of it once per episode."""
-    skew_s = observation.window_start_s + observation.window_s - context.now().timestamp()
+def _off_s(request: Request, context: Context) -> float:
+    """Seconds by which the agent's clock is ahead, where no slow network explains it; 0 also where it does not say."""
+    said = request.headers.get(TIME_HEADER, "")
+    if not _TIME.fullmatch(said):
+        return 0.0
+    off_s = float(said) - context.now().timestamp()
+    return off_s if abs(off_s) > SLOWEST_REQUEST_S else 0.0
+
+
+async def _note_clock(context: Context, observation: Observation, off_s: float) -> float | None:
+    """Seconds by which the window's end is off, where that is too much; the audit hears of it once per episode.
+
+    `off_s`: by which the observation was already moved.
+    """
+    skew_s = observation.window_start_s + observation.window_s + off_s - context.now().timestamp()
     skewed = context.parts.skewed_nodes
     if abs(skew_s) <= CLOCK_SKEW_LIMIT_S:
         skewed.discard(observation.node)

@@ -1,0 +1,76 @@
+"""Leases and wrong clocks over the sync endpoint, with the real application and database."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from agents.protocol import KNOWS_HEADER, KNOWS_LEASES, TIME_HEADER
+from app.api.routes.sync import SKEW_HEADER
+from app.control.store import ServiceWindow
+from app.db.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        running.put("services/chat", service())
+        yield running
+
+
+def _windows(api: Api) -> tuple[ServiceWindow, ...]:
+    """What the control loop would see now of the service."""
+
+    async def load() -> tuple[ServiceWindow, ...]:
+        engine = make_engine(api.url, pool_size=2)
+        try:
+            return (await PostgresStore(engine).load_snapshot(api.clock.now())).windows
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(load())
+
+
+@pytest.mark.parametrize("off_s", [3600.0, -3600.0])
+def test_what_a_node_with_a_wrong_clock_counts_is_filed_under_the_right_time(api: Api, off_s: float) -> None:
+    """The same reading from the same moment, an hour ahead and an hour behind: the loop sees 600 arrivals now."""
+    start_s = NOW.timestamp() - 2.0
+    body = observation(window_start_s=start_s + off_s, services=[reading(arrivals=600)])
+    told = {TIME_HEADER: f"{NOW.timestamp() + off_s:.3f}"}
+    answer = api.call("POST", "nodes/n1/sync", body, token="agent", **told)
+    assert (answer.status_code, float(answer.headers[SKEW_HEADER])) == (200, off_s)
+    (event,) = api.get("events?kind=NodeClockSkewed")["items"]
+    assert "3600 s" in event["reason"]
+    windows = [each for each in _windows(api) if each.arrivals]
+    assert sum(each.arrivals for each in windows) == 600
+    assert all(abs(each.start.timestamp() - start_s) < 10.0 for each in windows)
+
+
+def test_an_old_window_of_a_node_with_a_right_clock_stays_old(api: Api) -> None:
+    api.call(
+        "POST",
+        "nodes/n1/sync",
+        observation(window_start_s=NOW.timestamp() - 3600.0, services=[reading(arrivals=600)]),
+        token="agent",
+        **{TIME_HEADER: f"{NOW.timestamp():.3f}"},
+    )
+    assert all(each.arrivals == 0 for each in _windows(api))
+
+
+def test_leases_go_to_agents_that_take_them(database: str) -> None:
+    with running_api(database, lease_s=60, lease_end="restore") as api:
+        fill(api)
+        assert "lease" not in api.sync(sequence=1).json()
+        told = {KNOWS_HEADER: KNOWS_LEASES}
+        answer = api.call("POST", "nodes/n1/sync", observation(sequence=2), token="agent", **told)
+        assert answer.json()["lease"] == {"duration_s": 60.0, "on_end": "restore"}
+
+
+def test_without_the_setting_nobody_gets_a_lease(api: Api) -> None:
+    told = {KNOWS_HEADER: KNOWS_LEASES}
+    assert "lease" not in api.call("POST", "nodes/n1/sync", observation(), token="agent", **told).json()
