@@ -1,11 +1,6 @@
-"""The agent as a process on pretended GPUs: real NVML binding, pretended driver and MPS, real workers; killed at will.
-
-PLIMSOLL_KILLS says how often it is killed: CI does a few, a thousand take their time.
-"""
+"""The agent as a process on pretended GPUs: real NVML binding, pretended driver and MPS, real workers."""
 
 import asyncio
-import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,7 +15,6 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from agents.knob_journal import NAME as JOURNAL
 from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
 from agents.worker_process import marks, members
 from tests.agents.factories import a_replica
@@ -34,7 +28,6 @@ pytestmark = pytest.mark.integration
 __all__ = ("library",)
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("PLIMSOLL_KILLS", "6"))
 PATIENCE_S = 90.0
 GPU_TYPE = "H100-80GB"
 TEMPLATES = """
@@ -191,34 +184,6 @@ def test_a_command_is_in_force_on_the_gpu_and_gone_after_the_end(tmp_path: Path,
             await asyncio.to_thread(node.end, signal.SIGTERM)
             assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit, node.workers()) == (0, 700_000, 0)
             assert node.restore() == "nothing to put back\n"
-
-    play(scenario)
-
-
-def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(tmp_path: Path, library: Path) -> None:
-    draw = random.Random(7)
-
-    async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane):
-            generation, before = 0, ""
-            for _ in range(KILLS):
-                generation += 1
-                share = draw.choice((20.0, 40.0, 60.0))
-                plane.command = a_command(generation, a_replica(f"r{generation}", sm_percent=share))
-                before = plane.boot
-                node.start()
-                await asyncio.sleep(draw.uniform(0.0, 4.0))  # the moment that the seed chose
-                node.end(signal.SIGKILL)
-            node.start()
-            await until(lambda: plane.has_applied(generation, before), f"generation {generation} is not applied")
-            (replica,) = plane.told[-1].replicas
-            assert replica.id == f"r{generation}"
-            await until(lambda: node.workers() == 1, "there are orphans, or a replica is doubled")
-            node.end(signal.SIGKILL)
-            assert locked_mhz(node.gpus) == 1200
-            assert "clock_mhz of" in node.restore()
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (0, 700_000)
-            assert (node.state / JOURNAL).exists()
 
     play(scenario)
 
