@@ -141,6 +141,7 @@ class NodeAgent:
                 agent_version=self.settings.version,
                 problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
                 repartition=self._governing.asks(),
+                uses=readings.uses,
             )
         )
         self._notes.refusals.clear()

@@ -34,6 +34,7 @@ from agents.protocol import (
     TaskCommand,
     TaskReading,
     TaskState,
+    UseReading,
 )
 
 Part: TypeAlias = tuple[Literal["replica", "task"], str]
@@ -164,6 +165,7 @@ class Readings:
     replicas: tuple[ReplicaReading, ...] = ()
     services: tuple[ServiceReading, ...] = ()
     tasks: tuple[TaskReading, ...] = ()
+    uses: tuple[UseReading, ...] = ()
     problems: tuple[str, ...] = ()
     """What the device cannot do, in words."""
 

@@ -37,6 +37,7 @@ from agents.device import (
 )
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_glances import Glanced, grown
+from agents.gpu_use import GpuUse
 from agents.mig_devices import Slices, fail_stranded
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
@@ -106,6 +107,7 @@ class GpuParts:
     errors: Errors
     power: PowerWatch
     memory: ForeignMemory
+    use: GpuUse
     sharings: Mapping[int, Sharing]
     """By index."""
     workers: Workers
@@ -162,6 +164,7 @@ class GpuDevice:
         await self._leave_faults()
         slices = await fail_stranded(self._parts.slices, self._parts.workers)
         replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
+        uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, self._parts.workers.replicas())
         watched = (problem for problem in readings.problems if problem != ADVICE)
         condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
         gpus = (structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned) for gpu in readings.gpus)
@@ -170,6 +173,7 @@ class GpuDevice:
             gpus=tuple(gpus),
             replicas=tuple(replicas),
             services=self.router.read(),
+            uses=uses,
             problems=(*watched, *self._parts.workers.problems, *slices, *self._problems()),
         )
 
@@ -211,6 +215,7 @@ class GpuDevice:
     async def stop_replica(self, replica_id: str) -> None:
         self._counted.pop(replica_id, None)
         self._asked_s.pop(replica_id, None)
+        self._parts.use.forget(replica_id)
         self._glanced.replicas.pop(replica_id, None)
         await self._parts.workers.stop(replica_id)
 
@@ -323,7 +328,9 @@ class GpuDevice:
             return None
         self._asked_s[view.id] = self._clock.now_s()
         try:
-            return await self._parts.workers.metrics(view.id)
+            counts = await self._parts.workers.metrics(view.id)
+            self._parts.use.note_busy(view.id, counts.busy_s)
+            return counts
         except DeviceError as error:
             log.warning("replica %s does not tell what it did: %s", view.id, error)
             return None

@@ -16,6 +16,7 @@ from agents.capabilities import probe
 from agents.clock import Clock
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.gpu_use import GpuUse, shared_gpus
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
 from agents.mig_devices import Devices, SliceErrors, type_of
@@ -71,14 +72,16 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
         )
         await workers.open()
+        capabilities = {gpu.index: probe(nvml, gpu, try_writes=True) for gpu in gpus}
         parts = GpuParts(
             telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
             gpus=gpus,
-            capabilities={gpu.index: probe(nvml, gpu, try_writes=True) for gpu in gpus},
+            capabilities=capabilities,
             knobs=knobs,
             errors=SliceErrors(XidWatch(nvml, devices.wholes), gpus),
             power=PowerWatch(devices.sample),
             memory=ForeignMemory(devices),
+            use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
             sharings=sharings,
             workers=workers,
             slices=devices,

@@ -22,6 +22,7 @@ from agents.clock import Clock
 from agents.device import DeviceError
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
 from agents.protocol import GpuReading, Overuse, UseReading
+from agents.sharing import Sharing, UnderMps
 from agents.successors import base_id
 from agents.worker_replica import ReplicaView
 
@@ -59,6 +60,20 @@ class SharedGpu:
     capabilities: GpuCapabilities
     is_limited: bool
     """MPS limits each part to its SM percent."""
+
+
+def shared_gpus(
+    gpus: Iterable[GpuIdentity], capabilities: Mapping[int, GpuCapabilities], sharings: Mapping[int, Sharing]
+) -> tuple[SharedGpu, ...]:
+    """What is known of the GPUs; capabilities and sharings by index."""
+    return tuple(
+        SharedGpu(
+            gpu=gpu,
+            capabilities=capabilities[gpu.index],
+            is_limited=isinstance(sharings[gpu.index], UnderMps),
+        )
+        for gpu in gpus
+    )
 
 
 @dataclass(slots=True)
@@ -107,7 +122,7 @@ class GpuUse:
         uses: list[Use] = []
         if seconds > 0.0:
             for reading in readings:
-                if reading.healthy:
+                if reading.healthy and reading.index in self._gpus:
                     uses += self._attribute(reading, self._placed(reading.index, replicas), seconds)
         return tuple(map(_told, self._judge.judge(uses)))
 

@@ -16,9 +16,10 @@ from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
+from agents.gpu_use import GpuUse, shared_gpus
 from agents.mig_devices import Changes
 from agents.mps import Mps, MpsSettings
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
@@ -66,6 +67,7 @@ class PretendedMemory:
 
     used_mib: float = 300.0
     strangers: tuple[GpuProcess, ...] = ()
+    uses: tuple[ProcessUse, ...] = ()
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         used_mib = self.used_mib if gpu.index == 0 else 0.0
@@ -73,6 +75,9 @@ class PretendedMemory:
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         return self.strangers if gpu.index == 0 else ()
+
+    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
+        return self.uses if gpu.index == 0 else ()
 
 
 @dataclass
@@ -175,14 +180,16 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         environment=environment(),
     )
     await workers.open()
+    capabilities = {0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()}
     parts = GpuParts(
         telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
-        capabilities={0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()},
+        capabilities=capabilities,
         knobs=wanted.knobs,
         errors=wanted.errors,
         power=PowerWatch(PretendedDriver().sample, period_s=0.01),
         memory=ForeignMemory(wanted.memory, look_s=0.0),
+        use=GpuUse(wanted.memory, shared_gpus(GPUS, capabilities, sharings), CLOCK),
         sharings=sharings,
         workers=workers,
         slices=UNSLICED,
