@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+EXTRAS ?= server,ml,dev
 
 .PHONY: help install demo test check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
 
@@ -28,7 +29,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  { echo "Plimsoll needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@echo "installing Plimsoll into $(VENV) ..."
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[server,ml,dev]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@echo "compiling kernels (a minute, once) ..."
 	@$(BIN)/python -c 'from solvers.policies.warm_up import warm_up; warm_up()'
 	@touch $@
