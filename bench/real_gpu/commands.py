@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
     parser = make_parser()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parsed = parser.parse_args(words)
+    shares, batches = _numbers(parser, parsed.shares), _numbers(parser, parsed.batches)
     if lacking := missing_packages(needs_torch=parsed.step != "probe" and not parsed.stand_in):
         print(f"Error: {lacking}", file=sys.stderr)
         return 1
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
     from bench.real_gpu.run import open_run
 
     try:
-        options = _options(parser, parsed, words)
+        options = _options(parsed, words, shares, tuple(map(int, batches)))
         options.out.mkdir(parents=True, exist_ok=True)
         with Nvml() as nvml:
             run = open_run(options, ReadNvml(nvml), programs=programs, say=_say)
@@ -95,14 +96,19 @@ def missing_packages(*, needs_torch: bool) -> str:
     return ""
 
 
-def _options(parser: argparse.ArgumentParser, parsed: argparse.Namespace, words: Sequence[str]) -> "Options":
+def _numbers(parser: argparse.ArgumentParser, text: str) -> tuple[float, ...]:
+    """`10,20,50`, ascending, each once."""
+    try:
+        return tuple(sorted({float(each) for each in text.split(",")}))
+    except ValueError:
+        parser.error(f"{text!r} is no list like 10,20,50")
+
+
+def _options(
+    parsed: argparse.Namespace, words: Sequence[str], shares: tuple[float, ...], batches: tuple[int, ...]
+) -> "Options":
     from bench.real_gpu.run import Options
 
-    try:
-        shares = tuple(sorted({float(each) for each in parsed.shares.split(",")}))
-        batches = tuple(sorted({int(each) for each in parsed.batches.split(",")}))
-    except ValueError as error:
-        parser.error(f"--shares and --batches are lists like 10,20,50: {error}")
     return Options(
         out=parsed.out.resolve(),
         budget_s=parsed.budget_s,

@@ -24,6 +24,7 @@ from agents.device import LaunchFailed, NotSupported
 from agents.enforce import actions, is_settled
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.mig_devices import Changes
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.perform import perform
 from agents.power_watch import PowerWatch
@@ -81,6 +82,14 @@ class NoKnobs:
         pass
 
 
+class WholeGpus:
+    """GPUs whose layout nobody changes meanwhile."""
+
+    def look(self) -> Changes:
+        """Nothing became of any slice."""
+        return Changes()
+
+
 @dataclass(slots=True, kw_only=True)
 class Answers:
     """Requests that were sent: when, how long each took, and what went wrong."""
@@ -99,7 +108,8 @@ async def measure(run: Run) -> bool:
     table = Table(run.path(FILE), COLUMNS)
     left = [number for number in range(1, len(SHARES)) if not table.has(switch=number)]
     if left:
-        async with under_mps(run) as session, _device(run, session) as device, _front(device) as url:
+        router = Router()
+        async with under_mps(run) as session, _device(run, session, router) as device, _front(router) as url:
             await _settle(device, _command(run, left[0] - 1))
             async with _load(run, url) as answers:
                 for number in left:
@@ -190,7 +200,7 @@ async def _settle(device: GpuDevice, wanted: NodeCommand) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _device(run: Run, session: Session) -> AsyncIterator[GpuDevice]:
+async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[GpuDevice]:
     """The agent's device on this GPU, without knobs; nothing of it is left afterwards."""
     clock = ScaledClock()
     sharings = {run.gpu.index: UnderMps(run.gpu, session.mps, total_sms=run.gpu.sm_count)}
@@ -213,7 +223,8 @@ async def _device(run: Run, session: Session) -> AsyncIterator[GpuDevice]:
             memory=ForeignMemory(trusted_nvml(run)),
             sharings=sharings,
             workers=workers,
-            router=Router(),
+            slices=WholeGpus(),
+            router=router,
         ),
         clock,
     )
@@ -239,9 +250,9 @@ def _templates(run: Run) -> Templates:
 
 
 @contextlib.asynccontextmanager
-async def _front(device: GpuDevice) -> AsyncIterator[str]:
+async def _front(router: Router) -> AsyncIterator[str]:
     """The router's address."""
-    runner = web.AppRunner(device.router.make_app(), access_log=None)
+    runner = web.AppRunner(router.make_app(), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -1,0 +1,115 @@
+"""A machine for the measuring scripts: fake driver, pretended MPS, stand-in networks, and the command as a process."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.agents.fakes.nvml.fake_gpus import KILL_BEFORE, STATE_VARIABLE, FakeGpus
+from tests.agents.gpu_nodes import environment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+WRITERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks")
+QUICK = ("--stand-in", "--window-s", "0.2", "--networks", "resnet50", "--shares", "50,100", "--batches", "1")
+PATIENCE_S = 240.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How a call ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One H100 at half load: 400 W, 1980 MHz. Whoever calls a writer of its driver is killed."""
+
+    directory: Path
+    library: Path
+    gpus: FakeGpus = field(init=False)
+    words: dict[str, str] = field(default_factory=dict)
+    """Added to the environment."""
+    has_mps: bool = True
+
+    def __post_init__(self) -> None:
+        self.gpus = FakeGpus(self.directory / "gpus")
+        self.gpus.state.now_ns = 0  # The real clock.
+        self.gpus.gpu(0).load_percent = 50
+        for name in WRITERS:
+            self.gpus.fail(name, KILL_BEFORE)
+        (self.directory / "t").mkdir()
+
+    @property
+    def set(self) -> Path:
+        """The measured set."""
+        return self.directory / "set"
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """Of one of its files."""
+        with (self.set / name).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """The command, which goes on."""
+        programs = environment()
+        path = programs["PATH"] if self.has_mps else os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin"))
+        own = {
+            "LD_LIBRARY_PATH": str(self.library),
+            STATE_VARIABLE: str(self.gpus.path),
+            "TMPDIR": str(self.directory / "t"),
+            "PATH": f"{HERE / 'fakes'}:{path}",
+            "NVIDIA_SMI_SAYS": "0, 320.00, 1980, [N/A]",
+        }
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "real_gpu_programs.py"), "run", *words, *QUICK, "--out", str(self.set)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**programs, **own, **self.words},
+            cwd=ROOT,
+        )
+
+    def run(self, *words: str) -> Answer:
+        """The command, to its end."""
+        process = self.start(*words)
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+        return Answer(code=process.returncode, out=out, err=err)
+
+    def left(self) -> list[str]:
+        """Processes of this machine that still run, by their place for temporary files."""
+        needle = f"TMPDIR={self.directory / 't'}".encode()
+        found = []
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit() and path.name != str(os.getpid()):
+                try:
+                    if needle in (path / "environ").read_bytes().split(b"\0") and (path / "cmdline").read_bytes():
+                        found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                except OSError:
+                    continue  # It ended meanwhile.
+        return found
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Return when it holds."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    """Without any warning."""
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE_S)
