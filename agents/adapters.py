@@ -8,7 +8,7 @@ makers document is the only thing relied on:
     worker    PUT /batch, which takes effect between two batches
     triton    GET /v2/models/S/config, changed, goes to POST /v2/repository/models/S/load (needs explicit mode)
     vllm      --max-num-seqs is fixed for life: needs a restart
-    mlserver  max_batch_size in model-settings.json of the replica's directory, then POST /v2/repository/models/S/load
+    mlserver  max_batch_size in model-settings.json of the replica's directory, then POST …/models/S/unload and load
 """
 
 import json
@@ -287,8 +287,10 @@ class MlserverAdapter(_Server):
         if settings.get("max_batch_size") == batch:
             return "applied_live"
         _replace(path, json.dumps({**settings, "max_batch_size": batch}, indent=2))
-        load = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/load"
-        await self._http.demand("POST", load, body={}, limit_s=RELOAD_S)
+        # MLServer 1.7.1 makes no batches at all of what is loaded over something loaded.
+        for step in ("unload", "load"):
+            url = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/{step}"
+            await self._http.demand("POST", url, body={}, limit_s=RELOAD_S)
         return "reloading"
 
     async def drain(self, endpoint: Endpoint) -> None:

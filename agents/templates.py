@@ -65,7 +65,7 @@ BATCH_CHANGES: dict[Server, tuple[BatchChange, ...]] = {
     "worker": ("live", "restart"),
     "triton": ("reload", "restart"),
     "vllm": ("restart",),
-    "mlserver": ("reload", "restart"),
+    "mlserver": ("restart", "reload"),
 }
 """How each server can be given another batch size; the first is the usual way."""
 DRAINABLE: tuple[Server, ...] = ("worker", "triton")
@@ -230,7 +230,7 @@ def built_in() -> Template:
 def built_in_task() -> Template:
     """Our own trainer with calibrated stand-in times, which needs no GPU."""
     words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
-    more = "--done-iterations {done_iterations} --port {port} --memory-mib {memory_mib} --checkpoint {directory}/kept"
+    more = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(
         name=BUILT_IN_TASK,
         server="task",

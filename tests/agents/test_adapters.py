@@ -306,6 +306,8 @@ async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
     async with served(fake, "mlserver", directory=tmp_path) as (adapter, endpoint):
         assert await adapter.apply_batch(endpoint, 16) == "reloading"
         assert fake.batch == 16
+        # What is loaded over something loaded, MLServer 1.7.1 serves without batches.
+        assert [each.rpartition("/")[2] for each in fake.asked] == ["unload", "load"]
         assert json.loads(path.read_text()) == {**settings, "max_batch_size": 16}
         assert await adapter.apply_batch(endpoint, 16) == "applied_live"
     assert names(tmp_path) == ["model-settings.json"], "nothing else is left there"
