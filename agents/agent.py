@@ -1,4 +1,4 @@
-"""The agent of one node: observe, sync, enforce, govern, each a step of its own, and a loop around them.
+"""The agent of one node: observe, sync, enforce, guard, govern, each a step of its own, and a loop around them.
 
 The loops run side by side, so that a silent control plane stops neither the counting nor enforcement nor governors:
 
@@ -6,6 +6,7 @@ The loops run side by side, so that a silent control plane stops neither the cou
     sync      when there is one: send the oldest; on an answer forget what is acknowledged, consider its command;
               without one wait (jittered, doubling) and send the same again
     enforce   every second, and at once after a new command: carry out what can be done now
+    guard     every second: slow a GPU down that draws more than its power cap
     govern    when the governor of a GPU is due: turn its clock and batches by what was measured
 """
 
@@ -26,6 +27,7 @@ from agents.governing import Governing
 from agents.lease import Lease, machine_uptime
 from agents.ledger import Ledger
 from agents.outbox import Outbox
+from agents.power_guard import PowerGuard
 from agents.progress import Progress
 from agents.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.skew import ClockSkew
@@ -62,6 +64,7 @@ class _Notes:
     sync_problem: str = ""
     device_problem: str = ""
     governor_problems: tuple[str, ...] = ()
+    power_problems: tuple[str, ...] = ()
 
 
 class NodeAgent:
@@ -85,6 +88,7 @@ class NodeAgent:
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
+        self._guard = PowerGuard(device)
         self._enforcing = Enforcing(device, self._progress, handover_s=settings.handover_s)
         self._observed = asyncio.Event()
         self._commanded = asyncio.Event()
@@ -176,7 +180,8 @@ class NodeAgent:
             now_s = self._clock.now_s()
             self._lease.tick(now_s)
             if (command := self._wanted(now_s)) is not None:
-                await self._enforcing.enforce(self._governing.in_force(command, now_s), now_s)
+                command = self._guard.in_force(self._governing.in_force(command, now_s))
+                await self._enforcing.enforce(command, now_s)
 
     async def govern(self) -> None:
         """Let every governor that is due take a step, whether the control plane is there or not."""
@@ -187,6 +192,14 @@ class NodeAgent:
                 if set(problems) - set(self._notes.governor_problems):
                     log.error("%s", "; ".join(problems))
                 self._notes.governor_problems = problems
+
+    async def guard(self) -> None:
+        """Slow a GPU down that draws more than its power cap, unless its governor sees to that."""
+        async with self._hands:
+            now_s = self._clock.now_s()
+            if (command := self._wanted(now_s)) is not None:
+                command = self._governing.in_force(command, now_s)
+                self._notes.power_problems = await self._guard.step(command, self._governing.acting())
 
     @property
     def next_govern_s(self) -> float:
@@ -202,7 +215,7 @@ class NodeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
-        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop(), self._govern_loop()]
+        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop(), self._govern_loop(), self._guard_loop()]
         tasks = [asyncio.create_task(each) for each in loops]
         stopper = asyncio.create_task(stop.wait())
         try:
@@ -269,6 +282,14 @@ class NodeAgent:
             await self._clock.sleep(max(0.0, due_s))
             await self.govern()
 
+    async def _guard_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self.settings.enforce_period_s)
+            try:
+                await self.guard()
+            except DeviceError as error:  # enforcement says so, and the next look may find the device again
+                log.debug("the power caps are not guarded: %s", error)
+
     async def _take(self, reply: SyncReply, sent_s: float) -> None:
         """Forget what is durable, renew the lease, and consider the command."""
         if reply.boot == self.settings.boot:
@@ -313,6 +334,7 @@ class NodeAgent:
                 self._skew.problem,
                 self._lease.problem,
                 *self._notes.governor_problems,
+                *self._notes.power_problems,
                 f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
             )
             if problem

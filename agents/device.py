@@ -127,6 +127,8 @@ class GpuState:
     """The locked graphics clock; None = not locked, the GPU boosts as it likes."""
     power_limit_w: float | None = None
     """None = the board's own limit."""
+    clocks_mhz: tuple[float, ...] = ()
+    """Clocks that can be locked, ascending; none = not known."""
     has_clock_lock: bool = True
     """Whether the clock can be locked here at all; False: nobody asks."""
     has_power_limit: bool = True
@@ -210,6 +212,13 @@ class Device(Protocol):
 
     async def glance(self, gpu_index: int) -> GpuGlance:
         """What a GPU did since the last glance at it, or since the last `read`; leaves the window of `read` alone.
+
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
+        """
+        ...
+
+    async def peak_power_w(self, gpu_index: int) -> float:
+        """A GPU's highest power since the last call; at most the GPU's next glance misses what came before.
 
         Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
         """

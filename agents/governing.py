@@ -74,6 +74,10 @@ class Governing:
         gpus = tuple(_turned(gpu, self._seats.get(gpu.index)) for gpu in command.gpus)
         return msgspec.structs.replace(command, gpus=gpus)
 
+    def acting(self) -> frozenset[int]:
+        """The GPUs whose governor turns them at present; any other governor stands still."""
+        return frozenset(index for index, seat in self._seats.items() if seat.is_acting)
+
     def asks(self) -> tuple[int, ...]:
         """The GPUs whose governor has come to its limits: only other SM percents could keep what is asked of it."""
         return tuple(

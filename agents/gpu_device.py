@@ -178,7 +178,7 @@ class GpuDevice:
         )
 
     async def glance(self, gpu_index: int) -> GpuGlance:
-        peak_power_w = await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
+        peak_power_w = await self.peak_power_w(gpu_index)
         found = []
         for view in self._parts.workers.replicas():
             if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
@@ -187,6 +187,9 @@ class GpuDevice:
                 found.append(self._glanced.replica(view, counts, self.router.total(view.service), queued=queued))
         self._glanced.end(gpu_index)
         return GpuGlance(peak_power_w=peak_power_w, replicas=tuple(found))
+
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu = self._gpu(gpu_index)
@@ -283,6 +286,7 @@ class GpuDevice:
             healthy=gpu.healthy and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
             clock_mhz=turned.clock_mhz,
             power_limit_w=turned.power_limit_w,
+            clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
             foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], replicas),

@@ -64,6 +64,9 @@ class ReadOnlyDevice:
     async def glance(self, gpu_index: int) -> GpuGlance:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {ADVICE}")
 
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return (await self.glance(gpu_index)).peak_power_w
+
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         raise NotSupported(f"replica {replica.id} cannot start on GPU {gpu_index}: {ADVICE}")
 

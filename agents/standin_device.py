@@ -108,6 +108,9 @@ class StandInDevice:
     async def glance(self, gpu_index: int) -> GpuGlance:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_POWER}")
 
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return (await self.glance(gpu_index)).peak_power_w
+
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu, free_mib = self._filled(self._gpu(gpu_index)), self._free_mib(gpu_index)
         if replica.id in self._replicas:

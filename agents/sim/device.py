@@ -55,6 +55,9 @@ class SimulatedDevice:
         self._cluster.advance()
         return self._glances.take(self._node.gpu(gpu_index))
 
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return (await self.glance(gpu_index)).peak_power_w
+
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self._node.start(gpu_index, replica, self._cluster.advance())
 
@@ -173,6 +176,7 @@ def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
         healthy=gpu.is_healthy,
         clock_mhz=gpu.clock_mhz,
         power_limit_w=gpu.power_limit_w,
+        clocks_mhz=gpu.clocks_mhz,
         max_replicas=gpu.spec.max_replicas,
         replicas=tuple(_replica_state(each, now_s) for each in gpu.replicas.values()),
         tasks=tuple(each.running_task() for each in gpu.tasks.values()),

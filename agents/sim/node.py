@@ -5,6 +5,7 @@ All times are seconds of trace time. Nothing here knows a clock; `agents.sim.clu
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -17,6 +18,9 @@ from agents.sim.spec import GpuSpec, NodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.tasks import SimTask
 from agents.sim.truth import TruthError
+
+CLOCK_STEP_MHZ = 15.0
+"""From clock to clock on NVIDIA's boards since Volta."""
 
 QUEUE_CAPACITY = 512
 """Requests that one replica holds at most, running ones included; at least several of the largest batches."""
@@ -59,6 +63,7 @@ class SimGpu:
         self.busy_s = 0.0
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
+        self.clocks_mhz = _clocks_mhz(spec.max_clock_mhz)
         self._paces = paces
         self._paced_for: tuple[Board, list[tuple[Part, Tenant]]] | None = None
         """What the paces were looked up for."""
@@ -305,3 +310,10 @@ def _check_room(gpu: SimGpu, who: str, memory_mib: float) -> None:
     if gpu.memory_used_mib + memory_mib > gpu.spec.memory_mib * (1.0 + MEMORY_TOLERANCE):
         free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
         raise LaunchFailed(f"{who} needs {memory_mib:g} MiB, GPU {gpu.index} has {free_mib:g}")
+
+
+@cache
+def _clocks_mhz(highest_mhz: float) -> tuple[float, ...]:
+    """The clocks that can be locked: NVIDIA's boards have them in steps of 15 MHz from the highest down."""
+    steps = int(highest_mhz * (1.0 - LOWEST_CLOCK_SHARE) / CLOCK_STEP_MHZ)
+    return tuple(highest_mhz - CLOCK_STEP_MHZ * step for step in range(steps, -1, -1))

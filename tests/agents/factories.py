@@ -229,6 +229,9 @@ class PaperDevice:
             raise NotSupported("nothing is measured here")
         return self.glances[gpu_index]
 
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return (await self.glance(gpu_index)).peak_power_w
+
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self.log.append(f"start {replica.id}")
         if replica.id in self.fails_to_start:
