@@ -102,6 +102,7 @@ async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
         type_of=lambda gpu: options.gpu_type or gpu.name,
         uses_mps=options.sharing == "mps",
         keeps_replicas=options.keep_replicas,
+        haproxy_port=options.router_port if options.router == "haproxy" else None,
     )
     return await open_gpu_device(settings, clock)
 

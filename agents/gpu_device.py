@@ -43,7 +43,7 @@ from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
 from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
 from agents.readonly_device import ADVICE, ReadOnlyDevice
-from agents.router import Router
+from agents.request_router import RequestRouter
 from agents.sharing import Sharing
 from agents.worker_launch import Launch
 from agents.worker_replica import Proof, ReplicaView
@@ -112,7 +112,7 @@ class GpuParts:
     """By index."""
     workers: Workers
     slices: Slices
-    router: Router
+    router: RequestRouter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ class GpuDevice:
             turned.power_limit_w = limit_w
 
     async def close(self) -> None:
-        self.router.switch((), {})
+        await self.router.close(keep=self._keeps_replicas)
         await self._parts.workers.close(keep=self._keeps_replicas)
         if not self._keeps_replicas:
             await self._end_sharing()

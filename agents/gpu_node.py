@@ -17,6 +17,8 @@ from agents.clock import Clock
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.gpu_use import GpuUse, shared_gpus
+from agents.haproxy_config import HaProxySettings
+from agents.haproxy_router import open_haproxy
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
 from agents.mig_devices import Devices, SliceErrors, type_of
@@ -25,6 +27,7 @@ from agents.nvml import Nvml
 from agents.nvml_nouns import GpuIdentity
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
+from agents.request_router import RequestRouter
 from agents.router import Router
 from agents.sharing import ByTurns, Sharing, make_sharing
 from agents.templates import load_templates
@@ -53,6 +56,8 @@ class GpuNodeSettings:
     """False: GPUs are shared by turns, without limits."""
     keeps_replicas: bool = False
     """Whether replicas go on when the agent ends."""
+    haproxy_port: int | None = None
+    """Where HAProxy takes requests; None: this process does."""
 
 
 async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
@@ -85,10 +90,19 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             sharings=sharings,
             workers=workers,
             slices=devices,
-            router=Router(),
+            router=await _router(settings, workers),
         )
         opened.pop_all()
         return GpuDevice(parts, clock, keeps_replicas=settings.keeps_replicas)
+
+
+async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
+    """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
+    if settings.haproxy_port is None:
+        return Router()
+    # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
+    await workers.until_known()
+    return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=settings.state_dir / "haproxy"))
 
 
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:

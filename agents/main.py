@@ -110,6 +110,12 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         help="of MPS' sockets, a short path (default: STATE_DIR/mps)",
     )
     device.add_argument(
+        "--router",
+        choices=("own", "haproxy"),
+        default="own",
+        help="who carries requests: this process, or an HAProxy that it runs (default: %(default)s)",
+    )
+    device.add_argument(
         "--keep-replicas", action="store_true", help="replicas go on when the agent ends, for the next one"
     )
 
@@ -139,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     if options.device == "gpu" and options.state_dir is None:
         parser.error("--device gpu needs --state-dir: what it turns and starts must be found again after a crash")
+    if options.router == "haproxy" and (options.device != "gpu" or not options.router_port):
+        parser.error("--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at")
     if options.device in ("simulated", "standin") and not options.gpu_type:
         parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
     # Imported late: aiohttp alone takes longer than --help may.
