@@ -54,6 +54,7 @@ from app.errors import PlimsollError, Unavailable
 from app.logs import configure_logs
 from app.metrics import LoopMetrics
 from app.settings import Settings
+from app.tracing import make_tracer
 from app.web import application as dashboard
 
 log = structlog.get_logger(__name__)
@@ -146,10 +147,12 @@ async def running_controller(
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
     """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
     engine = make_engine(plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller")
-    metrics = LoopMetrics(plane.registry)
+    metrics, tracer = LoopMetrics(plane.registry), make_tracer(os.environ)
 
     def ticked(outcome: TickOutcome) -> None:
         metrics.note(outcome)
+        if tracer is not None:
+            tracer.note(outcome)
         if on_tick is not None:
             on_tick(outcome)
 
@@ -193,6 +196,8 @@ async def running_controller(
                 await each
         await solver.close()
         await engine.dispose()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[SlowJob, ...]:

@@ -25,6 +25,7 @@ from app.control.task_events import refused_events
 from app.control.tasks import tasks_of, with_tasks
 from app.control.telemetry import Telemetry
 from app.control.worker import Solver
+from solvers.outcome import PlanReport, Violation
 from solvers.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.policies.filling import fill_of
 from solvers.predict.layers import LayerCounts
@@ -82,6 +83,11 @@ class TickOutcome:
     cost_usd_per_hour: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall seconds per step, `total` among them."""
+    policy: str = ""
+    report: PlanReport | None = None
+    """Of the decision, without prices; None: there was none."""
+    unserved_rps: float = 0.0
+    violations: tuple[Violation, ...] = ()
 
 
 async def tick(loop: Loop) -> TickOutcome:
@@ -104,6 +110,7 @@ async def tick(loop: Loop) -> TickOutcome:
     await _tell_requests(loop, snapshot)
     state = without_silent_nodes(snapshot.state, silent)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
+    watch.lap("forecast")
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision, demands = await _decide(loop, snapshot, state, demands)
     fill = fill_of(snapshot.settings.policy)
@@ -317,6 +324,10 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
         plan_id=plan_id,
         cost_usd_per_hour=decision.report.cost_usd_per_hour,
         seconds=watch.done(),
+        policy=snapshot.settings.policy,
+        report=replace(decision.report, prices=None),
+        unserved_rps=sum(entry.rate_rps for entry in decision.plan.unserved),
+        violations=decision.violations,
     )
 
 

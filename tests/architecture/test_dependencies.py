@@ -67,6 +67,7 @@ NEED_AN_EXTRA = {
     "solvers.placement.actor_critic": "rl",
     "agents.serving.torch_engine": "rl",
     "agents.serving.onnx_engine": "onnx",
+    "app.tracing": "otel",
 }
 """Modules that work with that extra only."""
 

@@ -391,4 +391,4 @@ def test_what_the_policy_remembers_comes_back_unless_its_plan_was_refused() -> N
 def test_the_outcome_tells_the_seconds_of_every_step() -> None:
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
-    assert set(fleet.tick().seconds) == {"snapshot", "decide", "record", "push", "total"}
+    assert set(fleet.tick().seconds) == {"snapshot", "forecast", "decide", "record", "push", "total"}
