@@ -32,6 +32,7 @@ from agents import doctor_checks as checks
 from agents import doctor_facts as facts
 from agents.device import DeviceError
 from agents.doctor_driver import ask_driver, ask_modes
+from agents.doctor_mig import check_mig
 from agents.doctor_nouns import CAP_SYS_ADMIN, Asked, DriverFacts, Finding, GpuFacts, Here, ProcessFacts, StateFacts
 
 WIDTH = 80
@@ -125,7 +126,9 @@ def _examine_gpus(asked: Asked, here: Here, driver: DriverFacts, *, has_right: b
         if gpu.lost:
             continue
         yield checks.check_modes(gpu, modes, uses_mps=asked.uses_mps)
-        if asked.uses_mps:
+        if gpu.mig is not None:
+            yield from check_mig(gpu, gpu.mig, uses_mps=asked.uses_mps)
+        elif asked.uses_mps:
             yield from _bounded(f"GPU {gpu.index} MPS", partial(_mps, gpu, asked, here), here)
 
 

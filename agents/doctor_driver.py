@@ -23,6 +23,7 @@ import msgspec
 
 from agents.capabilities import WATCH_ONLY, probe
 from agents.device import DeviceError
+from agents.doctor_mig import read_mig
 from agents.doctor_nouns import Asked, DriverFacts, GpuFacts, Here, ModeFacts
 from agents.knob_journal import NAME
 from agents.nvml import Nvml
@@ -109,9 +110,11 @@ def read_driver(*, state_dir: Path | None) -> DriverFacts:
 def _read_gpu(nvml: Nvml, gpu: GpuIdentity, *, tries_writes: bool) -> GpuFacts:
     lost = ""
     lacks: tuple[tuple[Capability, str], ...] = ()
+    mig = None
     try:
         nvml.sample(gpu)
         lacks = probe(nvml, gpu, try_writes=tries_writes).why_not
+        mig = read_mig(nvml, gpu)
     except DeviceError as error:
         lost = str(error)
     return GpuFacts(
@@ -120,6 +123,7 @@ def _read_gpu(nvml: Nvml, gpu: GpuIdentity, *, tries_writes: bool) -> GpuFacts:
         name=gpu.name,
         memory_mib=gpu.memory_mib,
         lost=lost,
+        mig=mig,
         lacks=tuple((str(each), why) for each, why in lacks if why != WATCH_ONLY),
         untried=tuple(str(each) for each, why in lacks if why == WATCH_ONLY),
         ability_count=len(Capability),

@@ -99,6 +99,18 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigFacts:
+    """A GPU in MIG mode."""
+
+    slices: tuple[str, ...]
+    """Each in words: profile and index."""
+    can_have: str
+    """Which slices, in words."""
+    room: str
+    """For which others, in words; empty = this user may not ask, and so not change them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
     """One GPU, as the driver tells."""
 
@@ -112,6 +124,8 @@ class GpuFacts:
     """What it does not let this process do, each with the reason."""
     untried: tuple[str, ...] = ()
     """Knobs that nobody tried to turn."""
+    mig: MigFacts | None = None
+    """None: MIG mode is off."""
     ability_count: int = 0
     """Of how many `lacks` and `untried` are some."""
 

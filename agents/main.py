@@ -1,7 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
 
-With `restore` or `doctor` as the first argument it is another command, whose arguments `agents.restore` or
-`agents.doctor` reads.
+With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.restore`,
+`agents.doctor` or `agents.mig_command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.
@@ -32,6 +32,7 @@ examples:
   plimsoll-agent --url https://plimsoll.example --token-file agent.token --device nvml --state-dir ~/.plimsoll
   plimsoll-agent restore --state-dir ~/.plimsoll   put clocks and power limits back that a dead agent left turned
   plimsoll-agent doctor --state-dir ~/.plimsoll    what an agent can do on this node, and what it cannot
+  plimsoll-agent mig list                          slices of GPUs in MIG mode; `mig --help` on changing them
 """
 
 
@@ -131,6 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agents.doctor import main as doctor
 
         return doctor(given[1:])
+    if given[:1] == ["mig"]:
+        from agents.mig_command import main as mig
+
+        return mig(given[1:])
     parser = make_parser()
     options = parser.parse_args(given)
     try:

@@ -112,3 +112,8 @@ def most_clients(profile: str) -> int:
     """
     sevenths = re.match(r"(?:\d+c\.)?(\d+)g\.", profile)
     return max(1, MAX_REPLICAS * int(sevenths[1]) // _SEVENTHS) if sevenths else MAX_REPLICAS
+
+
+def whole_index(index: int) -> int:
+    """Index of the GPU that a device is, or is a slice of."""
+    return index if index < INDICES_PER_GPU else index // INDICES_PER_GPU - 1

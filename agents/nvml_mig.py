@@ -103,7 +103,7 @@ def _profile(handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t") -
         places = _placements(handle, info.id)
     return MigProfile(
         id=int(info.id),
-        name=info.name.decode(errors="replace").removeprefix("MIG ").strip(),
+        name=str(info.name).removeprefix("MIG ").strip(),
         slice_count=int(info.sliceCount),
         sm_count=int(info.multiprocessorCount),
         memory_mib=float(info.memorySizeMB),
