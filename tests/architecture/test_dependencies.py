@@ -16,7 +16,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PART_OF_A_DECLARED_ONE = {"starlette": "fastapi", "pydantic-core": "pydantic"}
+PART_OF_A_DECLARED_ONE = {
+    "starlette": "fastapi",
+    "pydantic-core": "pydantic",
+    "opentelemetry-api": "opentelemetry-sdk",
+}
 """Libraries that a declared one hands out as its own interface."""
 
 IMPORT_WITHOUT_THE_REST = """
