@@ -17,6 +17,7 @@ from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
 from app.db.agent_events import note_refusals, note_shared_names
 from app.db.observation_rows import Placed, copy_all
+from app.db.overuses import note_overuses
 from app.db.task_progress import note_reports
 from solvers.state import gpu_id
 
@@ -61,6 +62,7 @@ async def _write(
     newest = _newest(fresh, ends)
     await _save_status(connection, newest)
     await _save_health(connection, newest)
+    await note_overuses(connection, newest, received)
     await _save_acks(connection, fresh, received)
     await _add_windows(connection, fresh)
     await _add_hours(connection, fresh)

@@ -54,13 +54,14 @@ async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = 
 
 
 async def roll_up(engine: AsyncEngine, now: datetime) -> None:
-    """Bring gpu_hour up to the last full hour, and again every older hour that got late observations."""
+    """Bring gpu_hour and use_hour up to the last full hour, and again every older hour that got late observations."""
     async with engine.begin() as connection:
         await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
         hours = await connection.execute(text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK})
         # One by one: each has the time limit of a statement to itself, also after a day without a leader.
         for hour in hours.scalars().all():
             await connection.execute(text(_SUM_HOUR), {"hour": hour})
+            await connection.execute(text(_SUM_USES), {"hour": hour})
         await connection.execute(
             text(
                 "UPDATE roll_up SET hours_until = greatest(hours_until, date_trunc('hour', :now, 'UTC')), "
@@ -133,6 +134,21 @@ FROM gpu_observation WHERE window_start >= :hour AND window_start < CAST(:hour A
 GROUP BY gpu
 ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,
     energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
+"""
+
+_SUM_USES = """
+INSERT INTO use_hour (gpu, hour, kind, name, service, observed_s, memory_mib_s, memory_known_s, sm_percent_s,
+                      sm_known_s, energy_j, estimated_j)
+SELECT gpu, :hour, kind, name, service, sum(window_s),
+       coalesce(sum(window_s * memory_used_mib), 0), coalesce(sum(window_s) FILTER (WHERE memory_used_mib >= 0), 0),
+       coalesce(sum(window_s * sm_percent), 0), coalesce(sum(window_s) FILTER (WHERE sm_percent >= 0), 0),
+       sum(energy_j), coalesce(sum(energy_j) FILTER (WHERE is_estimated), 0)
+FROM use_observation WHERE window_start >= :hour AND window_start < CAST(:hour AS timestamptz) + interval '1 hour'
+GROUP BY gpu, kind, name, service
+ON CONFLICT (gpu, hour, kind, name, service) DO UPDATE SET observed_s = excluded.observed_s,
+    memory_mib_s = excluded.memory_mib_s, memory_known_s = excluded.memory_known_s,
+    sm_percent_s = excluded.sm_percent_s, sm_known_s = excluded.sm_known_s,
+    energy_j = excluded.energy_j, estimated_j = excluded.estimated_j
 """
 
 _FORGET_TASKS = """

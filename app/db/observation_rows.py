@@ -93,6 +93,16 @@ def _replicas(entry: Placed) -> Iterator[Values]:
     return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_replica(row)) for row in seen.replicas)
 
 
+_use: Callable[[object], Values] = attrgetter(
+    "kind", "name", "service", "memory_used_mib", "sm_percent", "energy_j", "is_estimated"
+)
+
+
+def _uses(entry: Placed) -> Iterator[Values]:
+    seen = entry.observation
+    return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_use(row)) for row in seen.uses)
+
+
 # Table, types of its columns in their order (binary COPY converts nothing), its rows of one observation.
 _TABLES: tuple[tuple[str, Sequence[str], Callable[[Placed], Iterator[Values]]], ...] = (
     ("observation", ("text", "text", "int8", "timestamptz", "float8", "int8", "timestamptz"), _headers),
@@ -102,5 +112,10 @@ _TABLES: tuple[tuple[str, Sequence[str], Callable[[Placed], Iterator[Values]]], 
         "replica_observation",
         ("text", "timestamptz", "float8", "text", "text", "text", "float8", "int4", "float8", "int8", "int8", "float8"),
         _replicas,
+    ),
+    (
+        "use_observation",
+        ("text", "timestamptz", "float8", "text", "text", "text", "float8", "float8", "float8", "bool"),
+        _uses,
     ),
 )

@@ -26,6 +26,7 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
     "slo_attainment_hour": ("hour", "hour, service"),
     "energy_by_service_hour": ("hour", "hour, service"),
     "gpu_utilisation_hour": ("hour", "hour, gpu"),
+    "use_hour": ("hour", "hour, gpu, kind, name"),
     "plan_history": ("at", "plan_id"),
     "node_health": (None, "node"),
     "fit_quality": (None, "network, gpu_type, quantity"),

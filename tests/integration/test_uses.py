@@ -1,0 +1,204 @@
+"""What agents say that replicas used: kept, summed by hour, in the reports, and overuse as an event at either end."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agents.protocol import Overuse, UseReading
+from app.db.maintenance import maintain
+from app.db.postgres_store import PostgresStore
+from tests.integration.fleet import START, make_fleet, make_gpu_reading, make_observation, push, with_fleet
+
+pytestmark = pytest.mark.integration
+OVER = Overuse(quantity="memory", granted=1000.0, used=1500.0)
+
+
+def a_use(name: str = "r1", *, energy_j: float = 50.0, over: Sequence[Overuse] = (), **more: object) -> UseReading:
+    use = UseReading(
+        kind="replica",
+        name=name,
+        service="chat",
+        gpu_index=0,
+        memory_used_mib=1200.0,
+        sm_percent=30.0,
+        energy_j=energy_j,
+        over=tuple(over),
+    )
+    return msgspec.structs.replace(use, **more)
+
+
+def idle(energy_j: float = 30.0) -> UseReading:
+    return UseReading(kind="idle", name="(idle)", gpu_index=0, energy_j=energy_j)
+
+
+async def see(
+    store: PostgresStore, sequence: int, uses: Sequence[UseReading], *, at: datetime | None = None, boot: str = "b1"
+) -> None:
+    """One window of 2 s, each 10 s after the one before."""
+    end = at or START + timedelta(seconds=10 * sequence)
+    seen = make_observation(sequence, end, boot=boot, gpus=[make_gpu_reading(0, energy_j=80.0)])
+    await store.ingest((msgspec.structs.replace(seen, uses=tuple(uses)),), end)
+
+
+async def rows(engine: AsyncEngine, statement: str) -> list[tuple[object, ...]]:
+    async with engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(text(statement))]
+
+
+EVENTS = "SELECT kind, subject, reason FROM event WHERE kind LIKE 'Overuse%' ORDER BY id"
+
+
+def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(), idle()])
+        for sequence in range(2, 7):
+            more = msgspec.structs.replace(OVER, used=1500.0 + sequence)
+            await see(store, sequence, [a_use(over=[more]), idle()])
+        await see(store, 7, [a_use(), idle()])
+        await see(store, 8, [a_use(), idle()])
+        assert await rows(engine, EVENTS) == [
+            (
+                "OveruseBegan",
+                "node/n1",
+                "replica r1 of chat on n1/gpu-0 uses 1502; it was granted 1000 MiB of memory",
+            ),
+            (
+                "OveruseEnded",
+                "node/n1",
+                # Begun with the second observation, ended with the seventh: 5 times 10 s.
+                "replica r1 of chat on n1/gpu-0 keeps to its 1000 MiB of memory again, or is gone; it used up to 1506 "
+                "for 50 s",
+            ),
+        ]
+        (found,) = await rows(engine, "SELECT after FROM event WHERE kind = 'OveruseBegan'")
+        assert found == (
+            {
+                "node": "n1",
+                "gpu": "n1/gpu-0",
+                "kind": "replica",
+                "name": "r1",
+                "service": "chat",
+                "quantity": "memory",
+                "granted": 1000,
+                "used": 1502,
+                "is_estimated": False,
+            },
+        )
+
+    with_fleet(database, work)
+
+
+def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        await see(store, 2, [idle()])
+        assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan", "OveruseEnded"]
+        assert await rows(engine, "SELECT gpu FROM overuse") == []
+
+    with_fleet(database, work)
+
+
+def test_an_observation_without_uses_says_nothing_about_overuse(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        await see(store, 2, [])
+        await see(store, 3, [a_use(over=[OVER]), idle()])
+        assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan"]
+
+    with_fleet(database, work)
+
+
+def test_each_quantity_is_told_by_itself(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        both = [OVER, Overuse(quantity="sm_use", granted=40.0, used=90.0, is_estimated=True)]
+        await see(store, 1, [a_use(over=both), idle()])
+        await see(store, 2, [a_use(over=both[:1]), idle()])
+        assert [row[::2] for row in await rows(engine, EVENTS)] == [
+            ("OveruseBegan", "replica r1 of chat on n1/gpu-0 uses 1500; it was granted 1000 MiB of memory"),
+            ("OveruseBegan", "replica r1 of chat on n1/gpu-0 uses 90 (estimated); it was granted 40 % SM use"),
+            (
+                "OveruseEnded",
+                "replica r1 of chat on n1/gpu-0 keeps to its 40 % SM use again, or is gone; it used up to 90 "
+                "(estimated) for 10 s",
+            ),
+        ]
+
+    with_fleet(database, work)
+
+
+def test_a_replayed_observation_begins_nothing_again(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        await see(store, 2, [a_use(), idle()])
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan", "OveruseEnded"]
+
+    with_fleet(database, work)
+
+
+USES = (
+    "SELECT name, service, memory_used_mib, sm_percent, round((energy_wh * 3600)::numeric, 6), is_estimated "
+    "FROM report.use_hour ORDER BY name"
+)
+
+
+def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(), idle()])
+        await see(store, 2, [a_use(memory_used_mib=None, sm_percent=50.0, is_estimated=True), idle()])
+        expected = [
+            # Two windows of 30 and 50 %; memory is known of the first alone; one of them was estimated.
+            ("(idle)", None, None, None, Decimal(60), False),
+            ("r1", "chat", 1200.0, 40.0, Decimal(100), True),
+        ]
+        assert await rows(engine, USES) == expected
+        await maintain(engine, START + timedelta(hours=2))
+        assert await rows(engine, USES) == expected
+        await maintain(engine, START + timedelta(days=40))  # the raw rows are gone
+        assert await rows(engine, "SELECT gpu FROM use_observation") == []
+        assert await rows(engine, USES) == expected
+
+    with_fleet(database, work)
+
+
+ENERGY = (
+    "SELECT service, round((energy_wh * 3600)::numeric, 6), round((attributed_wh * 3600)::numeric, 6), is_estimated "
+    "FROM report.energy_by_service_hour ORDER BY service, is_estimated"
+)
+
+
+def test_energy_goes_to_whom_agents_saw_and_the_rest_by_planned_watts(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await push(store, START - timedelta(hours=1), {"n1/gpu-0": [("chat", 60, 2048)]})
+        await see(store, 1, [a_use(), idle()], at=START + timedelta(minutes=5))
+        await see(store, 2, [], at=START + timedelta(minutes=30))
+        # The plan is in force for the whole hour, which is over when this is seen.
+        await see(store, 3, [idle(80.0)], at=START + timedelta(hours=1, minutes=5))
+        # 80 J as the agent saw it, 80 J by plan: 30 W of chat against 10 W idle, so 60 and 20. The second hour's 80 J
+        # are idle's as the agent saw it.
+        assert await rows(engine, ENERGY) == [
+            ("(idle)", Decimal(80), Decimal(80), False),
+            ("(idle)", Decimal(30 + 20), Decimal(30), True),
+            ("chat", Decimal(0), Decimal(0), False),
+            ("chat", Decimal(50 + 60), Decimal(50), True),
+        ]
+
+    with_fleet(database, work)
+
+
+def test_processes_of_others_have_a_row_of_their_own(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        others = UseReading(kind="others", name="(others)", gpu_index=0, energy_j=20.0, sm_percent=10.0)
+        await see(store, 1, [a_use(energy_j=30.0), others, idle()], at=START + timedelta(minutes=5))
+        assert [row[:2] for row in await rows(engine, ENERGY)] == [
+            ("(idle)", Decimal(30)),
+            ("(others)", Decimal(20)),
+            ("chat", Decimal(30)),
+        ]
+
+    with_fleet(database, work)
