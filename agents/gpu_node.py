@@ -16,6 +16,7 @@ from agents.capabilities import probe
 from agents.clock import Clock
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.gpu_starts import GpuStarts, StartedGpu
 from agents.gpu_use import GpuUse, shared_gpus
 from agents.haproxy_config import HaProxySettings
 from agents.haproxy_router import open_haproxy
@@ -70,20 +71,22 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         gpus = devices.gpus()
         journal = KnobJournal(settings.state_dir)
         knobs = opened.enter_context(Knobs(nvml, journal, boot_id=read_boot_id()))
-        sharings = {gpu.index: await _sharing(settings, gpu) for gpu in gpus}
+        starts = GpuStarts(SliceErrors(XidWatch(nvml, devices.wholes), gpus), partial(_start, settings, nvml))
+        opened.callback(starts.close)
+        await starts.begin(gpus)
+        sharings, capabilities = starts.sharings, starts.capabilities
         workers = Workers(
             WorkersSettings(directory=settings.state_dir / "workers"),
             templates=templates,
             hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
         )
         await workers.open()
-        capabilities = {gpu.index: probe(nvml, gpu, try_writes=True) for gpu in gpus}
         parts = GpuParts(
             telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
             gpus=gpus,
             capabilities=capabilities,
             knobs=knobs,
-            errors=SliceErrors(XidWatch(nvml, devices.wholes), gpus),
+            errors=starts,
             power=PowerWatch(devices.sample),
             memory=ForeignMemory(devices),
             use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
@@ -103,6 +106,10 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()
     return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=settings.state_dir / "haproxy"))
+
+
+async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
+    return StartedGpu(sharing=await _sharing(settings, gpu), capabilities=probe(nvml, gpu, try_writes=True))
 
 
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
