@@ -18,6 +18,7 @@ line is ignored and said in `problems`; the others count. What a `Held` says may
 import dataclasses
 import fcntl
 import os
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,8 @@ NAME = "knobs.journal"
 MOST_LINES = 256
 MOST_BYTES = 1 << 20
 """Of the file that is read; ours stay far below (256 lines of 300 bytes, and a line for each knob)."""
+LOCK_WAIT_S = 1.0
+"""The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
 
 Knob: TypeAlias = Literal["clock_mhz", "power_limit_w"]
 Setting: TypeAlias = tuple[float, ...]
@@ -68,7 +71,7 @@ class Held:
 class KnobJournal:
     """The journal of one state directory; one process at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
         """Read what an earlier process left.
 
         Raises BlockingIOError while another process has it, other OSErrors when the directory cannot be used.
@@ -79,7 +82,7 @@ class KnobJournal:
         """What was wrong with the file, in words."""
         self._changes: dict[tuple[str, Knob], list[Change]] = {}
         self._lines = 0
-        self._lock = _lock(directory / "knobs.lock")
+        self._lock = _lock(directory / "knobs.lock", lock_wait_s)
         try:
             self._load()
         except BaseException:
@@ -177,12 +180,16 @@ def _parse(line: bytes) -> Change:
         raise ValueError(f"not a change of this version: {error}") from error
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, wait_s: float) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        words = "another agent has this state directory: stop it first, or give each its own"
-        raise BlockingIOError(error.errno, words, str(path)) from error
-    return descriptor
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError as error:
+            if time.monotonic() > until_s:
+                os.close(descriptor)
+                words = "another agent has this state directory: stop it first, or give each its own"
+                raise BlockingIOError(error.errno, words, str(path)) from error
+            time.sleep(0.02)

@@ -1,5 +1,6 @@
 """The journal of turned knobs, and knobs that are put back whatever happens, on the fake driver's GPUs."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -133,7 +134,17 @@ class TestJournal:
 
     def test_two_processes_cannot_have_it(self, journal: KnobJournal) -> None:
         with pytest.raises(BlockingIOError, match="another agent has this state directory"):
-            KnobJournal(journal.path.parent)
+            KnobJournal(journal.path.parent, lock_wait_s=0.05)
+
+    def test_a_lock_that_is_freed_in_a_moment_is_waited_for(self, tmp_path: Path) -> None:
+        # As after SIGKILL, when a child that the agent was just making has the lock until it is a program of its own.
+        before = KnobJournal(tmp_path)
+        before.write(a_change())
+        closing_soon = threading.Timer(0.1, before.close)
+        closing_soon.start()
+        with closing(KnobJournal(tmp_path, lock_wait_s=60.0)) as journal:
+            assert [each.last for each in journal.held()] == [a_change()]
+        closing_soon.join()
 
     def test_what_was_set_before_the_machine_started_is_dropped(self, journal: KnobJournal) -> None:
         journal.write(a_change())
