@@ -264,6 +264,9 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
 def _open(place: Place, address: Address, weight: int) -> Iterator[str]:
     server = f"set server {place.backend}/{place.name}"
     if place.address != address:
+        # Who held the place may be gone, and so count as down: only who comes from maintenance counts as up again.
+        if not place.is_parked:
+            yield f"{server} state maint"
         yield f"{server} addr {address[0]} port {address[1]}"
     if place.weight != weight:
         yield f"{server} weight {weight}"
