@@ -17,11 +17,14 @@ from agents.device import DeviceError, NotPermitted
 from agents.foreign_memory import ForeignMemory
 from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
 from agents.gpu_use import GpuUse, shared_gpus
+from agents.haproxy_config import HaProxySettings
+from agents.haproxy_router import open_haproxy
 from agents.mig_devices import Changes
 from agents.mps import Mps, MpsSettings
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
+from agents.request_router import RequestRouter
 from agents.router import Router
 from agents.sharing import ByTurns, Sharing, UnderMps
 from agents.templates import BatchChange, Template, Templates
@@ -136,6 +139,8 @@ class Wanted:
     errors: PretendedErrors = field(default_factory=PretendedErrors)
     memory: PretendedMemory = field(default_factory=PretendedMemory)
     batch_change: BatchChange = "live"
+    haproxy_port: int | None = None
+    """None: the router is in this process."""
     why_not: tuple[tuple[Capability, str], ...] = ()
     """What GPU 0 cannot do."""
     keeps_replicas: bool = False
@@ -193,7 +198,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         sharings=sharings,
         workers=workers,
         slices=UNSLICED,
-        router=Router(),
+        router=await a_router(wanted, workers),
     )
     device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=Looks(fault_s=0.0, counts_s=0.0))
     try:
@@ -206,9 +211,18 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
 CLOCK = ScaledClock(speed=1.0)
 
 
+async def a_router(wanted: Wanted, workers: Workers) -> RequestRouter:
+    """As a node opens it."""
+    if wanted.haproxy_port is None:
+        return Router()
+    await workers.until_known()
+    return await open_haproxy(HaProxySettings(port=wanted.haproxy_port, folder=wanted.directory / "haproxy"))
+
+
 @asynccontextmanager
 async def front(device: GpuDevice) -> AsyncIterator[str]:
-    """The router's address."""
+    """The address of the router in this process."""
+    assert isinstance(device.router, Router)
     runner = web.AppRunner(device.router.make_app(), access_log=None)
     await runner.setup()
     try:
