@@ -40,7 +40,7 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     if make_app is None:
         if handed_over is not None:
             raise BadSocket(
-                "systemd hands a port over, and this device takes no requests: disable plimsoll-agent.socket"
+                "systemd hands a port over that this process does not serve: disable plimsoll-agent.socket"
             )
         yield
         return

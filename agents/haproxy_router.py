@@ -55,21 +55,28 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 def find_program(path: str) -> str:
-    """HAProxy's program. Raises HaProxyError."""
-    if (found := shutil.which("haproxy", path=f"{path}:{PLACES}")) is None:
+    """HAProxy's program in one of the folders of this PATH. Raises HaProxyError."""
+    if (found := shutil.which("haproxy", path=path)) is None:
         raise HaProxyError(
-            f"there is no program haproxy in {path}:{PLACES}; install Debian's package haproxy, or use --router own"
+            f"there is no program haproxy in {path}; install Debian's package haproxy, or use --router own"
         )
     return found
 
 
 async def open_haproxy(settings: HaProxySettings) -> "HaProxyRouter":
     """HAProxy, running: an earlier agent's, or a new one. Raises HaProxyError or OSError; then none of ours runs."""
-    program = find_program(os.environ.get("PATH", ""))
+    program = find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
     settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     router = HaProxyRouter(settings, program)
     await router.open()
     return router
+
+
+async def end_earlier(folder: Path) -> None:
+    """End the HAProxy that an earlier agent left, where this one carries requests itself. Raises HaProxyError."""
+    if (record := _load(folder)) is not None:
+        await _end_recorded(record)
+        _record_path(folder).unlink()
 
 
 class HaProxyRouter:
@@ -98,7 +105,7 @@ class HaProxyRouter:
         return self._process.identity.pid if self._process is not None and not self._process.has_ended else 0
 
     async def open(self) -> None:
-        record = self._load()
+        record = _load(self._settings.folder)
         is_same = self._is_configured()
         if record is not None and is_same and (found := WorkerProcess.adopt(record.identity, record.mark)) is not None:
             self._process = found
@@ -107,7 +114,7 @@ class HaProxyRouter:
             log.info("HAProxy (process %d) of an earlier agent is taken over", self.pid)
         else:
             if record is not None:
-                await self._end_recorded(record)
+                await _end_recorded(record)
             await self._start()
         self._watch = asyncio.create_task(self._keep_up())
 
@@ -152,7 +159,7 @@ class HaProxyRouter:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), FINISH_S)
         await self._process.end(_ENDING)
-        self._record_path.unlink(missing_ok=True)
+        _record_path(self._settings.folder).unlink(missing_ok=True)
 
     async def _keep_up(self) -> None:
         """Start it again whenever it dies, and put the last table in force."""
@@ -201,35 +208,17 @@ class HaProxyRouter:
             except HaProxyError as error:
                 if self._process.has_ended or time.monotonic() > end_s:
                     await self._process.end(_ENDING)
-                    self._record_path.unlink(missing_ok=True)
+                    _record_path(self._settings.folder).unlink(missing_ok=True)
                     raise HaProxyError(f"HAProxy does not come up: {self._log_end() or error}") from error
             await asyncio.sleep(0.02)
-
-    async def _end_recorded(self, record: _Record) -> None:
-        process = WorkerProcess.adopt(record.identity, record.mark)
-        is_gone = await (process.end(_ENDING) if process is not None else end_left_over(record.mark, _ENDING))
-        if not is_gone:
-            raise HaProxyError(f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended")
 
     def _recent(self) -> ProxyState:
         if self._state is None or time.monotonic() > self._seen_s + STATE_AGE_S:
             self._state, self._seen_s = self._proxy.state(), time.monotonic()
         return self._state
 
-    @property
-    def _record_path(self) -> Path:
-        return self._settings.folder / "haproxy.json"
-
-    def _load(self) -> _Record | None:
-        try:
-            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
-        except FileNotFoundError:
-            return None
-        except msgspec.MsgspecError as error:
-            raise HaProxyError(f"{self._record_path} cannot be read; end HAProxy and remove it: {error}") from error
-
     def _save(self, record: _Record) -> None:
-        replace_file(self._record_path, msgspec.json.encode(record))
+        replace_file(_record_path(self._settings.folder), msgspec.json.encode(record))
 
     def _is_configured(self) -> bool:
         try:
@@ -241,6 +230,26 @@ class HaProxyRouter:
         with contextlib.suppress(OSError):
             return self._settings.folder.joinpath("haproxy.log").read_text(errors="replace")[-500:].strip()
         return ""
+
+
+def _record_path(folder: Path) -> Path:
+    return folder / "haproxy.json"
+
+
+def _load(folder: Path) -> _Record | None:
+    try:
+        return msgspec.json.decode(_record_path(folder).read_bytes(), type=_Record)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise HaProxyError(f"{_record_path(folder)} cannot be read; end HAProxy and remove it: {error}") from error
+
+
+async def _end_recorded(record: _Record) -> None:
+    process = WorkerProcess.adopt(record.identity, record.mark)
+    is_gone = await (process.end(_ENDING) if process is not None else end_left_over(record.mark, _ENDING))
+    if not is_gone:
+        raise HaProxyError(f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended")
 
 
 async def _nobody_to_ask(pids: tuple[int, ...]) -> bool:  # noqa: ARG001

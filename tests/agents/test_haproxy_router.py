@@ -19,7 +19,8 @@ from agents.device import NotSupported, ServiceRoute
 from agents.haproxy import HaProxyError, plan_slos
 from agents.haproxy_config import HaProxySettings
 from agents.haproxy_counts import Counted, Counter, parse_counts
-from agents.haproxy_router import PLACES, HaProxyRouter, find_program, open_haproxy
+from agents.haproxy_router import PLACES, HaProxyRouter, end_earlier, find_program, open_haproxy
+from agents.main import main
 from agents.protocol import ServiceReading
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 from tests.agents.test_router_haproxy import Worker, a_free_port
@@ -66,14 +67,15 @@ def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_aw
 
 def test_without_the_program_the_message_names_the_package() -> None:
     with pytest.raises(HaProxyError, match="install Debian's package haproxy, or use --router own"):
-        find_program_nowhere()
+        find_program("/nowhere")
 
 
-def find_program_nowhere() -> str:
-    places = [each for each in PLACES.split(":") if shutil.which("haproxy", path=each)]
-    if places:  # what the function falls back to has it on this machine
-        raise HaProxyError("install Debian's package haproxy, or use --router own")
-    return find_program("/nowhere")
+@pytest.mark.parametrize("words", ["--device standin --router-port 8081", "--device gpu --state-dir /s"])
+def test_it_needs_replicas_and_a_port(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "http://127.0.0.1:9", "--token", "t", "--node", "n1", "--router", "haproxy", *words.split()])
+    assert ended.value.code == 2
+    assert "--router haproxy needs --device gpu and --router-port" in capsys.readouterr().err
 
 
 class Node:
@@ -160,6 +162,20 @@ class TestReal:
                     assert router.pid != first
                     assert not alive(first)
                     assert await node.tries() == 0
+
+        within_limit(scenario)
+
+    def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            async with a_node(tmp_path) as node:
+                async with node.haproxy(keep=True) as router:
+                    left = router.pid
+                assert alive(left)
+                await end_earlier(tmp_path)
+                assert not alive(left)
+                await end_earlier(tmp_path)  # there is none any more
+                async with node.haproxy() as router:
+                    assert router.pid not in (0, left)
 
         within_limit(scenario)
 
