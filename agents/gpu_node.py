@@ -19,7 +19,7 @@ from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
 from agents.gpu_starts import GpuStarts, StartedGpu
 from agents.gpu_use import GpuUse, shared_gpus
 from agents.haproxy_config import HaProxySettings
-from agents.haproxy_router import open_haproxy
+from agents.haproxy_router import end_earlier, open_haproxy
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
 from agents.mig_devices import Devices, SliceErrors, type_of
@@ -101,11 +101,13 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
 
 async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
+    folder = settings.state_dir / "haproxy"
     if settings.haproxy_port is None:
+        await end_earlier(folder)
         return Router()
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()
-    return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=settings.state_dir / "haproxy"))
+    return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=folder))
 
 
 async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
