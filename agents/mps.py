@@ -40,6 +40,7 @@ from agents import mps_answers as answers
 from agents.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.mps_answers import ServerState
 from agents.mps_directory import MpsDirectory
+from agents.mps_foreign import mps_processes, why_foreign
 from agents.mps_share import memory_limit, thread_percentage
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -98,6 +99,8 @@ class Mps:
     async def why_not(self) -> str:
         """Why this GPU cannot be shared by MPS here; empty = it can."""
         if reason := self._program_missing() or self.directory.objection():
+            return reason
+        if reason := why_foreign(self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)):
             return reason
         try:
             return await self._foreign_owner() if await self.is_alive() else ""

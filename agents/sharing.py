@@ -17,6 +17,7 @@ from typing import Protocol
 
 from agents.device import DeviceError, LaunchFailed, UnknownPart
 from agents.mps import Mps
+from agents.mps_foreign import NO_DAEMON_PIPE
 from agents.mps_share import objection
 from agents.nvml_nouns import GpuIdentity
 from agents.protocol import ReplicaCommand, TaskCommand
@@ -67,7 +68,7 @@ class ByTurns:
         return f"GPU {self._gpu.index} is shared by turns, SM percents are not in force: {self._why}"
 
     async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:  # noqa: ARG002  no limits
-        return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
+        return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": NO_DAEMON_PIPE}
 
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
         return ""

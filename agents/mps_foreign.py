@@ -1,0 +1,86 @@
+"""MPS daemons and servers on a GPU that are not the agent's: found and named, never ended.
+
+    why_foreign(gpu_uuid, pipe, mps_processes())    why MPS must not be used on the GPU; empty = nobody else's is there
+
+A program without CUDA_MPS_PIPE_DIRECTORY becomes a client of a daemon in the default directory without asking, and two
+servers on a GPU know nothing of each other's shares: no SM percent of ours would hold. So such a GPU goes by turns,
+whose replicas are given a directory without a daemon.
+
+A daemon is another's when its pipe directory is not the one that is asked about, and it may use the GPU: it names it in
+CUDA_VISIBLE_DEVICES, or names none, or by numbers, or this user may not read it.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PROGRAM_PREFIX = "nvidia-cuda-mps"
+"""Of daemon and server alike; the kernel cuts names to 15 characters, which is just this."""
+DEFAULT_PIPE = "/tmp/nvidia-mps"
+NO_DAEMON_PIPE = "/dev/null"
+"""A client that is given it finds no daemon and works without MPS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsProcess:
+    """A daemon or a server of MPS on this machine."""
+
+    pid: int
+    name: str
+    uid: int
+    pipe: str | None
+    """None: this user may not read it."""
+    visible: str | None
+    """Its CUDA_VISIBLE_DEVICES; None: it has none, or this user may not read it."""
+
+
+def why_foreign(gpu_uuid: str, pipe: Path, processes: Iterable[MpsProcess]) -> str:
+    """Why MPS must not be used on this GPU; empty = nobody else's is there."""
+    found = [each for each in processes if each.pipe != str(pipe) and _may_use(each, gpu_uuid)]
+    if not found:
+        return ""
+    named = ", ".join(_named(each) for each in found[:8])
+    return (
+        f"MPS of somebody else may use it: {named}. Shares of two of them do not add up; let it end (`echo quit | "
+        "CUDA_MPS_PIPE_DIRECTORY=... nvidia-cuda-mps-control`) and start the agent again"
+    )
+
+
+def mps_processes() -> tuple[MpsProcess, ...]:
+    """Every daemon and server of MPS that is to be seen here, by PID."""
+    return tuple(sorted(_processes(), key=lambda each: each.pid))
+
+
+def _processes() -> Iterator[MpsProcess]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if (name := process.name()).startswith(PROGRAM_PREFIX):
+                yield _read(process, name)
+
+
+def _read(process: psutil.Process, name: str) -> MpsProcess:
+    pipe: str | None = None
+    visible: str | None = None
+    uid = process.uids().effective
+    with contextlib.suppress(psutil.AccessDenied, OSError):
+        environment = process.environ()
+        pipe, visible = (
+            environment.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE),
+            environment.get("CUDA_VISIBLE_DEVICES"),
+        )
+    return MpsProcess(pid=process.pid, name=name, uid=uid, pipe=pipe, visible=visible)
+
+
+def _may_use(process: MpsProcess, gpu_uuid: str) -> bool:
+    """UUIDs may be cut short; numbers mean what the driver of that process counted."""
+    if process.visible is None:
+        return True
+    names = [each.strip() for each in process.visible.split(",") if each.strip()]
+    return any(each.isdigit() or gpu_uuid.startswith(each) for each in names)
+
+
+def _named(process: MpsProcess) -> str:
+    return f"process {process.pid} ({process.name}, UID {process.uid}, {process.pipe or 'pipe directory not readable'})"
