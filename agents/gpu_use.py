@@ -11,6 +11,7 @@ does not run in the host's PID namespace, is nobody's either. All others are oth
 What an idle GPU draws is the least that it was seen to draw over a window.
 """
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,35 @@ class Driver(Protocol):
 
     def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
         """How busy each process kept it."""
+        ...
+
+
+class TaskPlace(Protocol):
+    """A task on a GPU, see `agents.task_process.TaskHolder`."""
+
+    @property
+    def name(self) -> str:
+        """Under which the control plane knows it."""
+        ...
+
+    @property
+    def gpu_index(self) -> int:
+        """Of its GPU."""
+        ...
+
+    @property
+    def sm_percent(self) -> float:
+        """What it was granted."""
+        ...
+
+    @property
+    def memory_mib(self) -> float:
+        """What it was granted; 0 while it holds none."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Of its own process."""
         ...
 
 
@@ -115,7 +145,9 @@ class GpuUse:
         found = self._busy.get(replica_id)
         return found.share if found is not None else None
 
-    def read(self, readings: Iterable[GpuReading], replicas: Sequence[ReplicaView]) -> tuple[UseReading, ...]:
+    def read(
+        self, readings: Iterable[GpuReading], replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace] = ()
+    ) -> tuple[UseReading, ...]:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
@@ -123,7 +155,7 @@ class GpuUse:
         if seconds > 0.0:
             for reading in readings:
                 if reading.healthy and reading.index in self._gpus:
-                    uses += self._attribute(reading, self._placed(reading.index, replicas), seconds)
+                    uses += self._attribute(reading, self._placed(reading.index, replicas, tasks), seconds)
         return tuple(map(_told, self._judge.judge(uses)))
 
     def _attribute(self, reading: GpuReading, placed: Sequence[Placed], seconds: float) -> Sequence[Use]:
@@ -172,15 +204,19 @@ class GpuUse:
                 yield OwnedProcess(owner=owner, memory_mib=each.memory_mib, is_mps=each.is_mps, time_percent=percent)
         self._owners[gpu_index] = owners
 
-    def _placed(self, gpu_index: int, replicas: Sequence[ReplicaView]) -> tuple[Placed, ...]:
-        """The replicas of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
+    def _placed(
+        self, gpu_index: int, replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace]
+    ) -> tuple[Placed, ...]:
+        """Those of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
+        shared = self._gpus[gpu_index]
         found: dict[str, Placed] = {}
         for view in replicas:
             if view.gpu_index == gpu_index and view.state != "failed":
-                each = _placed(view, self._gpus[gpu_index], self.busy_share(view.id))
+                each = _placed(view, shared, self.busy_share(view.id))
                 before = found.get(each.part.name)
                 found[each.part.name] = each if before is None else _together(before, each)
-        return tuple(found.values())
+        mine = (_placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index)
+        return (*found.values(), *mine)
 
 
 def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
@@ -220,6 +256,19 @@ def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> P
         proven_sm_percent=100.0 * seen / whole if shared.is_limited and seen and whole else None,
     )
     return Placed(part=part, pids=(view.pid,))
+
+
+def _placed_task(task: TaskPlace, shared: SharedGpu) -> Placed:
+    holds = task.memory_mib > 0.0
+    part = Part(
+        kind="task",
+        name=task.name,
+        sm_percent=task.sm_percent if holds else 0.0,
+        # What is left of one that was swapped out, as its CUDA context, is no overuse.
+        memory_mib=task.memory_mib if holds else math.inf,
+        is_limited=shared.is_limited,
+    )
+    return Placed(part=part, pids=(task.pid,))
 
 
 def _together(one: Placed, other: Placed) -> Placed:

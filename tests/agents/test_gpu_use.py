@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,7 +68,9 @@ class Node:
         shared = SharedGpu(gpu=GPU, capabilities=GpuCapabilities(why_not=self.why_not), is_limited=self.is_limited)
         self.use = GpuUse(self.driver, [shared], self.clock)
 
-    def read(self, *views: ReplicaView, power_w: float = 100.0, healthy: bool = True) -> dict[str, UseReading]:
+    def read(
+        self, *views: ReplicaView, power_w: float = 100.0, healthy: bool = True, tasks: Sequence["ATask"] = ()
+    ) -> dict[str, UseReading]:
         self.clock.at_s += 1.0
         reading = GpuReading(
             index=0,
@@ -80,7 +83,7 @@ class Node:
             busy_percent=0.0,
             healthy=healthy,
         )
-        return {each.name: each for each in self.use.read([reading], views)}
+        return {each.name: each for each in self.use.read([reading], views, tasks)}
 
 
 def a_view(replica_id: str = "r1", *, pid: int, sm_percent: float = 40.0, sm_count: int | None = None) -> ReplicaView:
@@ -196,6 +199,29 @@ def test_a_replica_and_its_successor_are_one_under_the_commanded_id() -> None:
     assert found["r1"].memory_used_mib == 1900.0  # of the 2000 MiB that both together were granted
     # Nothing ran: all 100 J are idle's, of which 40 + 40 % are theirs.
     assert found["r1"].energy_j == 80.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ATask:
+    name: str = "t1"
+    gpu_index: int = 0
+    sm_percent: float = 30.0
+    memory_mib: float
+    pid: int
+
+
+def test_a_task_is_a_part_beside_the_replicas_also_while_it_is_swapped_out() -> None:
+    node = Node()
+    with _Started("") as (one, _), _Started("") as (other, child):
+        node.driver.listed = (a_process(one), a_process(child, 200.0))
+        node.driver.used = (ProcessUse(pid=child, sm_percent=80.0),)
+        found = node.read(a_view(pid=one), tasks=[ATask(pid=other, memory_mib=300.0)])
+        assert (found["t1"].kind, found["t1"].memory_used_mib, found["t1"].sm_percent) == ("task", 200.0, 80.0)
+        for _ in range(2 * WINDOWS):
+            swapped = node.read(a_view(pid=one), tasks=[ATask(pid=other, memory_mib=0.0)])
+        # It is still known as the node's, is granted nothing, and what it left there is no overuse.
+        assert set(swapped) == {"r1", "t1", "(idle)"}
+        assert (swapped["t1"].memory_used_mib, swapped["t1"].over) == (200.0, ())
 
 
 def test_memory_beyond_the_grant_is_told_after_some_windows_and_while_it_lasts() -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agents.protocol import Overuse, UseReading
 from app.db.maintenance import maintain
 from app.db.postgres_store import PostgresStore
-from tests.integration.fleet import START, make_fleet, make_gpu_reading, make_observation, push, with_fleet
+from tests.integration.fleet import START, make_gpu_reading, make_observation, push, with_fleet
 
 pytestmark = pytest.mark.integration
 OVER = Overuse(quantity="memory", granted=1000.0, used=1500.0)
