@@ -332,9 +332,7 @@ class GpuDevice:
             return None
         self._asked_s[view.id] = self._clock.now_s()
         try:
-            counts = await self._parts.workers.metrics(view.id)
-            self._parts.use.note_busy(view.id, counts.busy_s)
-            return counts
+            return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))
         except DeviceError as error:
             log.warning("replica %s does not tell what it did: %s", view.id, error)
             return None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from agents.adapters import Metrics
 from agents.attribution import OTHERS, Judge, Key, OwnedProcess, Part, Use, Window, attribute
 from agents.clock import Clock
 from agents.device import DeviceError
@@ -135,6 +136,11 @@ class GpuUse:
         if before is not None and busy_s >= before.total_s and now_s > before.at_s:
             share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
         self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
+
+    def noted(self, replica_id: str, counts: Metrics) -> Metrics:
+        """The same counts, of which the busy time is kept."""
+        self.note_busy(replica_id, counts.busy_s)
+        return counts
 
     def forget(self, replica_id: str) -> None:
         """It is gone."""
