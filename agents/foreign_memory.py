@@ -19,7 +19,6 @@ from typing import Protocol
 from agents.device import MEMORY_TOLERANCE, DeviceError
 from agents.nvml_nouns import GpuIdentity, GpuProcess, GpuSample
 from agents.worker_process import is_marked
-from agents.worker_replica import ReplicaView
 
 OVERHEAD_MIB = 512.0
 LOOK_S = 5.0
@@ -36,6 +35,30 @@ class Driver(Protocol):
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         """Who computes on it."""
+        ...
+
+
+class Holder(Protocol):
+    """Whoever was promised memory: a replica or a task."""
+
+    @property
+    def gpu_index(self) -> int:
+        """Of its GPU."""
+        ...
+
+    @property
+    def memory_mib(self) -> float:
+        """What it was promised."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One that is `failed` holds nothing."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Of its own process."""
         ...
 
 
@@ -56,14 +79,14 @@ class ForeignMemory:
         self._driver, self._look_s, self._now_s = driver, look_s, now_s
         self._seen: dict[int, _Seen] = {}
 
-    def mib(self, gpu: GpuIdentity, replicas: Iterable[ReplicaView]) -> float:
+    def mib(self, gpu: GpuIdentity, replicas: Iterable[Holder]) -> float:
         """Memory that others hold; what was seen last of a GPU that does not answer, which is told elsewhere."""
         seen = self._seen.get(gpu.index)
         if seen is None or self._now_s() >= seen.at_s + self._look_s:
             seen = self._look(gpu, replicas)
         return seen.mib
 
-    def objection(self, gpu: GpuIdentity, replicas: Iterable[ReplicaView], needed_mib: float) -> str:
+    def objection(self, gpu: GpuIdentity, replicas: Iterable[Holder], needed_mib: float) -> str:
         """Why a replica that needs so much has no room beside those and what others hold now."""
         mine = [each for each in replicas if each.gpu_index == gpu.index]
         promised_mib, seen = _promised_mib(mine), self._look(gpu, mine)
@@ -82,7 +105,7 @@ class ForeignMemory:
             "a replica that has no room beside it waits"
         )
 
-    def _look(self, gpu: GpuIdentity, replicas: Iterable[ReplicaView]) -> _Seen:
+    def _look(self, gpu: GpuIdentity, replicas: Iterable[Holder]) -> _Seen:
         mine = [each for each in replicas if each.gpu_index == gpu.index]
         seen = self._seen.get(gpu.index, _Seen(at_s=0.0, mib=0.0, who=""))
         try:
@@ -114,7 +137,7 @@ def _is_stranger(pid: int, leaders: set[int]) -> bool:
     return session not in leaders and not is_marked(pid)
 
 
-def _promised_mib(replicas: Iterable[ReplicaView]) -> float:
+def _promised_mib(replicas: Iterable[Holder]) -> float:
     return sum(each.memory_mib for each in replicas if each.state != "failed")
 
 

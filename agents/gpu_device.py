@@ -5,10 +5,11 @@
     critical errors, peaks of power           agents.xid_watch, agents.power_watch
     SM percents, memory limits                agents.sharing, one per GPU
     replicas as processes                     agents.workers
+    training and offline tasks as processes   agents.tasks
     requests                                  agents.router
 
 A knob that a GPU does not have, or that this user may not turn, is not asked for: `GpuState.has_clock_lock` and
-`has_power_limit` say so to enforcement, `problems` to people. Training and offline tasks do not run here yet.
+`has_power_limit` say so to enforcement, `problems` to people.
 """
 
 import asyncio
@@ -26,7 +27,6 @@ from agents.device import (
     DeviceError,
     GpuGlance,
     GpuState,
-    LaunchFailed,
     NodeState,
     NotPermitted,
     NotSupported,
@@ -35,7 +35,8 @@ from agents.device import (
     ServiceRoute,
     UnknownPart,
 )
-from agents.foreign_memory import ForeignMemory
+from agents.foreign_memory import ForeignMemory, Holder
+from agents.gpu_admission import environment_of, require_room
 from agents.gpu_glances import Glanced, grown
 from agents.gpu_use import GpuUse
 from agents.mig_devices import Slices, fail_stranded
@@ -45,15 +46,16 @@ from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
 from agents.readonly_device import ADVICE, ReadOnlyDevice
 from agents.request_router import RequestRouter
 from agents.sharing import Sharing
+from agents.task_process import TaskLaunch
+from agents.tasks import Tasks
 from agents.worker_launch import Launch
-from agents.worker_replica import Proof, ReplicaView
+from agents.worker_replica import ReplicaView
 from agents.workers import Workers
 
 FAULT_LOOK_S = 10.0
 """Between two looks for faults of MPS, each of which starts three processes per GPU."""
 COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
-NO_TASKS = "tasks do not run on real GPUs yet; they wait"
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class GpuParts:
     sharings: Mapping[int, Sharing]
     """By index."""
     workers: Workers
+    tasks: Tasks
     slices: Slices
     router: RequestRouter
 
@@ -164,7 +167,8 @@ class GpuDevice:
         await self._leave_faults()
         slices = await fail_stranded(self._parts.slices, self._parts.workers)
         replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
-        uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, self._parts.workers.replicas())
+        running = self._parts.workers.replicas(), self._parts.tasks.holders()
+        uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
         condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
         gpus = (structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned) for gpu in readings.gpus)
@@ -173,8 +177,9 @@ class GpuDevice:
             gpus=tuple(gpus),
             replicas=tuple(replicas),
             services=self.router.read(),
+            tasks=self._parts.tasks.read(),
             uses=uses,
-            problems=(*watched, *self._parts.workers.problems, *slices, *self._problems()),
+            problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
         )
 
     async def glance(self, gpu_index: int) -> GpuGlance:
@@ -192,15 +197,8 @@ class GpuDevice:
         return await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
-        gpu = self._gpu(gpu_index)
-        if reason := self._parts.memory.objection(gpu, self._parts.workers.replicas(), replica.memory_mib):
-            raise LaunchFailed(f"replica {replica.id} needs {replica.memory_mib:g} MiB; {reason}")
-        try:
-            environment = await self._parts.sharings[gpu_index].environment(replica)
-        except LaunchFailed:
-            raise
-        except DeviceError as error:
-            raise LaunchFailed(f"replica {replica.id} cannot share GPU {gpu_index}: {error}") from error
+        gpu = self._require_room(gpu_index, f"replica {replica.id}", replica.memory_mib)
+        environment = await environment_of(self._parts.sharings[gpu_index], gpu, replica)
         await self._parts.workers.start(
             Launch(replica=replica, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
         )
@@ -229,16 +227,22 @@ class GpuDevice:
             )
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
-        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {NO_TASKS}")
+        gpu = self._require_room(gpu_index, f"task {task.name}", task.memory_mib)
+        environment = await environment_of(self._parts.sharings[gpu_index], gpu, task)
+        await self._parts.tasks.start(
+            TaskLaunch(command=task, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+        )
 
     async def stop_task(self, name: str) -> None:
-        raise UnknownPart(f"no task {name} on this node: {NO_TASKS}")
+        await self._parts.tasks.stop(name)
 
     async def swap_out(self, task: str) -> None:
-        raise UnknownPart(f"no task {task} on this node: {NO_TASKS}")
+        await self._parts.tasks.swap_out(task)
 
     async def swap_in(self, task: str) -> None:
-        raise UnknownPart(f"no task {task} on this node: {NO_TASKS}")
+        record = self._parts.tasks.record(task)
+        self._require_room(record.gpu_index, f"task {task}", record.command.memory_mib)
+        await self._parts.tasks.swap_in(task)
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
         gpu, turned = self._gpu(gpu_index), self._turned[gpu_index]
@@ -265,6 +269,7 @@ class GpuDevice:
     async def close(self) -> None:
         await self.router.close(keep=self._keeps_replicas)
         await self._parts.workers.close(keep=self._keeps_replicas)
+        await self._parts.tasks.close(keep=self._keeps_replicas)
         if not self._keeps_replicas:
             await self._end_sharing()
         await asyncio.to_thread(self._parts.errors.close)
@@ -289,8 +294,9 @@ class GpuDevice:
             clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
-            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], replicas),
+            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], self._holders()),
             replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
+            tasks=self._parts.tasks.running(gpu.index),
         )
 
     def _running(self, view: ReplicaView) -> RunningReplica:
@@ -342,14 +348,17 @@ class GpuDevice:
         if self._clock.now_s() < self._looked_s + self._looks.fault_s:
             return
         self._looked_s = self._clock.now_s()
-        busy = {view.gpu_index for view in self._parts.workers.replicas()}
+        busy = {each.gpu_index for each in self._holders()}
         for index in sorted(busy & self._parts.sharings.keys()):
             if not await self._parts.sharings[index].watch():
                 continue
-            log.error("MPS on GPU %d is in a fault: all its replicas are started anew", index)
+            log.error("MPS on GPU %d is in a fault: all its replicas and tasks are started anew", index)
             for view in self._parts.workers.replicas():
                 if view.gpu_index == index:
                     await self._parts.workers.stop(view.id)
+            for task in self._parts.tasks.running(index):
+                if task.state != "finished":
+                    await self._parts.tasks.stop(task.name)
 
     def _problems(self) -> tuple[str, ...]:
         sharing = (self._parts.sharings[index].problem for index in sorted(self._parts.sharings))
@@ -376,18 +385,15 @@ class GpuDevice:
         log.warning("GPU %d: the %s is not turned: %s", gpu_index, knob, error)
         self._turned[gpu_index].refused[knob] = f"GPU {gpu_index}: the {knob} is not in force: {error}"
 
+    def _require_room(self, gpu_index: int, part: str, mib: float) -> GpuIdentity:
+        gpu = self._gpu(gpu_index)
+        require_room(self._parts.memory, gpu, self._holders(), part, mib)
+        return gpu
+
+    def _holders(self) -> tuple[Holder, ...]:
+        return (*self._parts.workers.replicas(), *self._parts.tasks.holders())
+
     def _gpu(self, index: int) -> GpuIdentity:
         if index not in self._gpus:
             raise UnknownPart(f"no GPU {index}; this node has {sorted(self._gpus)}")
         return self._gpus[index]
-
-
-async def prove(sharings: Mapping[int, Sharing], proof: Proof) -> str:
-    """Why a replica must not take requests, as its GPU's sharing sees it: `Hooks.prove`."""
-    return await sharings[proof.gpu_index].objection(proof) if proof.gpu_index in sharings else ""
-
-
-async def let_go(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
-    """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
-    asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
-    return all([await each.let_go(pids) for each in asked])

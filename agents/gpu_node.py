@@ -15,7 +15,7 @@ from pathlib import Path
 from agents.capabilities import probe
 from agents.clock import Clock
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.gpu_device import GpuDevice, GpuParts
 from agents.gpu_starts import GpuStarts, StartedGpu
 from agents.gpu_use import GpuUse, shared_gpus
 from agents.haproxy_config import HaProxySettings
@@ -30,7 +30,9 @@ from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.request_router import RequestRouter
 from agents.router import Router
-from agents.sharing import ByTurns, Sharing, make_sharing
+from agents.sharing import ByTurns, Sharing, let_go, make_sharing, prove, why_no_checkpoint
+from agents.task_process import TaskHooks
+from agents.tasks import Tasks, TasksSettings
 from agents.templates import load_templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
@@ -81,6 +83,15 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
         )
         await workers.open()
+        tasks = Tasks(
+            TasksSettings(directory=settings.state_dir / "tasks"),
+            templates=templates,
+            hooks=TaskHooks(
+                sharing=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
+                why_no_checkpoint=partial(why_no_checkpoint, sharings),
+            ),
+        )
+        await tasks.open()
         parts = GpuParts(
             telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
             gpus=gpus,
@@ -92,6 +103,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
             sharings=sharings,
             workers=workers,
+            tasks=tasks,
             slices=devices,
             router=await _router(settings, workers),
         )

@@ -136,6 +136,24 @@ class UnderMps:
         await self._mps.stop(DRAIN_S)
 
 
+async def prove(sharings: Mapping[int, Sharing], proof: Proof) -> str:
+    """Why a replica must not take requests, as its GPU's sharing sees it: `Hooks.prove`."""
+    return await sharings[proof.gpu_index].objection(proof) if proof.gpu_index in sharings else ""
+
+
+async def let_go(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
+    """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
+    asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
+    return all([await each.let_go(pids) for each in asked])
+
+
+def why_no_checkpoint(sharings: Mapping[int, Sharing], gpu_index: int) -> str:
+    """Why `cuda-checkpoint` must not be tried on processes of a GPU; empty = it may."""
+    if isinstance(sharings.get(gpu_index), UnderMps):
+        return f"GPU {gpu_index} is shared by MPS, for whose clients cuda-checkpoint is not documented"
+    return ""
+
+
 async def make_sharing(
     gpu: GpuIdentity, directory: Path, *, total_sms: int | None, make_mps: Callable[[str, Path], Mps] = Mps
 ) -> Sharing:

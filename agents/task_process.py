@@ -63,6 +63,19 @@ class TaskRecord:
     version: int = VERSION
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHolder:
+    """What a task has of a GPU now; see `agents.foreign_memory`."""
+
+    gpu_index: int
+    memory_mib: float
+    """0 while it is swapped out, or has ended."""
+    state: TaskState
+    pid: int
+    name: str
+    sm_percent: float
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Task:
     """One task as `Tasks` keeps it."""
@@ -106,6 +119,18 @@ class Task:
             state=self.state,
             sm_percent=command.sm_percent,
             memory_mib=command.memory_mib,
+        )
+
+    def holder(self) -> TaskHolder:
+        """Beside replicas, as those who give memory out see it."""
+        running = self.running_task()
+        return TaskHolder(
+            gpu_index=self.record.gpu_index,
+            memory_mib=running.memory_mib if running.holds_memory else 0.0,
+            state=self.state,
+            pid=self.record.identity.pid,
+            name=self.record.command.name,
+            sm_percent=running.sm_percent,
         )
 
     def read(self) -> TaskReading:

@@ -8,7 +8,7 @@
 
     Tasks(settings, templates=…, hooks=…, …)
         await open()                             take the state directory, adopt what runs, tell what does not
-        running(gpu_index), used_mib(gpu_index)  what is there now
+        running(gpu_index), holders()            what is there now
         read()                                   -> what each did since the last reading
         await start(TaskLaunch)                  raises LaunchFailed; a task in a crash loop must wait
         await stop(name), swap_out(name), swap_in(name)      return at once; what becomes of it shows in `running`
@@ -36,7 +36,17 @@ from agents.cuda_checkpoint import CudaCheckpoint
 from agents.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
 from agents.protocol import TaskReading
 from agents.task_hook import HookClient, HookFailed
-from agents.task_process import Phase, Task, TaskHooks, TaskLaunch, TaskRecord, read_progress, start_task, with_phase
+from agents.task_process import (
+    Phase,
+    Task,
+    TaskHolder,
+    TaskHooks,
+    TaskLaunch,
+    TaskRecord,
+    read_progress,
+    start_task,
+    with_phase,
+)
 from agents.task_swap import Mover
 from agents.task_waits import cancelled, first
 from agents.templates import Templates
@@ -63,9 +73,9 @@ class TasksSettings:
 
     directory: Path
     """Of records, logs and the tasks' own directories."""
-    first_port: int = 23000
-    """Behind those of the replicas."""
-    port_count: int = 2000
+    first_port: int = 20000
+    """Before those of the replicas."""
+    port_count: int = 1000
     ask_s: float = 0.5
     """Between two questions for progress."""
 
@@ -115,17 +125,13 @@ class Tasks:
         """The tasks of a GPU, by name."""
         return tuple(each.running_task() for _, each in self._sorted() if each.record.gpu_index == gpu_index)
 
-    def used_mib(self, gpu_index: int) -> float:
-        """Memory of a GPU that tasks hold."""
-        return sum(each.memory_mib for each in self.running(gpu_index) if each.holds_memory)
+    def holders(self) -> tuple[TaskHolder, ...]:
+        """What each has of its GPU now."""
+        return tuple(each.holder() for _, each in self._sorted())
 
-    def gpu_of(self, name: str) -> int:
-        """Where a task runs."""
-        return self._find(name).record.gpu_index
-
-    def memory_mib(self, name: str) -> float:
-        """What it holds, or needs to come back."""
-        return self._find(name).record.command.memory_mib
+    def record(self, name: str) -> TaskRecord:
+        """What a task was started with. Raises UnknownPart."""
+        return self._find(name).record
 
     def read(self) -> tuple[TaskReading, ...]:
         """What each did since the last reading, by name."""

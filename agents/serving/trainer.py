@@ -5,8 +5,8 @@
 
 When it listens for its hooks it prints one line of JSON, {"url": ..., "pid": ...}; logs go to stderr. With --checkpoint
 it goes on where an earlier process of the task stopped, on any node that sees the file. The file is a line of JSON that
-says how many iterations are kept; PyTorch's state lies beside it as FILE.pt. Without one, work that carries nothing from
-step to step goes on from --done-iterations, and training begins anew.
+says how many iterations are kept; PyTorch's state lies beside it as FILE.pt. Without one training begins anew, and what
+carries nothing from step to step goes on from --done-iterations.
 
 SIGTERM keeps a checkpoint at the end of the step. Exit codes: 0 after all iterations, 143 after SIGTERM, 1 when the
 work cannot begin, 2 for wrong arguments.

@@ -23,7 +23,8 @@ from agents.clock import ScaledClock
 from agents.device import LaunchFailed, NotSupported
 from agents.enforce import actions, is_settled
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts, let_go, prove
+from agents.gpu_device import GpuDevice, GpuParts
+from agents.gpu_use import GpuUse, shared_gpus
 from agents.mig_devices import Changes
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.perform import perform
@@ -31,7 +32,8 @@ from agents.power_watch import PowerWatch
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
-from agents.sharing import UnderMps
+from agents.sharing import ByTurns, Sharing, UnderMps, let_go, prove
+from agents.tasks import Tasks, TasksSettings
 from agents.templates import Template, Templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
@@ -64,6 +66,7 @@ HOW = (
     "same machine. `failures` counts answers other than 200 and requests without one; it must be 0."
 )
 NOT_OURS = "this GPU's clocks and limits are not to be changed"
+NOT_TURNED = tuple((knob, NOT_OURS) for knob in (Capability.LOCK_CLOCK, Capability.LIMIT_POWER))
 
 
 class NoKnobs:
@@ -203,7 +206,10 @@ async def _settle(device: GpuDevice, wanted: NodeCommand) -> None:
 async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[GpuDevice]:
     """The agent's device on this GPU, without knobs; nothing of it is left afterwards."""
     clock = ScaledClock()
-    sharings = {run.gpu.index: UnderMps(run.gpu, session.mps, total_sms=run.gpu.sm_count)}
+    gpus, nvml = run.nvml.gpus(), trusted_nvml(run)
+    sharings: dict[int, Sharing] = {gpu.index: ByTurns(gpu, "it is not measured") for gpu in gpus}
+    sharings[run.gpu.index] = UnderMps(run.gpu, session.mps, total_sms=run.gpu.sm_count)
+    capabilities = dict.fromkeys(sharings, GpuCapabilities(why_not=NOT_TURNED))
     workers = Workers(
         WorkersSettings(directory=session.directory / "workers"),
         templates=_templates(run),
@@ -211,18 +217,21 @@ async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[G
         environment=run.environment,
     )
     await workers.open()
-    refused = tuple((knob, NOT_OURS) for knob in (Capability.LOCK_CLOCK, Capability.LIMIT_POWER))
+    tasks = Tasks(TasksSettings(directory=session.directory / "tasks"), templates=_templates(run))
+    await tasks.open()
     device = GpuDevice(
         GpuParts(
             telemetry=ReadOnlyDevice(run.nvml, clock, type_of=lambda _: run.gpu_type),
-            gpus=run.nvml.gpus(),
-            capabilities={gpu.index: GpuCapabilities(why_not=refused) for gpu in run.nvml.gpus()},
+            gpus=gpus,
+            capabilities=capabilities,
             knobs=NoKnobs(),
             errors=XidWatch(run.nvml, (run.gpu,)),
             power=PowerWatch(run.nvml.sample),
-            memory=ForeignMemory(trusted_nvml(run)),
+            memory=ForeignMemory(nvml),
+            use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
             sharings=sharings,
             workers=workers,
+            tasks=tasks,
             slices=WholeGpus(),
             router=router,
         ),

@@ -15,7 +15,7 @@ from aiohttp import web
 from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts, Looks, let_go, prove
+from agents.gpu_device import GpuDevice, GpuParts, Looks
 from agents.gpu_use import GpuUse, shared_gpus
 from agents.haproxy_config import HaProxySettings
 from agents.haproxy_router import open_haproxy
@@ -26,7 +26,9 @@ from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.request_router import RequestRouter
 from agents.router import Router
-from agents.sharing import ByTurns, Sharing, UnderMps
+from agents.sharing import ByTurns, Sharing, UnderMps, let_go, prove, why_no_checkpoint
+from agents.task_process import TaskHooks
+from agents.tasks import Tasks, TasksSettings
 from agents.templates import BatchChange, Template, Templates
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
@@ -38,6 +40,7 @@ MEMORY_MIB = 16384.0
 SMS = 132
 PATIENCE_S = 60.0
 FIRST_PORT = own_ports()
+TASK_PORT = own_ports()
 GPUS = tuple(GpuIdentity(index=at, uuid=f"GPU-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2))
 
 
@@ -158,7 +161,19 @@ def templates(wanted: Wanted) -> Templates:
         start_limit_s=PATIENCE_S,
         drain_limit_s=15.0,
     )
-    return Templates(by_name={"own": template}, default="own")
+    trainer = (str(FAKES / "mps_trainer.py"),) if wanted.has_mps else ("-m", "agents.serving.trainer")
+    words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations} --port {port}"
+    more = "--times-ms 1:10 --checkpoint {directory}/kept --checkpoint-s 0.1"
+    task = Template(
+        name="trainer",
+        server="task",
+        command=(sys.executable, *trainer, *words.split(), *more.split()),
+        progress_file="{directory}/kept",
+        environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+        start_limit_s=PATIENCE_S,
+        drain_limit_s=15.0,
+    )
+    return Templates(by_name={"own": template, "trainer": task}, default="own")
 
 
 def environment() -> dict[str, str]:
@@ -185,6 +200,16 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         environment=environment(),
     )
     await workers.open()
+    tasks = Tasks(
+        TasksSettings(directory=wanted.directory / "tasks", first_port=TASK_PORT, port_count=PORTS, ask_s=0.05),
+        templates=templates(wanted),
+        hooks=TaskHooks(
+            sharing=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
+            why_no_checkpoint=partial(why_no_checkpoint, sharings),
+        ),
+        environment=environment(),
+    )
+    await tasks.open()
     capabilities = {0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()}
     parts = GpuParts(
         telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
@@ -197,6 +222,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         use=GpuUse(wanted.memory, shared_gpus(GPUS, capabilities, sharings), CLOCK),
         sharings=sharings,
         workers=workers,
+        tasks=tasks,
         slices=UNSLICED,
         router=await a_router(wanted, workers),
     )

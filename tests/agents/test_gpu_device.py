@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agents.agent import AgentSettings, NodeAgent
-from agents.device import LaunchFailed, NotSupported, ServiceRoute, UnknownPart
+from agents.device import LaunchFailed, ServiceRoute, UnknownPart
 from agents.gpu_device import GpuDevice
 from agents.ledger import Ledger
 from agents.nvml_nouns import Capability
@@ -92,8 +92,8 @@ def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(tmp_path: P
                 await device.start_replica(7, a_replica("r3"))
             with pytest.raises(UnknownPart, match="not ready"):
                 await device.switch_routes((ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),))
-            with pytest.raises(NotSupported, match="t1 cannot start on GPU 0: tasks do not run on real GPUs yet"):
-                await device.start_task(0, a_task())
+            with pytest.raises(LaunchFailed, match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised"):
+                await device.start_task(0, a_task(memory_mib=6385.0))
 
     play(scenario)
 
