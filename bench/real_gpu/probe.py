@@ -29,7 +29,7 @@ NO_NUMBERS = "the driver lists processes by other numbers than they have here: f
 TABLE_SHARES = tuple(map(float, range(5, 101, 5)))
 LIMIT_MIB, ASKED_MIB = 2048, 4096
 START_S, ANSWER_S = 60.0, 60.0
-SPIN_S = 8.0
+SPIN_S = 5.0
 FILES = {FILE: COLUMNS, TABLE_FILE: TABLE_COLUMNS}
 HOW = (
     "Each share is given to a process of its own under MPS, which reads its multiprocessor count from the driver. "

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from agents.device import NotSupported
 from agents.nvml import Nvml
-from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid
+from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
 
 
 class ReadNvml:
@@ -35,6 +35,12 @@ class ReadNvml:
         if self._why_no_processes:
             raise NotSupported(self._why_no_processes)
         return self._nvml.processes(gpu)
+
+    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
+        """How busy each process kept it. Raises NotSupported."""
+        if self._why_no_processes:
+            raise NotSupported(self._why_no_processes)
+        return self._nvml.process_use(gpu)
 
     def check(self, gpu: GpuIdentity, capability: Capability) -> None:
         """Return when the GPU can be read in this way; raises DeviceError with why not."""

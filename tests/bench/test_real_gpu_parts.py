@@ -160,7 +160,17 @@ def test_the_reading_side_of_nvml_has_no_writer() -> None:
     assert writers <= set(dir(Nvml))
     assert not own & writers
     assert own == {
-        *("gpus", "driver_version", "sample", "processes", "check", "watched_xids", "close", "without_processes")
+        *(
+            "gpus",
+            "driver_version",
+            "sample",
+            "processes",
+            "process_use",
+            "check",
+            "watched_xids",
+            "close",
+            "without_processes",
+        )
     }
 
 
