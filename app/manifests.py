@@ -159,14 +159,14 @@ class GpuTypeSpec(Strict):
 class NodeGpu(Strict):
     """One GPU of a node."""
 
-    index: int = Field(ge=0, le=63)
+    index: int = Field(ge=0, le=64_999, description="As the agent counts; slices of GPU 0 (MIG) begin at 1000")
     gpu_type: TypeName
 
 
 class NodeSpec(Strict):
     """One machine with GPUs."""
 
-    gpus: list[NodeGpu] = Field(default_factory=list, max_length=64)
+    gpus: list[NodeGpu] = Field(default_factory=list, max_length=128)
     cordoned: bool = Field(default=False, description="Nothing new is started here; what runs here stays")
     power_cap_w: Size | None = Field(
         default=None, description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit"

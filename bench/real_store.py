@@ -81,7 +81,7 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
             ]
             await profiles.save_profiles(connection, measured, at=now)
             for node, name in fleet.node_types().items():
-                await nodes.save(connection, node, [name] * fleet.gpus_per_node, at=now)
+                await nodes.save(connection, node, dict.fromkeys(range(fleet.gpus_per_node), name), at=now)
             for service in fleet.nouns():
                 await services.save(connection, service, at=now, actor="bench")
             await policies.save(connection, settings, at=now, actor="bench")

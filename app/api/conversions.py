@@ -125,12 +125,9 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
     )
 
 
-def node_gpu_types(manifest: manifests.Node) -> list[str]:
-    """The types of a node's GPUs 0, 1, … Raises InvalidRequest when an index is left out."""
-    gpus = sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)
-    if [gpu.index for gpu in gpus] != list(range(len(gpus))):
-        raise InvalidRequest("the indices must be 0, 1, 2, … without a gap", field="spec.gpus")
-    return [gpu.gpu_type for gpu in gpus]
+def node_gpu_types(manifest: manifests.Node) -> dict[int, str]:
+    """The types of a node's GPUs by index; slices (MIG) leave gaps between them."""
+    return {gpu.index: gpu.gpu_type for gpu in sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)}
 
 
 def node_view(row: NodeRow) -> NodeView:

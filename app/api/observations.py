@@ -14,7 +14,10 @@ from app.errors import InvalidRequest
 
 LARGEST_BATCH = 65_536
 LARGEST_SEQUENCE = 2**53
-LARGEST_GPU_INDEX = 63
+LARGEST_GPU_INDEX = 64_999
+"""Of a slice (MIG) of GPU 63: 1000 * 64 + 10 * instance + compute instance."""
+MOST_GPUS = 128
+"""Sixteen GPUs in seven or eight slices each."""
 
 _decoder = msgspec.json.Decoder(Observation)
 _PATH = re.compile(r"(?P<problem>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
@@ -47,6 +50,8 @@ def _check(observation: Observation) -> None:
     indices = [gpu.index for gpu in observation.gpus]
     if len(set(indices)) < len(indices) or max(indices, default=0) > LARGEST_GPU_INDEX:
         raise InvalidRequest(f"indices must differ and be at most {LARGEST_GPU_INDEX}", field="gpus")
+    if len(indices) > MOST_GPUS:
+        raise InvalidRequest(f"a node has at most {MOST_GPUS} GPUs and slices", field="gpus")
     for number, replica in enumerate(observation.replicas):
         if replica.batch > LARGEST_BATCH:
             raise InvalidRequest(f"must be at most {LARGEST_BATCH}", field=f"replicas[{number}].batch")

@@ -87,22 +87,22 @@ async def load_gpus(connection: AsyncConnection, *, nodes: Sequence[str] | None 
 async def save(
     connection: AsyncConnection,
     name: str,
-    gpu_types: Sequence[str],
+    gpu_types: Mapping[int, str],
     *,
     at: datetime,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Add or replace a node; `gpu_types` lists the type of its GPU 0, 1, … Raises InvalidRequest for unknown types.
+    """Add or replace a node; `gpu_types`: of its GPUs, by index. Raises InvalidRequest for unknown types.
 
     Cordons and health of GPUs that stay are kept.
     """
     known = set((await connection.execute(select(gpu_type.c.name))).scalars())
-    for index, wanted in enumerate(gpu_types):
+    for index, wanted in sorted(gpu_types.items()):
         if wanted not in known:
             raise InvalidRequest(f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type")
     await upsert(connection, node, {"id": name}, {"labels": dict(labels or {})}, only_new={"created_at": at})
-    await connection.execute(delete(gpu).where(gpu.c.node == name, gpu.c.index >= len(gpu_types)))
-    for index, wanted in enumerate(gpu_types):
+    await connection.execute(delete(gpu).where(gpu.c.node == name, gpu.c.index.not_in(list(gpu_types))))
+    for index, wanted in sorted(gpu_types.items()):
         await upsert(
             connection,
             gpu,

@@ -40,7 +40,7 @@ async def make_fleet(engine: AsyncEngine, services_by_project: Mapping[str, Sequ
     """Two T4s on node n1, and the services."""
     async with engine.begin() as connection:
         await gpu_types.save(connection, make_gpu_type(), at=START)
-        await nodes.save(connection, "n1", ["T4", "T4"], at=START)
+        await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=START)
         await profiles.save_network(connection, "resnet50", at=START)
         row = OperatingPoint(60.0, 8, 1000.0, 1.0, 1.0, 8.0, 2048.0, 30.0, 0.1)
         points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))

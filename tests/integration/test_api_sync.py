@@ -119,6 +119,17 @@ def test_an_unknown_node_registers_itself_with_the_gpus_that_it_reports(api: Api
     assert api.get("events?kind=NodeRegistered")["items"][0]["subject"] == "node/n9"
 
 
+def test_slices_of_a_gpu_are_registered_by_their_own_indices(api: Api) -> None:
+    # GPU 1 is whole, GPU 0 is in MIG mode with slices in its instances 1 and 5.
+    first, second = observation()["gpus"]
+    gpus = [{**second, "index": 1}, {**first, "index": 1010}, {**first, "index": 1050}]
+    answer = api.sync("n9", gpus=gpus)
+    assert answer.status_code == 200, answer.text
+    assert [gpu["index"] for gpu in api.get("nodes/n9")["spec"]["gpus"]] == [1, 1010, 1050]
+    twice = api.sync("n8", gpus=[first, first])
+    assert twice.status_code == 422 and "indices must differ" in twice.json()["detail"]
+
+
 def test_an_unknown_node_without_gpus_is_told_what_to_do(api: Api) -> None:
     answer = api.sync("n9", gpus=[])
     assert answer.status_code == 404 and "apply a Node manifest" in answer.json()["detail"]

@@ -146,7 +146,7 @@ def test_saving_the_same_catalogue_again_makes_no_plan_too_old(database: str) ->
 
         before = await revision()
         await gpu_types.save(connection, make_gpu_type(), at=LATER)
-        await nodes.save(connection, "n1", ["T4", "T4"], at=LATER)
+        await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=LATER)
         points = await profiles.load_points(connection)
         same = [profiles.Profile(points=entry, provenance="measured") for entry in points]
         assert await profiles.save_profiles(connection, same, at=LATER) == 0
@@ -176,7 +176,7 @@ def test_what_others_need_is_not_deleted(database: str) -> None:
         await gpu_types.remove(connection, "T4")
         with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
             await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)
-            await nodes.save(connection, "n2", ["L4", "T4"], at=LATER)
+            await nodes.save(connection, "n2", {0: "L4", 1: "T4"}, at=LATER)
 
     with_connection(database, work)
 

@@ -151,7 +151,7 @@ class Stores(RuleBasedStateMachine):
             Gpu(id=GpuId(f"{name}/gpu-{index}"), node=NodeId(name), gpu_type="T4", index=index) for index in range(gpus)
         ]
         self.memory.put_node(Node(id=NodeId(name)), nouns, at=self.now)
-        self.run(self._with_connection(nodes.save, name, ["T4"] * gpus, at=self.now))
+        self.run(self._with_connection(nodes.save, name, dict(enumerate(["T4"] * gpus)), at=self.now))
 
     @rule(name=st.sampled_from(["chat", "search"]))
     def service_is_saved(self, name: str) -> None:

@@ -78,7 +78,7 @@ async def _load(context: Context, connection: Connection, name: str) -> NodeView
 async def _save(context: Context, connection: Connection, manifest: manifests.Node) -> None:
     name, types = manifest.metadata.name, node_gpu_types(manifest)
     known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
-    check_known(types, known, what="GPU type", field="spec.gpus")
+    check_known(list(types.values()), known, what="GPU type", field="spec.gpus")
     await nodes.save(connection, name, types, at=context.now(), labels=manifest.metadata.labels)
     await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
     await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)

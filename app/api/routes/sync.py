@@ -34,7 +34,7 @@ from app.api.parts import Context
 from app.control.store import Event
 from app.db import gpu_types, nodes
 from app.db.transaction import Connection, lock_object, translated
-from app.errors import InvalidRequest, NotFound, Unavailable
+from app.errors import NotFound, Unavailable
 from app.manifests import Name
 
 router = resource_router("nodes", prefix="/nodes")
@@ -170,22 +170,20 @@ async def _register(context: Context, observation: Observation) -> None:
         raise NotFound(
             f"node {observation.node!r} is not registered and reports no GPU; apply a Node manifest for it first"
         )
-    if [gpu.index for gpu in gpus] != list(range(len(gpus))):
-        raise InvalidRequest("a node's GPUs must be numbered 0, 1, 2, … without a gap", field="gpus")
-    types = [gpu.gpu_type for gpu in gpus]
+    types = {gpu.index: gpu.gpu_type for gpu in gpus}
     async with context.transaction() as connection:
         await lock_object(connection, "Node", observation.node)
         if await _is_known(connection, observation.node, context.now()):
             return
         known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
-        check_known(types, known, what="GPU type", field="gpus")
+        check_known(list(types.values()), known, what="GPU type", field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         await context.audit(
             connection,
             "NodeRegistered",
             f"node/{observation.node}",
             reason="its agent reported for the first time",
-            after={"gpus": list(types)},
+            after={"gpus": list(types.values())},
         )
     context.parts.commands.forget()
 

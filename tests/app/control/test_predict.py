@@ -6,7 +6,7 @@ import pytest
 
 from app.control.predict import make_problem
 from solvers.problem import Problem
-from solvers.state import ClusterState, Demand, Node
+from solvers.state import ClusterState, Demand, GpuId, Node
 from tests.app.control.fleets import FAST, POINTS, SETTINGS, a_node, a_service
 from tests.app.control.snapshots import a_bound_plan, a_replica, a_state
 
@@ -37,6 +37,20 @@ def test_types_without_a_gpu_and_points_that_nobody_can_use_are_left_out() -> No
     assert problem.points == (POINTS,)
     assert problem.capacity_law.batches == (1,)
     assert problem.capacity_law.percentiles == (0.98,)
+
+
+def test_slices_are_stock_of_their_own_type_beside_whole_gpus() -> None:
+    sliced = replace(FAST, name="fast-MIG-1g.2gb", memory_mib=2000.0)
+    node, (whole, *rest) = a_node("n1", gpus=3)
+    slices = [
+        replace(gpu, id=GpuId(f"n1/gpu-{index}"), index=index, gpu_type=sliced.name)
+        for gpu, index in zip(rest, (2010, 2050), strict=True)
+    ]
+    state = replace(a_state(gpus=[whole, *slices]), nodes=(node,), gpu_types=(FAST, sliced))
+    points = (POINTS, replace(POINTS, gpu_type=sliced.name))
+    problem = problem_of(state, points=points)
+    assert [(each.name, each.count) for each in problem.gpu_types] == [("fast", 1), ("fast-MIG-1g.2gb", 2)]
+    assert [each.gpu_type for each in problem.points] == ["fast", "fast-MIG-1g.2gb"]
 
 
 def test_a_fleet_without_services_still_makes_a_problem() -> None:
