@@ -96,6 +96,7 @@ node = Table(
     _must("problems", TEXTS),
     Column("power_cap_w", Double),
     _must("repartition", ARRAY(Integer)),
+    _must("metrics_address", Text),
 )
 
 gpu = Table(
