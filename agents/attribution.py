@@ -261,7 +261,7 @@ class Judge:
             _count(streak, excess.get(quantity, 0.0), granted, slack_of(quantity, granted))
             if streak.is_on:
                 over.append(Overuse(quantity=quantity, granted=granted, used=streak.worst))
-        return replace(use, over=tuple(over))
+        return replace(use, over=tuple(over)) if over else use
 
 
 def slack_of(quantity: Quantity, granted: float) -> float:
