@@ -19,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -54,7 +55,7 @@ Times = tuple[float, float, float]
 """When a switch was called, returned, and had drained the old replica; by the machine's monotonic clock."""
 
 
-class _Messages(asyncio.Protocol):
+class _Messages(asyncio.Protocol, ABC):
     """Cuts a connection's bytes into HTTP messages that state their length."""
 
     def __init__(self) -> None:
@@ -82,9 +83,9 @@ class _Messages(asyncio.Protocol):
             self._length = 0
             self.took(start)
 
+    @abstractmethod
     def took(self, start: bytes) -> None:
         """A whole message has come that starts so."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
