@@ -147,6 +147,7 @@ class Wanted:
     why_not: tuple[tuple[Capability, str], ...] = ()
     """What GPU 0 cannot do."""
     keeps_replicas: bool = False
+    looks: Looks = field(default_factory=lambda: Looks(fault_s=0.0, counts_s=0.0))
 
 
 def templates(wanted: Wanted) -> Templates:
@@ -226,7 +227,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         slices=UNSLICED,
         router=await a_router(wanted, workers),
     )
-    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=Looks(fault_s=0.0, counts_s=0.0))
+    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=wanted.looks)
     try:
         yield device
     finally:
