@@ -21,7 +21,7 @@ Memory is never overcommitted: a start is given only when what is alive after th
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
@@ -184,10 +184,10 @@ def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[Start
 
 def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
     """Memory in MiB and replica slots that are left beside the replicas in `taken`, of which a failed one holds no
-    memory, beside the tasks that stay, and beside what strangers hold."""
+    memory, beside all tasks, stopped ones until they are gone, and beside what strangers hold."""
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
-    used_mib += sum(task.memory_mib for task in gpu.tasks if task.holds_memory)
+    used_mib += sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory)
     used_mib += gpu.actual.foreign_mib
     return gpu.actual.memory_mib * (1.0 + MEMORY_TOLERANCE) - used_mib, gpu.actual.max_replicas - len(alive)
 
@@ -219,8 +219,14 @@ def _need(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ..
 def _leaving(gpu: _Gpu, need: _Need) -> Iterator[SwapOut | StopTask]:
     """Tasks that leave the GPU, for the command's sake or for replicas that wait; what drains is as good as free."""
     draining_mib = sum(old.memory_mib for old in need.olds if old.state == "draining")
-    short_mib = need.short_mib - draining_mib if need.services else 0.0
+    short_mib = need.short_mib - draining_mib - _stopping_mib(gpu) if need.services else 0.0
     return leaving_tasks(gpu.wanted.tasks if gpu.wanted else (), gpu.tasks, short_mib)
+
+
+def _stopping_mib(gpu: _Gpu) -> float:
+    """Memory of tasks that are stopped at once, which takes a real one some time."""
+    staying = {task.name for task in gpu.tasks}
+    return sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory and task.name not in staying)
 
 
 def _task_stops(gpus: tuple[_Gpu, ...]) -> Iterator[StopTask]:
@@ -230,16 +236,18 @@ def _task_stops(gpus: tuple[_Gpu, ...]) -> Iterator[StopTask]:
 
 
 def _task_starts(gpus: tuple[_Gpu, ...], held: Collection[str]) -> Iterator[StartTask | SwapIn]:
-    taken = {task.name for gpu in gpus for task in gpu.tasks} | set(held)
+    taken = {task.name for gpu in gpus for task in gpu.actual.tasks} | set(held)
     for gpu in gpus:
         if gpu.wanted is not None and gpu.actual.healthy and not gpu.missing and not gpu.retired:
             free_mib, _ = _free(gpu, {want.id for want, _ in gpu.kept})
-            yield from returning_tasks(gpu.wanted.tasks, gpu.actual, free_mib=free_mib, taken=taken)
+            staying = replace(gpu.actual, tasks=gpu.tasks)
+            yield from returning_tasks(gpu.wanted.tasks, staying, free_mib=free_mib, taken=taken)
 
 
 def _early_drains(gpu: _Gpu, need: _Need, waiting: set[str], leaving: set[str]) -> Iterator[RunningReplica]:
     """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
-    short_mib, short_slots = need.short_mib - freed_soon_mib(gpu.tasks, leaving), need.short_slots
+    short_mib = need.short_mib - freed_soon_mib(gpu.tasks, leaving) - _stopping_mib(gpu)
+    short_slots = need.short_slots
     # Where strangers hold so much that even without all of them there is no room, they serve on.
     is_in_vain = gpu.actual.foreign_mib > 0.0 and short_mib > sum(old.memory_mib for old in need.olds)
     # One that drains already counts first; then one whose id is in the way; then the waiting services' own.

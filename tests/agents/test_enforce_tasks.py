@@ -33,7 +33,8 @@ def a_wanted(*tasks: TaskCommand, generation: int = 2) -> NodeCommand:
 
 
 def anew(task: TaskCommand) -> tuple[Action, ...]:
-    return StopTask(task=task.name), StartTask(gpu_index=0, task=task)
+    """Now only the stop: a real one takes a while, and holds its name and its memory until it is gone."""
+    return (StopTask(task=task.name),)
 
 
 def of_tasks(todo: Sequence[Action]) -> tuple[Action, ...]:
@@ -271,3 +272,16 @@ def test_a_replica_always_comes_before_a_task(before: NodeCommand, after: NodeCo
             if sum(each.memory_mib for each in waits) > free_mib + drained_mib:
                 assert all(task.state not in ("starting", "running") for task in now.tasks)
         device.make_ready()
+
+
+def test_nothing_takes_the_memory_of_a_stopped_task_before_it_is_gone() -> None:
+    # 16384 MiB, of which the task that is not wanted any more holds 16000: the replica has no room until it is gone,
+    # and no other task leaves for it, since 16000 are as good as free.
+    going, other = a_running_task(a_task("t1", memory_mib=16000.0)), a_running_task(a_task("t2", memory_mib=300.0))
+    node = NodeState(gpus=(replace(an_empty_gpu(), memory_mib=16384.0, tasks=(going, other)),))
+    wanted = a_command(a_gpu(a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)))
+    todo = actions(wanted, node)
+    assert of_tasks(todo) == (StopTask(task="t1"),)
+    assert not any(isinstance(each, Start) for each in todo)
+    gone = NodeState(gpus=(replace(node.gpus[0], tasks=(other,)),))
+    assert any(isinstance(each, Start) for each in actions(wanted, gone))
