@@ -10,10 +10,12 @@ import signal
 import sys
 
 from agents.agent import AgentSettings, NodeAgent
+from agents.agent_metrics import AgentMetrics, MeteredTransport
 from agents.clock import Clock, ScaledClock
 from agents.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.front import front
 from agents.ledger import Ledger
+from agents.metrics_port import advertised, metrics_port
 from agents.protocol import ReplicaCommand, TaskCommand
 from agents.standin_device import StandInDevice
 from agents.transport import HttpTransport
@@ -42,18 +44,27 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
-    transport = HttpTransport(options.url, token, speed=options.speed, now_s=clock.now_s)
     settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
+    metrics = AgentMetrics(node=settings.node, version=settings.version)
+    address = advertised(options.metrics_host, options.metrics_port, options.url)
+    http = HttpTransport(options.url, token, speed=options.speed, now_s=clock.now_s, metrics_address=address)
+    transport = MeteredTransport(http, metrics)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
+    agent.outbox.on_add = metrics.note
     orphaned = asyncio.create_task(_stop_without(options.parent, stop)) if options.parent else None
     try:
         await _take_up(agent)
-        async with front(device, options.router_port):
+        async with (
+            metrics_port(
+                options.metrics_host, options.metrics_port, lambda: metrics.page(agent.outbox, agent.command).text()
+            ),
+            front(device, options.router_port),
+        ):
             await agent.run(stop)
     finally:
         if orphaned is not None:

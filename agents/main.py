@@ -66,6 +66,19 @@ def make_parser() -> argparse.ArgumentParser:
     node.add_argument(
         "--parent", type=int, metavar="PID", help="stop when this process, which started the agent, has ended"
     )
+    node.add_argument(
+        "--metrics-port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="answer GET /metrics there, e.g. 9410 (default: no)",
+    )
+    node.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address of that port, which needs no token (default: %(default)s)",
+    )
     node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     _add_device(parser)
     _add_gpu_device(parser)

@@ -1,6 +1,7 @@
 """Observations that the control plane has not yet acknowledged, oldest first."""
 
 from collections import deque
+from collections.abc import Callable
 
 from agents.protocol import Observation
 
@@ -17,6 +18,8 @@ class Outbox:
         self._pending: deque[Observation] = deque(maxlen=capacity)
         self.dropped = 0
         """Observations that were given up."""
+        self.on_add: Callable[[Observation], None] | None = None
+        """Told of every observation, for metrics."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -26,6 +29,8 @@ class Outbox:
         if len(self._pending) == self._pending.maxlen:
             self.dropped += 1
         self._pending.append(observation)
+        if self.on_add is not None:
+            self.on_add(observation)
 
     def oldest(self) -> Observation | None:
         """The next one to send."""

@@ -30,6 +30,9 @@ KNOWS_HEADER, KNOWS_LEASES = "Plimsoll-Knows", "leases"
 TIME_HEADER = "Plimsoll-Agent-Time"
 """The agent's clock when it sends, in Unix seconds: so that a wrong clock can be told from an old window."""
 
+METRICS_HEADER = "Plimsoll-Metrics"
+"""host:port of the agent's own metrics, where it has some."""
+
 TAKES_HEADER, TAKES_USES = "Plimsoll-Takes", "uses"
 """What a control plane says with every answer that it takes beside the first contract."""
 

@@ -17,7 +17,16 @@ import aiohttp
 import msgspec
 from msgspec import structs
 
-from agents.protocol import KNOWS_HEADER, KNOWS_LEASES, TAKES_HEADER, TAKES_USES, TIME_HEADER, Observation, SyncReply
+from agents.protocol import (
+    KNOWS_HEADER,
+    KNOWS_LEASES,
+    METRICS_HEADER,
+    TAKES_HEADER,
+    TAKES_USES,
+    TIME_HEADER,
+    Observation,
+    SyncReply,
+)
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -82,11 +91,20 @@ class DirectTransport:
 class HttpTransport:
     """`POST {url}/api/v1/nodes/{node}/sync?wait_s=…` with a bearer token."""
 
-    def __init__(self, url: str, token: str, *, speed: float = 1.0, now_s: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        speed: float = 1.0,
+        now_s: Callable[[], float] | None = None,
+        metrics_address: str = "",
+    ) -> None:
         """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds.
 
-        `now_s`: the agent's clock, told with every request.
+        `now_s`: the agent's clock, told with every request. `metrics_address`: told, too.
         """
+        self._metrics_address = metrics_address
         self._now_s = now_s
         self._url = url.rstrip("/")
         self._token = token
@@ -129,6 +147,8 @@ class HttpTransport:
         if self._session is None:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
             headers[KNOWS_HEADER] = KNOWS_LEASES
+            if self._metrics_address:
+                headers[METRICS_HEADER] = self._metrics_address
             self._session = aiohttp.ClientSession(headers=headers)
         return self._session
 

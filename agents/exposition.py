@@ -1,0 +1,57 @@
+"""Tables of metrics and the pages that are made from them, for figures that are read anew with every scrape.
+
+A page holds what is there now: what is gone has no series, and nothing must be forgotten by hand.
+
+    FAMILIES = (Family(name="plimsoll_node_up", kind="gauge", text="1 while …", labels=("node",)),)
+    page = Page(FAMILIES)
+    page.add("plimsoll_node_up", 1.0, "gpu-01")
+    page.text()
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+Kind: TypeAlias = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric: its name with its unit, `_total` where it is a counter, and the names of its labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+    kind: Kind = "gauge"
+
+
+class Page(Collector):
+    """One answer to a scrape."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._metrics = {family.name: _metric(family) for family in families}
+
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        """One series of a family; without a value there is none."""
+        if value is not None:
+            self._metrics[name].add_metric(labels, value)
+
+    def collect(self) -> Iterator[Metric]:
+        """What there is; families without a series are left out."""
+        return (metric for metric in self._metrics.values() if metric.samples)
+
+    def text(self) -> bytes:
+        """The page in Prometheus' text format."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry)
+
+
+def _metric(family: Family) -> GaugeMetricFamily | CounterMetricFamily:
+    make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    return make(family.name, family.text, labels=family.labels)
