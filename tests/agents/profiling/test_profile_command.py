@@ -29,12 +29,12 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_samples_have_the_known_times_and_can_be_fitted(here: Machine) -> None:
-    code, out, err = here.run("--network", "resnet50", "--shares", "20,40,60,80,100", "--batches", "1,4,16")
+    code, out, err = here.run("--network", "resnet50", "--shares", "20,50,100", "--batches", "1,4,16")
     assert code == 0, err
     assert f"Wrote {here.samples}" in out
-    assert "15 of 15" in err
+    assert "9 of 9" in err
     rows = rows_of(here.samples)
-    assert len(rows) == 15
+    assert len(rows) == 9
     for row in rows:
         batch, share = int(row["batch"]), float(row["sm_percent"])
         # See pretended_bench: (2 + batch) · 100 / share ms, and 100 + batch MiB; the fake GPU idles at 100 W.
@@ -104,11 +104,11 @@ def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(here: Mac
 def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     here: Machine, fake: FakeGpus, number: signal.Signals
 ) -> None:
-    words = ("--network", "r", "--shares", "50,100", "--batches", "1,2,4,8", "--clocks", "900,1200")
+    words = ("--network", "r", "--shares", "50,100", "--batches", "1,2,4,8", "--clocks", "900")
     fake.gpu(0).load_percent = 100
     process = here.start(*words)
     assert process.stderr is not None
-    while not process.stderr.readline().startswith("2 of 16: "):
+    while not process.stderr.readline().startswith("2 of 8: "):
         assert process.poll() is None
     os.kill(process.pid, number)
     process.communicate(timeout=90)
@@ -123,10 +123,10 @@ def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     code, _, err = here.run(*words, "--resume")
     assert code == 0, err
     first, *_ = err.splitlines()
-    done = int(first.removeprefix("16 cells, ").split()[0])
-    assert 2 <= done < 16
-    assert sum(" of 16: " in line for line in err.splitlines()) == 16 - done
-    assert len(rows_of(here.samples)) == 16
+    done = int(first.removeprefix("8 cells, ").split()[0])
+    assert 2 <= done < 8
+    assert sum(" of 8: " in line for line in err.splitlines()) == 8 - done
+    assert len(rows_of(here.samples)) == 8
 
 
 def test_a_gpu_that_somebody_uses_is_not_profiled(here: Machine, fake: FakeGpus) -> None:

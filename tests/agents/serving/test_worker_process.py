@@ -86,7 +86,13 @@ def test_a_full_queue_is_answered_at_once_and_counted() -> None:
     async def check(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)
-            replies = await all_of([client.send(float(number)) for number in range(30)])
+            first = client.send(0.0)
+
+            async def runs() -> bool:
+                return await client.count("running") == 1
+
+            await until(runs)
+            replies = await all_of([first, *(client.send(float(number)) for number in range(1, 30))])
             series = await client.series()
         refused = [reply for reply in replies if reply.status == 503]
         done = [reply for reply in replies if reply.status == 200]
