@@ -38,8 +38,8 @@ demo: install
 	@$(BIN)/plimsoll up --demo
 
 test: install
-	$(BIN)/pytest tests -m "not integration" -n 2
-	$(BIN)/pytest tests -m integration
+	$(BIN)/pytest tests -m "not integration" -n 2 --dist worksteal
+	$(BIN)/pytest tests -m integration -n 2 --dist worksteal
 
 check: install
 	$(BIN)/ruff format --check .
