@@ -174,10 +174,13 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
 
 
 def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.mig_devices import Devices, type_of
     from agents.nvml import Nvml
     from agents.readonly_device import ReadOnlyDevice
 
-    return ReadOnlyDevice(Nvml(), clock, type_of=lambda gpu: options.gpu_type or gpu.name)
+    return ReadOnlyDevice(
+        Devices(Nvml()), clock, type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name)
+    )
 
 
 def memory_in_name_mib(gpu_type: str) -> float:
