@@ -44,7 +44,7 @@ LOOK_S = 0.005
 PATIENCE_S = 120.0
 
 Answer = tuple[float, float, int]
-"""When a request was due by the machine's monotonic clock, milliseconds until its answer, its status (0 = none)."""
+"""When a request was due by the machine's monotonic clock, milliseconds until its answer, its status (0 = no answer)."""
 
 
 class _Plane:
@@ -199,6 +199,7 @@ def _row(sharing: str, answers: list[Answer], switches: list[Switch]) -> Figures
         "sharing": sharing,
         "requests": len(answers),
         "errors": sum(status != 200 for _, _, status in answers),
+        "error_statuses": " ".join(sorted({str(status) for _, _, status in answers if status != 200})),
         "switches": len(switches),
         "during": len(during),
         "before_ms_p50": median(before_ms),
