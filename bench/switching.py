@@ -44,7 +44,7 @@ LOOK_S = 0.005
 PATIENCE_S = 120.0
 
 Answer = tuple[float, float, int]
-"""When a request was due by the machine's monotonic clock, milliseconds until its answer, its status (0 = no answer)."""
+"""When a request was due by the machine's monotonic clock, milliseconds until its answer, its status (0 = none)."""
 
 
 class _Plane:
