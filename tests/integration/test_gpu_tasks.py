@@ -1,0 +1,75 @@
+"""A task through the whole path: `plimsoll serve`, and an agent with pretended GPUs that starts real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.agents.fakes.nvml.fake_gpus import FakeGpus
+from tests.agents.fakes.nvml.fixtures import library
+from tests.agents.gpu_nodes import FAKES, environment
+from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, rows, until
+from tests.integration.test_task_agents import PATIENCE_S, Plane, has_done_something, plane, submit
+
+pytestmark = pytest.mark.integration
+
+__all__ = ("library", "plane")
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = """
+default = "own"
+[tasks]
+"offline" = "batch"
+[templates.own]
+command = ["{python}", "{fakes}/mps_worker.py", "--engine", "standin", "--times-ms", "1:2,64:2",
+           "--service", "{{service}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
+environment = {{ PYTHONPATH = "{root}" }}
+[templates.batch]
+server = "task"
+command = ["{python}", "{fakes}/mps_trainer.py", "--task", "{{task}}", "--kind", "{{kind}}", "--network", "{{network}}",
+           "--batch", "{{batch}}", "--iterations", "{{iterations}}", "--port", "{{port}}", "--times-ms", "1:20",
+           "--checkpoint", "{{directory}}/kept", "--checkpoint-s", "0.2"]
+progress_file = "{{directory}}/kept"
+environment = {{ PYTHONPATH = "{root}" }}
+"""
+
+
+@contextmanager
+def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
+    """Node n1 with a pretended GPU that counts as a T4."""
+    gpus = FakeGpus(folder / "gpus", count=1)
+    templates = folder / "templates.toml"
+    templates.write_text(TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT))
+    arguments = ["--url", f"http://127.0.0.1:{plane.port}", "--node", "n1", "--device", "gpu", "--gpu-type", "T4"]
+    arguments += ["--state-dir", str(folder / "s"), "--templates", str(templates), "--period-s", "0.5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agents.main", *arguments, "--router-port", str(a_free_port())],
+        env={**FAULT_ENVIRONMENT, **environment(), **gpus.environment(library), "PATH": environment()["PATH"]}
+        | {"PLIMSOLL_TOKEN": plane.secrets["agent"], "PYTHONPATH": str(ROOT)},
+        cwd=os.fspath(ROOT),
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+
+
+def test_a_task_that_was_submitted_runs_on_the_gpu_shows_progress_and_finishes(
+    plane: Plane, tmp_path: Path, library: Path
+) -> None:
+    with gpu_agent(plane, tmp_path, library):
+        submit(plane, "nightly", 400)
+        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        assert plane.status("nightly")["state"] in ("running", "finished")
+        until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
+        done = plane.status("nightly")
+        assert (done["done_iterations"], done["starts"]) == (400.0, 1)
+        # A stand-in's iteration takes 20 ms, and on a busy machine more.
+        measured = "SELECT count(*) FROM task WHERE name = 'nightly' AND iteration_ms >= 20.0"
+        assert rows(plane.url, measured) == [(1,)]
