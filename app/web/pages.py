@@ -47,7 +47,12 @@ class Page:
         return self.path or f"/{self.name}"
 
 
-PAGES = (Page(name="fleet", title="Fleet", topics=("fleet", "services")),)
+PAGES = (
+    Page(name="fleet", title="Fleet", topics=("fleet", "services")),
+    Page(name="plans", title="Plans"),
+    Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
+    Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
+)
 """In the order of the navigation."""
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, Page
 
 from app.web.pages import PAGES
 from tests.browser.conftest import Open
@@ -28,8 +28,13 @@ PATHS = [
 
 def settle(page: Page) -> None:
     """Wait until the page has drawn what it has."""
-    page.wait_for_function("document.getElementById('content').childElementCount > 0")
-    page.wait_for_function("document.getElementById('connection').textContent === 'live'")
+    drawn(page)
+    page.locator("#connection", has_text="live").wait_for()
+
+
+def drawn(page: Page) -> None:
+    """Wait for the first thing that the page's script draws."""
+    page.locator("#content > *").first.wait_for(state="attached")
 
 
 def serious_findings(page: Page) -> list[str]:
@@ -65,14 +70,24 @@ def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(
 
 def test_without_data_every_page_says_what_to_do(empty: Api, opened: Open, pictures: Path) -> None:
     page = opened(empty, PATHS[0])
-    for path in PATHS:
+    for path in (each.address.lstrip("/") for each in PAGES if "{" not in each.address):
         page.goto(f"{empty.client.base_url}/{path}")
-        page.wait_for_function("document.getElementById('content').childElementCount > 0")
+        drawn(page)
         page.screenshot(path=pictures / f"{path.replace('/', '-')}-empty.png", full_page=True)
         assert len(page.inner_text("#main")) > len(page.inner_text("h1"))
 
 
-def test_the_door_is_usable_by_everybody(demo: Api, context: Any) -> None:
+@pytest.mark.parametrize("path", ["plans/4711", "why/4711", "plans/nonsense"])
+def test_a_page_about_what_is_not_there_says_so(demo: Api, context: BrowserContext, path: str) -> None:
+    page = context.new_page()
+    page.goto(f"{demo.client.base_url}/login?next=/{path}")
+    page.fill("#token", demo.secrets["viewer"])
+    page.click("button.primary")
+    page.locator("#problem", has_text=":").wait_for()
+    assert serious_findings(page) == []
+
+
+def test_the_door_is_usable_by_everybody(demo: Api, context: BrowserContext) -> None:
     page = context.new_page()
     page.goto(f"{demo.client.base_url}/login")
     assert serious_findings(page) == []

@@ -1,0 +1,94 @@
+// One plan: what it costs and changes, as a picture; a person says yes or no to it here.
+
+import * as api from "./api.js";
+import { h, show } from "./dom.js";
+import { moment, number, usd } from "./format.js";
+import { differences, planBar } from "./gpu_bars.js";
+import { onChange, table } from "./live.js";
+import { begin, complain, content, isOperator, state } from "./page.js";
+
+const MOST = 60;
+let plan = null;
+let before = null;
+let all = false;
+
+async function load() {
+  try {
+    plan = await api.get(`/plans/${state.argument}`);
+    const diff = await api.get(`/plans/${plan.id}/diff`).catch(() => null);
+    before = diff?.before ? await api.get(`/plans/${diff.before}`) : null;
+    complain(null);
+    draw(diff);
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+function draw(diff) {
+  const changed = differences(before?.gpus, plan.gpus);
+  show(content, facts(diff), decide(), plan.violations.length ? violations() : null,
+    plan.gpus === null ? null : h("section", { class: "card" }, h("h2", {}, before ? `What it changes against plan ${before.id}` : "What it starts"), picture(changed)),
+    diff?.changes.length ? changes(diff.changes) : null, steps());
+}
+
+function facts(diff) {
+  const more = diff?.cost_before_usd_per_hour == null ? "" : `, ${diff.cost_before_usd_per_hour <= plan.cost_usd_per_hour ? "+" : "−"}${usd(Math.abs(plan.cost_usd_per_hour - diff.cost_before_usd_per_hour))} against the one before`;
+  const rows = [
+    ["State", `${plan.state}${plan.reason ? `: ${plan.reason}` : ""}`],
+    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}, ${plan.status}) in ${number(plan.seconds)} s`],
+    ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${more}`],
+    ["Proven bound", plan.lower_bound_usd_per_hour === null ? "none was proven" : `${usd(plan.lower_bound_usd_per_hour)} per hour: no plan that serves as much costs less (gap ${number(plan.gap_percent, 1)} %)`],
+    ["Serves", plan.demands.map((each) => `${each.service} ${number(each.arrival_rate_rps)}/s`).join(", ") || "nothing"],
+  ];
+  return h("section", { class: "card" }, h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    h("p", {}, h("a", { href: `/why/${plan.id}` }, "Why it is so"), " · ", h("a", { href: "/plans" }, "all plans")));
+}
+
+function decide() {
+  if (!isOperator || !["proposed", "approved"].includes(plan.state)) return null;
+  const act = (verb) => async (event) => {
+    event.target.disabled = true;
+    await api.send("POST", `/plans/${plan.id}/${verb}`).then(load, (error) => complain(error.message));
+    event.target.disabled = false;
+  };
+  return h("div", { class: "controls" },
+    plan.state === "proposed" ? h("button", { class: "primary", onclick: act("approve") }, "Approve: put it in force") : null,
+    h("button", { class: "danger", onclick: act("reject") }, "Reject"));
+}
+
+function picture(changed) {
+  if (changed.length === 0) return h("p", {}, "No GPU carries anything else; only rates or weights differ.");
+  const list = all ? changed : changed.slice(0, MOST);
+  return [h("div", { class: "scroll" }, h("table", { class: "picture" },
+    h("thead", {}, h("tr", {}, ["GPU", "Before", "After"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, list.map((each) => h("tr", {}, h("th", { scope: "row" }, `${each.id} `, h("span", { class: "hint" }, each.gpu_type)),
+      h("td", {}, each.before ? planBar(each.before, each.gone, "leaves") : "–"), h("td", {}, each.after ? planBar(each.after, each.come, "comes") : "–")))))),
+    h("p", { class: "hint" }, "Framed parts are what changes: they leave on the left and come on the right."),
+    changed.length > list.length ? h("button", { onclick: () => { all = true; load(); } }, `Show all ${changed.length} GPUs`) : null];
+}
+
+function changes(list) {
+  const figures = (each) => `${number(each.sm_percent, 0)} % SM, batch ${each.batch}, ${number(each.clock_mhz, 0)} MHz`;
+  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Replicas that it has more or fewer of"),
+    h("thead", {}, h("tr", {}, ["Service", "GPU type", "Setting"].map((name) => h("th", { scope: "col" }, name)), ["Before", "After"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
+    h("tbody", {}, list.map((each) => h("tr", {}, h("td", {}, each.service), h("td", {}, each.gpu_type), h("td", {}, figures(each)),
+      h("td", { class: "number" }, each.before), h("td", { class: "number" }, each.after))))));
+}
+
+const violations = () => h("section", { class: "card" }, h("h2", { class: "bad" }, "Rules that the checker found broken"),
+  h("ul", {}, plan.violations.map((each) => h("li", {}, `${each.rule} (${each.severity}) at ${each.where}: ${each.detail}`))));
+
+const steps = () => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "How it was found"),
+  h("thead", {}, h("tr", {}, ["Technique", "Method", "Status"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col", class: "number" }, "Took"), h("th", { scope: "col" }, "Said"))),
+  h("tbody", {}, plan.steps.map((step) => h("tr", {}, h("td", {}, step.technique), h("td", {}, step.method), h("td", {}, step.status),
+    h("td", { class: "number" }, `${number(step.seconds)} s`), h("td", { class: "wrap" }, step.messages.join("; ")))))));
+
+// Its state may change while somebody looks: another person approves it, or the loop puts it in force.
+let seen = null;
+onChange("pulse", () => {
+  const now = table("pulse").get("now");
+  const fresh = JSON.stringify([now?.plan_id, now?.waiting]);
+  if (fresh !== seen) load();
+  seen = fresh;
+});
+begin();
