@@ -44,6 +44,7 @@ def identities() -> Iterator[GpuIdentity]:
 
 
 def identity(index: int) -> GpuIdentity:
+    """What never changes of the GPU at that place of the driver's list."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     return GpuIdentity(
         index=index,
