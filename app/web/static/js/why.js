@@ -5,7 +5,7 @@ import { h, show } from "./dom.js";
 import { number, percent, usd } from "./format.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
 
-const UNITS = { usd_per_hour: (value) => `${usd(value, Math.abs(value) < 0.01 ? 5 : 3)}/h` };
+const UNITS = { usd_per_hour: (value) => (value === 0 ? "nothing" : `${usd(value, Math.abs(value) < 0.01 ? 5 : 3)}/h`) };
 let unit = null;
 
 /** A price in the explanation's unit. */
