@@ -129,6 +129,7 @@ class _Node:
 
 def run_sender(pipe: Connection, url: str, requests: int) -> None:
     """The process that sends; tells what became of each request."""
+    pipe.send(True)  # It is there: from now on nothing but requests takes its time.
     pipe.send(asyncio.run(_send(url, requests)))
 
 
@@ -177,6 +178,7 @@ async def _under_load(node: _Node, url: str, requests: int) -> tuple[list[Answer
     process = spawn.Process(target=run_sender, args=(theirs, url, requests), daemon=True)
     process.start()
     try:
+        await asyncio.to_thread(ours.recv)
         told = asyncio.create_task(asyncio.to_thread(ours.recv))
         await asyncio.sleep(CALM * requests / RATE_RPS)
         switches = []
