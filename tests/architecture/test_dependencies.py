@@ -70,6 +70,7 @@ NEED_AN_EXTRA = {
     "solvers.predict.latency.reference": "ml",
     "solvers.placement.actor_critic": "rl",
     "agents.serving.torch_engine": "rl",
+    "agents.serving.torch_trainer": "rl",
     "agents.serving.onnx_engine": "onnx",
     "app.tracing": "otel",
 }
