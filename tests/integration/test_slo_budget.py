@@ -1,0 +1,142 @@
+"""Error budgets against figures that were worked out by hand."""
+
+import asyncio
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.db import reports, services
+from app.db.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from solvers.state import Service, Slo
+from tests.integration.fleet import START, make_fleet, make_observation, make_service_reading
+
+pytestmark = pytest.mark.integration
+
+PERIODS = ("5 min", "30 min", "1 h", "6 h", "3 d", "30 d")
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return START.replace(hour=hour, minute=minute)
+
+
+async def count(store: PostgresStore, sequence: int, moment: datetime, *, served: int, missed: int) -> None:
+    """So many requests of `chat` were served, so many of them too late, in two seconds before that moment."""
+    reading = make_service_reading("chat", arrivals=served, served=served, in_slo=served - missed)
+    await store.ingest((make_observation(sequence, moment, services=[reading]),), moment)
+
+
+async def budgets(engine: AsyncEngine, service: str = "chat") -> dict[str, dict[str, Any]]:
+    """The rows of one service by period."""
+    async with engine.connect() as connection:
+        report = await reports.load(connection, "slo_budget", among={"service": [service]})
+    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
+    return {row["period"]: row for row in rows}
+
+
+def run(url: str, body: Any) -> Any:
+    async def work() -> Any:
+        engine = make_engine(url, pool_size=2)
+        try:
+            return await body(await make_fleet(engine, {"default": ["chat", "quiet"]}), engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(work())
+
+
+def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_percent(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, dict[str, Any]]:
+        await count(store, 1, at(10, 20), served=6000, missed=10)
+        await count(store, 2, at(10, 50), served=4000, missed=40)
+        return await budgets(engine)
+
+    found = run(database, body)
+    assert tuple(found) == PERIODS
+    hour = found["1 h"]
+    assert (hour["finished"], hour["misses"], hour["allowed_misses"]) == (10_000, 50, Decimal(200))
+    # 50 / 10,000 = 0.5 % missed, of 2 % that may.
+    assert hour["burn_rate"] == Decimal("0.25")
+    assert found["30 d"]["budget_used_percent"] == Decimal(25)
+    assert found["30 d"]["counted_since"] == at(10)
+    # Of the last five minutes: 40 / 4,000 = 1 %, half of 2 %; 40 of the 200 misses of all 30 days.
+    assert found["5 min"]["burn_rate"] == Decimal("0.5")
+    assert found["5 min"]["budget_used_percent"] == Decimal(20)
+
+
+def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, dict[str, Any]]:
+        await count(store, 1, at(10, 20), served=100, missed=1)
+        await count(store, 2, at(11, 25), served=200, missed=2)
+        await count(store, 3, at(12, 10), served=400, missed=4)
+        await count(store, 4, at(12, 20), served=800, missed=8)
+        return await budgets(engine)
+
+    found = run(database, body)
+    # Until 12:20: one hour begins at 11:20, half an hour at 11:50, each within an hour that counts in part only.
+    wanted = {"5 min": 800, "30 min": 1200, "1 h": 1400, "6 h": 1500, "3 d": 1500, "30 d": 1500}
+    assert {period: row["finished"] for period, row in found.items()} == wanted
+    assert {period: row["misses"] for period, row in found.items()} == {k: v // 100 for k, v in wanted.items()}
+
+
+def test_refused_requests_are_misses_and_without_requests_nothing_is_said(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> tuple[Any, Any]:
+        reading = make_service_reading("chat", arrivals=100, served=90, in_slo=89, rejected=10)
+        await store.ingest((make_observation(1, at(10, 5), services=[reading]),), at(10, 5))
+        return await budgets(engine), await budgets(engine, "quiet")
+
+    chat, quiet = run(database, body)
+    # 11 of 100 where 2 may: five and a half times too many.
+    assert chat["1 h"]["burn_rate"] == Decimal("5.5")
+    assert [(row["finished"], row["burn_rate"], row["budget_used_percent"]) for row in quiet.values()] == [
+        (0, None, None)
+    ] * len(PERIODS)
+    assert not any(row["is_alerting"] for row in quiet.values())
+
+
+def test_an_alert_needs_the_long_and_the_short_period(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> list[dict[str, bool | None]]:
+        await count(store, 1, at(10, 10), served=1000, missed=400)
+        first = await budgets(engine)
+        await count(store, 2, at(10, 20), served=10, missed=0)
+        later = await budgets(engine)
+        return [{period: row["is_alerting"] for period, row in found.items()} for found in (first, later)]
+
+    unwatched = {"5 min": None, "30 min": None, "30 d": None}
+    # 40 % / 2 % = 20 > 14.4. Ten minutes later it is 400 / 1010 / 2 % = 19.8 over the hour, and 0 over five minutes.
+    assert run(database, body) == [
+        {**unwatched, "1 h": True, "6 h": True, "3 d": True},
+        {**unwatched, "1 h": False, "6 h": True, "3 d": True},
+    ]
+
+
+def test_a_new_slo_counts_from_its_hour_on(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, Any]:
+        await count(store, 1, at(10, 30), served=1000, missed=10)
+        async with engine.begin() as connection:
+            tighter = Service(
+                name="chat", project="default", network="resnet50", slo=Slo(latency_ms=100.0, percentile=0.99)
+            )
+            await services.save(connection, tighter, at=at(11, 30), actor="test")
+        await count(store, 2, at(11, 40), served=1000, missed=10)
+        return (await budgets(engine))["30 d"]
+
+    row = run(database, body)
+    # 2 % of the first thousand, 1 % of the second.
+    assert row["allowed_misses"] == Decimal(30)
+    assert row["burn_rate"] == Decimal("0.6667")
+    assert row["slo_percent"] == Decimal(99)
+
+
+def test_deleted_services_have_no_budget(database: str) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> list[str]:
+        async with engine.begin() as connection:
+            await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
+        async with engine.connect() as connection:
+            return list((await connection.execute(text("SELECT DISTINCT service FROM report.slo_budget"))).scalars())
+
+    assert run(database, body) == ["quiet"]
