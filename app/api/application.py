@@ -19,6 +19,7 @@ from app.api.routes import (
     gpu_types,
     gpus,
     health,
+    metrics,
     networks,
     nodes,
     plans,
@@ -56,6 +57,7 @@ RESOURCES = (
     policies,
     reports,
     events,
+    metrics,
     tokens,
 )
 """In the order in which paths are tried: the busiest first; `compare` and `preview` before `plans`, whose paths take

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agents.protocol import LeaseTerms
+from app.api.agent_addresses import AgentAddresses
+from app.api.cluster_metrics import ClusterPage
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.clock import Clock
@@ -43,6 +45,9 @@ class Parts:
     """How long commands hold while the control plane is silent; None = for ever."""
     skewed_nodes: set[str] = field(default_factory=set)
     """Nodes whose windows end far from now; each was noted in the audit."""
+    agent_addresses: AgentAddresses = field(default_factory=AgentAddresses)
+    cluster_page: ClusterPage = field(default_factory=ClusterPage)
+    """The newest page of the cluster's metrics."""
     checks: dict[str, Check] = field(default_factory=dict)
     """What `/readyz` asks, by name."""
 

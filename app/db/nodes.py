@@ -125,6 +125,12 @@ async def set_power_cap(connection: AsyncConnection, name: str, *, power_cap_w: 
     await connection.execute(update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w))
 
 
+async def set_metrics_address(connection: AsyncConnection, name: str, address: str) -> None:
+    """Where the node's agent shows its metrics; empty = nowhere. The same again changes nothing."""
+    changed = node.c.metrics_address != address
+    await connection.execute(update(node).where(node.c.id == name, changed).values(metrics_address=address))
+
+
 async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
     """Keep new replicas off one GPU, or let them on again. Raises NotFound."""
     done = await connection.execute(update(gpu).where(gpu.c.id == name).values(cordoned=cordoned))

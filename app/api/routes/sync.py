@@ -124,6 +124,7 @@ async def _answer(context: Context, request: Request, name: str, wait_s: float) 
     takes_lease = KNOWS_LEASES in request.headers.get(KNOWS_HEADER, "")
     skew_s = await _note_clock(context, observation, off_s)
     acknowledged = await _ingest(context, observation)
+    await context.parts.agent_addresses.note(context.parts.engine, observation.node, request)
     command = await _command(context, observation, wait_s)
     lease = context.parts.lease if takes_lease else None
     reply = SyncReply(

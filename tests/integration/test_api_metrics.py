@@ -1,0 +1,143 @@
+"""Metrics of the cluster and of the API, and where those of the agents are."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from agents.protocol import METRICS_HEADER
+from app.api.cluster_metrics import ClusterPage
+from app.api.parts import Parts
+from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+CHAT = 'project="default",service="chat"'
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        running.put("services/chat", service())
+        running.put("services/quiet", service("quiet", "team-a"))
+        yield running
+
+
+def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
+    """Series with their values, of a page that is made anew."""
+    parts: Parts = api.client.app.state.parts  # type: ignore[attr-defined]
+    parts.cluster_page.made_s = ClusterPage().made_s
+    answer = api.call("GET", "metrics", token=token)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    pairs = (line.rpartition(" ") for line in answer.text.splitlines() if not line.startswith("#"))
+    return {re.sub(r"^plimsoll_", "", series): float(value) for series, _, value in pairs}
+
+
+def planned(api: Api) -> None:
+    """A plan in force, and an agent that tells what it sees."""
+    api.sync(services=[reading(arrivals=100)])
+    assert api.tick().state == "target"
+    api.clock.advance(2.0)
+    chat = {
+        "id": "r-1",
+        "service": "chat",
+        "gpu_index": 0,
+        "state": "ready",
+        "sm_percent": 50,
+        "batch": 1,
+        "memory_mib": 1200,
+    }
+    api.sync(sequence=2, window_start_s=NOW.timestamp(), services=[reading(arrivals=300)], replicas=[chat])
+
+
+def test_a_service_is_shown_as_it_is_planned_and_as_it_is(api: Api) -> None:
+    planned(api)
+    shown = scraped(api)
+    assert shown[f'service_desired_replicas{{gpu_type="T4",{CHAT}}}'] >= 1
+    assert shown[f'service_current_replicas{{gpu_type="T4",{CHAT},state="ready"}}'] == 1
+    assert shown[f"service_requests_total{{{CHAT}}}"] == 300, "the first window began in the hour before"
+    assert shown[f"service_in_slo_total{{{CHAT}}}"] == 300
+    assert shown[f"service_slo_seconds{{{CHAT}}}"] == 0.1
+    assert shown[f"service_slo_ratio{{{CHAT}}}"] == 0.98
+    assert shown[f"service_slo_compliance_ratio{{{CHAT}}}"] == 1.0
+    assert shown[f"service_telemetry_stale{{{CHAT}}}"] == 0
+    assert shown['service_telemetry_stale{project="team-a",service="quiet"}'] == 1
+    assert not any("arrivals_per_second" in series and "quiet" in series for series in shown)
+
+
+def test_costs_are_those_of_the_reporting_view(api: Api) -> None:
+    planned(api)
+    api.clock.advance(1200.0)
+    api.sync(sequence=3, window_start_s=api.clock.now().timestamp() - 2.0)
+    shown = scraped(api)
+    report = api.get("reports/cost_by_service_hour")
+    rows = [dict(zip(report["columns"], row, strict=True)) for row in report["rows"]]
+    assert {row["service"] for row in rows} == {"chat", "(idle)"}
+    for row in rows:
+        series = f'service_cost_usd_total{{project="{row["project"]}",service="{row["service"]}"}}'
+        assert shown[series] == pytest.approx(float(row["cost_usd"]), rel=1e-12)
+        assert shown[series] > 0
+
+
+def test_nodes_and_gpus_are_shown_with_their_limits(api: Api) -> None:
+    planned(api)
+    shown = scraped(api)
+    assert shown['node_heard{node="n1"}'] == 1
+    assert shown['node_silent_seconds{node="n1"}'] == 0
+    assert shown['cluster_nodes{state="heard"}'] == 1
+    on_gpu = '{gpu="n1/gpu-0",gpu_type="T4",node="n1"}'
+    assert shown[f"gpu_power_limit_watts{on_gpu}"] == 70
+    assert shown[f"gpu_clock_limit_hertz{on_gpu}"] == 1.59e9
+    assert shown[f"gpu_power_watts{on_gpu}"] == 12
+    assert 0 < shown[f"gpu_sm_granted_ratio{on_gpu}"] <= 1
+    assert shown['left_out{kind="gpu"}'] == 0
+
+
+def test_what_is_gone_has_no_series(api: Api) -> None:
+    planned(api)
+    assert any("quiet" in series for series in scraped(api))
+    assert api.call("DELETE", "services/quiet", If_Match="*").status_code == 204
+    assert not any("quiet" in series for series in scraped(api))
+
+
+def test_a_node_that_falls_silent_is_not_heard(api: Api) -> None:
+    planned(api)
+    api.clock.advance(600.0)
+    shown = scraped(api)
+    assert (shown['node_heard{node="n1"}'], shown['node_silent_seconds{node="n1"}']) == (0, 600)
+    assert shown['cluster_nodes{state="silent"}'] == 1
+    assert not any(series.startswith("gpu_power_watts") for series in shown), "an old reading is no reading"
+
+
+@pytest.mark.parametrize("path", ["metrics", "metrics/targets"])
+def test_the_clusters_figures_are_for_who_may_see_all_projects(api: Api, path: str) -> None:
+    api.add_token("theirs", "operator", projects=("team-a",))
+    assert [api.call("GET", path, token=token).status_code for token in ("viewer", "theirs", "agent")] == [
+        200,
+        403,
+        403,
+    ]
+    assert api.call("GET", path, token=None).status_code == 401
+
+
+def told(api: Api, address: str | None, sequence: int) -> list[object]:
+    """What scrapers are told after an agent said where its metrics are."""
+    headers = {} if address is None else {METRICS_HEADER.replace("-", "_"): address}
+    answer = api.call("POST", "nodes/n1/sync", observation(sequence=sequence), token="agent", **headers)
+    assert answer.status_code == 200, answer.text
+    targets: list[object] = api.get("metrics/targets", token="viewer")
+    return targets
+
+
+def test_prometheus_finds_the_agents_that_show_metrics(api: Api) -> None:
+    assert told(api, None, 1) == []
+    assert told(api, "10.0.0.7:9410", 2) == [{"targets": ["10.0.0.7:9410"], "labels": {"node": "n1"}}]
+    assert told(api, "[fd00::7]:9410", 3) == [{"targets": ["[fd00::7]:9410"], "labels": {"node": "n1"}}]
+    assert told(api, None, 4) == []
+
+
+@pytest.mark.parametrize("address", ["http://evil/", "a b:1", ":9410", "host", "x" * 300 + ":1"])
+def test_what_is_no_address_is_told_to_nobody(api: Api, address: str) -> None:
+    assert told(api, address, 1) == []
