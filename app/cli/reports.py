@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import Api, Document, number, text
+from app.cli.client import Api, Document, documents, number, text
 from app.cli.columns import share_cell
 from app.cli.durations import parse_moment
 from app.cli.get import Output
 from app.cli.output import (
+    BAD,
     FAINT,
     Cell,
     Cells,
@@ -26,6 +27,11 @@ from app.cli.output import (
 from app.cli.surroundings import surroundings_of
 
 IDLE = "(idle)"
+PERIOD_COLUMNS = (
+    *("period", "since", "until", "finished", "misses", "allowed_misses"),
+    *("burn_rate", "budget_used_percent", "alert_burn_rate", "is_alerting"),
+)
+"""Of view `slo_budget`, what `-o json` shows of each service."""
 Since = Annotated[str, typer.Option(metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole")]
 
 
@@ -75,36 +81,52 @@ def cost(
 
 
 def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TABLE) -> None:
-    """Show how many requests met their SLO, by service.
+    """Show how many requests met their SLO, what is left of the error budget, and how fast it burns, by service.
 
-    Requests that were refused or lost count as misses. The budget is what the SLO's percentile leaves for misses.
+    Requests that were refused or lost count as misses. The budget is what the SLO's percentile leaves for misses: LEFT
+    is of 30 days, or of what there is of them; at a burn rate of 1 the budget lasts just as long. Above 14.4 over one
+    hour, 6 over six or 1 over three days somebody should look (red).
     """
     with Api(surroundings_of(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))
-    counted = ("requests", "served", "in_slo", "rejected")
-    sums = _sums(rows, "service", counted)
+        budgets = list(_rows(api, "slo_budget", None))
+    sums = _sums(rows, "service", ("requests", "served", "in_slo", "rejected"))
     newest = {text(row, "service"): row for row in rows}
     for entry in sums:
-        finished = (number(entry, "served") or 0.0) + (number(entry, "rejected") or 0.0)
-        share = (number(entry, "in_slo") or 0.0) / finished if finished else None
-        present = newest[text(entry, "service")]
-        entry["attainment_percent"] = None if share is None else round(100 * share, 4)
-        entry["slo_percent"], entry["slo_latency_ms"] = present.get("slo_percent"), present.get("slo_latency_ms")
+        _add_attainment(entry, newest[text(entry, "service")])
+        _add_budget(entry, [row for row in budgets if text(row, "service") == text(entry, "service")])
     if show_items(sums, output):
         return
     if not sums:
         show_nothing(f"requests since {since}")
         return
-    figures = ("slo ms", "wanted", "met", "requests", "rejected", "budget left")
+    figures = ("slo ms", "wanted", "met", "requests", "rejected", "left", "burn 1h", "6h")
     show_table([Heading("service"), *(Heading(title, True) for title in figures)], [_slo_row(entry) for entry in sums])
 
 
-def _rows(api: Api, view: str, since: str) -> Iterator[Document]:
-    """Every row of a reporting view since a moment, oldest first, by column."""
-    moment = parse_moment(since, datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+def _add_attainment(entry: Document, present: Document) -> None:
+    finished = (number(entry, "served") or 0.0) + (number(entry, "rejected") or 0.0)
+    share = (number(entry, "in_slo") or 0.0) / finished if finished else None
+    entry["attainment_percent"] = None if share is None else round(100 * share, 4)
+    entry["slo_percent"], entry["slo_latency_ms"] = present.get("slo_percent"), present.get("slo_latency_ms")
+
+
+def _add_budget(entry: Document, periods: list[Document]) -> None:
+    """`periods`: the service's rows of `slo_budget`; none for a service that was deleted."""
+    used = next((number(row, "budget_used_percent") for row in periods if text(row, "period") == "30 d"), None)
+    entry["budget_left_percent"] = None if used is None else round(100 - used, 4)
+    entry["periods"] = [{name: row.get(name) for name in PERIOD_COLUMNS} for row in periods]
+
+
+def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
+    """Every row of a reporting view since a moment (None: it has no times), in the view's order, by column."""
+    moment = None
+    if since is not None:
+        hour = parse_moment(since, datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+        moment = hour.isoformat()
     cursor: str | None = None
     while True:
-        page = api.get(f"/api/v1/reports/{view}", {"since": moment.isoformat(), "limit": 500, "cursor": cursor})
+        page = api.get(f"/api/v1/reports/{view}", {"since": moment, "limit": 500, "cursor": cursor})
         columns, rows = page.get("columns"), page.get("rows")
         if isinstance(columns, list) and isinstance(rows, list):
             yield from (dict(zip(map(str, columns), row, strict=True)) for row in rows)
@@ -137,7 +159,8 @@ def _cost_row(entry: Document, key: str, total: float) -> Cells:
 
 def _slo_row(entry: Document) -> Cells:
     met, wanted = number(entry, "attainment_percent"), number(entry, "slo_percent")
-    left = None if met is None or wanted is None or wanted >= 100 else (met - wanted) / (100 - wanted)
+    left = number(entry, "budget_left_percent")
+    burn = {text(row, "period"): row for row in documents(entry.get("periods"))}
     return (
         text(entry, "service"),
         amount(number(entry, "slo_latency_ms"), 0),
@@ -145,5 +168,11 @@ def _slo_row(entry: Document) -> Cells:
         share_cell(None if met is None else met / 100, None if wanted is None else wanted / 100),
         amount(number(entry, "requests"), 0),
         amount(number(entry, "rejected"), 0),
-        "-" if left is None else f"{100 * left:.0f} %",
+        Cell(text="-", style=FAINT) if left is None else Cell(text=f"{left:.1f} %", style=BAD if left < 0 else ""),
+        *(_burn_cell(burn.get(period, {})) for period in ("1 h", "6 h")),
     )
+
+
+def _burn_cell(row: Document) -> Cell:
+    """A burn rate, red where somebody should look."""
+    return Cell(text=amount(number(row, "burn_rate"), 2), style=BAD if row.get("is_alerting") else "")

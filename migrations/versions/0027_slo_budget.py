@@ -21,8 +21,8 @@ COMMENT ON VIEW slo_period IS 'From when until when each percentile of a service
 
 # Windows of the loop are kept for six hours only: longer periods begin with a full hour. Of the shorter ones only what
 # lies before their first full hour is summed from windows, the rest from hours.
-# Limits of the burn rate are those of Google's SRE workbook, chapter 5, table 5-8: over each long period together with a
-# short one, so that an alert ends soon after its cause.
+# Limits of the burn rate are those of Google's SRE workbook, chapter 5, table 5-8: over each long period together with
+# a short one, so that an alert ends soon after its cause.
 VIEW = """
 CREATE VIEW report.slo_budget AS
 WITH wanted (period, period_s, alert_burn_rate) AS (

@@ -34,7 +34,7 @@ async def budgets(engine: AsyncEngine, service: str = "chat") -> dict[str, dict[
     """The rows of one service by period."""
     async with engine.connect() as connection:
         report = await reports.load(connection, "slo_budget", among={"service": [service]})
-    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
+    rows: list[dict[str, Any]] = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
     return {row["period"]: row for row in rows}
 
 

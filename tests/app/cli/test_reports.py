@@ -30,6 +30,19 @@ SLO: dict[str, object] = {
     ],
     "next_cursor": None,
 }
+BUDGET: dict[str, object] = {
+    "columns": ["service", "period", "burn_rate", "budget_used_percent", "is_alerting"],
+    "rows": [
+        ["chat", "1 h", 21.5, 60.0, True],
+        ["chat", "6 h", 0.75, 75.0, False],
+        ["chat", "30 d", 0.75, 75.5, None],
+        ["gone", "30 d", 3.0, 300.0, None],
+        ["idle", "1 h", None, None, False],
+        ["idle", "30 d", None, None, None],
+    ],
+    "next_cursor": None,
+}
+SLO_ANSWERS = {"GET reports/slo_attainment_hour": SLO, "GET reports/slo_budget": BUDGET}
 
 
 def event(number: int, kind: str = "PlanPushed") -> dict[str, object]:
@@ -70,19 +83,32 @@ def test_cost_may_be_summed_by_project_and_gpu_type_over_all_pages() -> None:
 
 
 def test_attainment_counts_refused_requests_as_misses_against_the_newest_slo() -> None:
-    result = cli("slo", api=FakeApi(answers={"GET reports/slo_attainment_hour": SLO}))
-    # 1970 of 2000 is 98.5 %; of the 2 % that may miss, 1.5 % did: a quarter is left.
+    result = cli("slo", api=FakeApi(answers=SLO_ANSWERS))
+    # 1970 of 2000 is 98.5 %.
     assert result.out.splitlines() == [
-        "SERVICE  SLO MS  WANTED      MET  REQUESTS  REJECTED  BUDGET LEFT",
-        "chat         40    98 %  98.50 %     2,000        10         25 %",
-        "idle         40    98 %        -         0         0            -",
+        "SERVICE  SLO MS  WANTED      MET  REQUESTS  REJECTED    LEFT  BURN 1H    6H",
+        "chat         40    98 %  98.50 %     2,000        10  24.5 %    21.50  0.75",
+        "idle         40    98 %        -         0         0       -        -     -",
     ]
 
 
+def test_budgets_are_in_the_documents_by_period() -> None:
+    chat, idle = json.loads(cli("slo", "-o", "json", api=FakeApi(answers=SLO_ANSWERS)).out)["items"]
+    assert chat["budget_left_percent"] == 24.5
+    assert [(row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]] == [
+        ("1 h", 21.5, True),
+        ("6 h", 0.75, False),
+        ("30 d", 0.75, None),
+    ]
+    assert idle["budget_left_percent"] is None
+
+
 def test_reports_ask_from_the_beginning_of_an_hour() -> None:
-    api = FakeApi(answers={"GET reports/slo_attainment_hour": SLO})
+    api = FakeApi(answers=SLO_ANSWERS)
     cli("slo", "--since", "2026-03-01T11:20", api=api)
     assert api.requests[0].url.params["since"] == "2026-03-01T11:00:00+00:00"
+    # Budgets have periods of their own.
+    assert "since" not in api.requests[1].url.params
 
 
 @pytest.mark.parametrize(
