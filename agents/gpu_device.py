@@ -1,8 +1,9 @@
 """A machine with real GPUs as a Device: what a command says is in force here, or the node says why not.
 
     which GPUs there are, what they do        `ReadOnlyDevice` over agents.nvml
-    clocks and power limits                   agents.knobs, journalled and put back
+    clocks and power limits                   agents.turned_knobs over agents.knobs, journalled and put back
     critical errors, peaks of power           agents.xid_watch, agents.power_watch
+    faults of MPS                             agents.fault_watch
     SM percents, memory limits                agents.sharing, one per GPU
     replicas as processes                     agents.workers
     training and offline tasks as processes   agents.tasks
@@ -16,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from msgspec import structs
@@ -28,19 +29,19 @@ from agents.device import (
     GpuGlance,
     GpuState,
     NodeState,
-    NotPermitted,
     NotSupported,
     Readings,
     RunningReplica,
     ServiceRoute,
     UnknownPart,
 )
+from agents.fault_watch import FaultWatch
 from agents.foreign_memory import ForeignMemory, Holder
 from agents.gpu_admission import environment_of, require_room
 from agents.gpu_glances import Glanced, grown
 from agents.gpu_use import GpuUse
 from agents.mig_devices import Slices, fail_stranded
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
+from agents.nvml_nouns import GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
 from agents.protocol import ReplicaCommand, ReplicaReading, TaskCommand
 from agents.readonly_device import ADVICE, ReadOnlyDevice
@@ -48,6 +49,7 @@ from agents.request_router import RequestRouter
 from agents.sharing import Sharing
 from agents.task_process import TaskLaunch
 from agents.tasks import Tasks
+from agents.turned_knobs import Turnable, TurnedKnobs
 from agents.worker_launch import Launch
 from agents.worker_replica import ReplicaView
 from agents.workers import Workers
@@ -58,26 +60,6 @@ COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 
 log = logging.getLogger(__name__)
-
-
-class Turnable(Protocol):
-    """The part of `agents.knobs.Knobs` that is needed."""
-
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
-        """Keep the SM clock in this range."""
-        ...
-
-    def unlock_clock(self, gpu: GpuIdentity) -> None:
-        """Take our lock away."""
-        ...
-
-    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:
-        """Limit the board's power; None = as before us."""
-        ...
-
-    def close(self) -> None:
-        """Put everything back."""
-        ...
 
 
 class Errors(Protocol):
@@ -129,16 +111,6 @@ class Looks:
 DEFAULT_LOOKS = Looks()
 
 
-@dataclass(slots=True)
-class _Turned:
-    """The knobs of one GPU as this agent has turned them, and what it could not."""
-
-    clock_mhz: float | None = None
-    power_limit_w: float | None = None
-    refused: dict[str, str] = field(default_factory=dict)
-    """Why, by knob: NVML said that it has none, or that this user may not turn it."""
-
-
 class GpuDevice:
     """One node's GPUs."""
 
@@ -149,10 +121,11 @@ class GpuDevice:
         self.router = parts.router
         self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
-        self._turned = {index: _Turned(refused=self._missing(index)) for index in self._gpus}
+        self._turned = TurnedKnobs(parts.knobs, parts.gpus, parts.capabilities)
+        self._faults = FaultWatch(parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s)
         self._counted: dict[str, Metrics] = {}
         self._glanced = Glanced()
-        self._looks, self._looked_s = looks, -math.inf
+        self._counts_s = looks.counts_s
         self._asked_s: dict[str, float] = {}
 
     async def state(self) -> NodeState:
@@ -164,7 +137,7 @@ class GpuDevice:
 
     async def read(self) -> Readings:
         readings = await self._parts.telemetry.read()
-        await self._leave_faults()
+        self._faults.begin()
         slices = await fail_stranded(self._parts.slices, self._parts.workers)
         replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
@@ -245,28 +218,13 @@ class GpuDevice:
         await self._parts.tasks.swap_in(task)
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
-        gpu, turned = self._gpu(gpu_index), self._turned[gpu_index]
-        knobs = self._parts.knobs
-        try:
-            if clock_mhz is None:
-                await asyncio.to_thread(knobs.unlock_clock, gpu)
-            else:
-                await asyncio.to_thread(knobs.lock_clock_mhz, gpu, low_mhz=clock_mhz, high_mhz=clock_mhz)
-        except (NotPermitted, NotSupported) as error:
-            self._refuse(gpu_index, "clock", error)
-        else:
-            turned.clock_mhz = clock_mhz
+        await self._turned.lock_clock_mhz(self._gpu(gpu_index), clock_mhz)
 
     async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
-        gpu, turned = self._gpu(gpu_index), self._turned[gpu_index]
-        try:
-            await asyncio.to_thread(self._parts.knobs.limit_power_w, gpu, limit_w)
-        except (NotPermitted, NotSupported) as error:
-            self._refuse(gpu_index, "power limit", error)
-        else:
-            turned.power_limit_w = limit_w
+        await self._turned.limit_power_w(self._gpu(gpu_index), limit_w)
 
     async def close(self) -> None:
+        await self._faults.close()
         await self.router.close(keep=self._keeps_replicas)
         await self._parts.workers.close(keep=self._keeps_replicas)
         await self._parts.tasks.close(keep=self._keeps_replicas)
@@ -274,7 +232,7 @@ class GpuDevice:
             await self._end_sharing()
         await asyncio.to_thread(self._parts.errors.close)
         await asyncio.to_thread(self._parts.power.close)
-        await asyncio.to_thread(self._parts.knobs.close)
+        await self._turned.close()
         await self._parts.telemetry.close()
 
     async def _end_sharing(self) -> None:
@@ -285,7 +243,7 @@ class GpuDevice:
                 log.error("GPU %d: %s", index, error)
 
     def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...]) -> GpuState:
-        turned = self._turned[gpu.index]
+        turned = self._turned.of(gpu.index)
         return replace(
             gpu,
             healthy=gpu.healthy and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
@@ -316,7 +274,7 @@ class GpuDevice:
     async def _read_replica(self, view: ReplicaView) -> ReplicaReading:
         """What its server counted since the last reading; nothing of a server that does not tell."""
         before = self._counted.get(view.id, Metrics())
-        is_due = self._clock.now_s() >= self._asked_s.get(view.id, -math.inf) + self._looks.counts_s
+        is_due = self._clock.now_s() >= self._asked_s.get(view.id, -math.inf) + self._counts_s
         after = (await self._metrics(view) if is_due else None) or before
         self._counted[view.id] = after
         batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
@@ -343,26 +301,8 @@ class GpuDevice:
             log.warning("replica %s does not tell what it did: %s", view.id, error)
             return None
 
-    async def _leave_faults(self) -> None:
-        """A fault of one client has killed them all: end what is left, so that the server comes back."""
-        if self._clock.now_s() < self._looked_s + self._looks.fault_s:
-            return
-        self._looked_s = self._clock.now_s()
-        busy = {each.gpu_index for each in self._holders()}
-        for index in sorted(busy & self._parts.sharings.keys()):
-            if not await self._parts.sharings[index].watch():
-                continue
-            log.error("MPS on GPU %d is in a fault: all its replicas and tasks are started anew", index)
-            for view in self._parts.workers.replicas():
-                if view.gpu_index == index:
-                    await self._parts.workers.stop(view.id)
-            for task in self._parts.tasks.running(index):
-                if task.state != "finished":
-                    await self._parts.tasks.stop(task.name)
-
     def _problems(self) -> tuple[str, ...]:
         sharing = (self._parts.sharings[index].problem for index in sorted(self._parts.sharings))
-        refused = (words for _, turned in sorted(self._turned.items()) for words in turned.refused.values())
         failed = (
             f"replica {view.id}: {view.message}" for view in self._parts.workers.replicas() if view.state == "failed"
         )
@@ -370,20 +310,10 @@ class GpuDevice:
         broken = (f"GPU {gpu.index}: {condemned[gpu.uuid]}" for gpu in self._parts.gpus if gpu.uuid in condemned)
         strange = map(self._parts.memory.problem, self._parts.gpus)
         return tuple(
-            words for words in (*broken, *sharing, *strange, *refused, *failed, self._parts.errors.problem) if words
+            words
+            for words in (*broken, *sharing, *strange, *self._turned.problems, *failed, self._parts.errors.problem)
+            if words
         )
-
-    def _missing(self, index: int) -> dict[str, str]:
-        """Knobs that the GPU was found not to have, or that this user may not turn; of a slice nobody expects any."""
-        names = {Capability.LOCK_CLOCK: "clock", Capability.LIMIT_POWER: "power limit"}
-        missing = ((each, why) for each, why in self._parts.capabilities[index].why_not if each in names)
-        said = f"GPU {index}: the {{}} is not in force: {{}}" if self._gpus[index].part is None else ""
-        return {names[each]: said.format(names[each], why) for each, why in missing}
-
-    def _refuse(self, gpu_index: int, knob: str, error: DeviceError) -> None:
-        """Once refused, a knob is not asked for again until the agent starts anew."""
-        log.warning("GPU %d: the %s is not turned: %s", gpu_index, knob, error)
-        self._turned[gpu_index].refused[knob] = f"GPU {gpu_index}: the {knob} is not in force: {error}"
 
     def _require_room(self, gpu_index: int, part: str, mib: float) -> GpuIdentity:
         gpu = self._gpu(gpu_index)

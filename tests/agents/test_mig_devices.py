@@ -1,5 +1,6 @@
 """A node with one GPU in three slices beside a whole one: pretended driver and MPS, real processes and device."""
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,21 +138,28 @@ async def _is_told(fake: FakeGpus, errors: SliceErrors) -> bool:
     return bool(errors.condemned())
 
 
-def test_mps_inside_a_slice_proves_shares_of_the_slice(nvml: Nvml, tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for the sockets of MPS, in whatever process the test runs."""
+    with tempfile.TemporaryDirectory(prefix="mps") as folder:
+        yield Path(folder)
+
+
+def test_mps_inside_a_slice_proves_shares_of_the_slice(nvml: Nvml, short_path: Path) -> None:
     gpu = by_index(Devices(nvml))[LARGE]
 
     def make_mps(uuid: str, directory: Path) -> Mps:
         return Mps(uuid, directory, environment=environment())
 
     async def scenario() -> None:
-        sharing = await make_slice_sharing(gpu, tmp_path / "m", make_mps=make_mps)
+        sharing = await make_slice_sharing(gpu, short_path / "m", make_mps=make_mps)
         assert isinstance(sharing, UnderMps), sharing.problem
         # Half of 60 SMs are 30; half of the whole GPU's 132 would be 66.
         assert await sharing.objection(_a_proof(30)) == ""
         assert "60 SMs" in await sharing.objection(_a_proof(66))
         given = await sharing.environment(a_replica())
         assert given["CUDA_VISIBLE_DEVICES"] == "MIG-1"
-        assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "m" / mps_folder(gpu) / "pipe")
+        assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(short_path / "m" / mps_folder(gpu) / "pipe")
         await sharing.close()
 
     play(scenario)
