@@ -13,6 +13,7 @@ from app.api.auth import AuthMiddleware
 from app.api.middleware import RequestMiddleware
 from app.api.routes import (
     compare,
+    costs,
     demand,
     events,
     fits,
@@ -31,6 +32,7 @@ from app.api.routes import (
     services,
     sync,
     tasks,
+    telemetry,
     tokens,
 )
 from app.api.schemas import Problem
@@ -49,6 +51,7 @@ RESOURCES = (
     profiles,
     fits,
     services,
+    telemetry,
     tasks,
     demand,
     compare,
@@ -56,6 +59,7 @@ RESOURCES = (
     plans,
     policies,
     reports,
+    costs,
     events,
     metrics,
     tokens,

@@ -64,8 +64,8 @@ async def _write(
     await _save_health(connection, newest)
     await note_overuses(connection, newest, received)
     await _save_acks(connection, fresh, received)
-    await _add_windows(connection, fresh)
-    await _add_hours(connection, fresh)
+    await add_windows(connection, fresh)
+    await add_hours(connection, fresh)
     await note_reports(connection, fresh, received, WAKE_CHANNEL)
 
 
@@ -217,7 +217,8 @@ async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], recei
         )
 
 
-async def _add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+async def add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+    """Add what services did to the loop's windows; wake the loop where more came than was planned."""
     window_s = (await policies.load_current(connection)).window_s
     sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
     if not sums:
@@ -245,7 +246,8 @@ async def _add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> 
     )
 
 
-async def _add_hours(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+async def add_hours(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+    """Add what services did to the hours."""
     sums = add_all(
         ((service, int(entry.start.timestamp()) // 3600), counts)
         for entry in fresh

@@ -28,6 +28,8 @@ class Retention:
     """Ticks that changed nothing; at a period of five seconds there are 17,000 a day."""
     idempotency_days: int = 1
     windows_hours: int = 6
+    pushed_days: int = 2
+    """Windows that were pushed; older ones are not taken any more, so nothing can repeat them."""
     rates_days: int = 28
     """Arrivals in steps of five minutes, which seasons are made from, and choices of a forecast that nobody renews."""
     served_samples_days: int = 30
@@ -78,6 +80,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         await connection.execute(text("SELECT drop_observation_days(:before)"), {"before": oldest_day})
     rules = (
         ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
+        ("DELETE FROM pushed_window WHERE window_start < :before", timedelta(days=keep.pushed_days)),
         ("DELETE FROM service_rate WHERE start < :before", timedelta(days=keep.rates_days)),
         ("DELETE FROM forecast_choice WHERE at < :before", timedelta(days=keep.rates_days)),
         (

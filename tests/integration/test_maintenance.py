@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import Ack
+from agents.protocol import Ack, ServiceReading
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
+from app.db.pushed import OLDEST_S, Pushed, save
 from app.settings import Settings
 from tests.integration.fleet import START, make_gpu_reading, make_observation, with_fleet
 
@@ -71,5 +72,20 @@ def test_the_least_retention_keeps_every_day_that_a_wrong_clock_may_report_of(da
             await store.ingest((make_observation(sequence, START.replace(year=1999)),), now)
             await maintain(engine, now, keep)
         assert await column(engine, "SELECT sequence FROM observation ORDER BY 1") == [1, 2]
+
+    with_fleet(database, work)
+
+
+def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        assert timedelta(days=Retention().pushed_days) > timedelta(seconds=OLDEST_S + 3600.0)
+        reading = ServiceReading(service="chat", arrivals=1, served=1, in_slo=1)
+        window = Pushed(source="gateway", start_s=START.timestamp(), window_s=10.0, reading=reading, sha256=bytes(32))
+        async with engine.begin() as connection:
+            assert await save(connection, window, START)
+        await maintain(engine, START + timedelta(days=1))
+        assert await column(engine, "SELECT source FROM pushed_window") == ["gateway"]
+        await maintain(engine, START + timedelta(days=3))
+        assert await column(engine, "SELECT source FROM pushed_window") == []
 
     with_fleet(database, work)

@@ -1,0 +1,128 @@
+"""Telemetry that is pushed: counted once, with what agents see, and only where it can be true."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, pool, text
+
+from app.db.pushed import MOST_SOURCES
+from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        fill(running)
+        running.put("services/chat", service(project="team-a"))
+        running.add_token("team-a", "operator", projects=("team-a",))
+        running.add_token("team-b", "operator", projects=("team-b",))
+        yield running
+
+
+def window(start_s: float = -10.0, **fields: object) -> dict[str, Any]:
+    """A window of ten seconds that ends now: 100 requests, 90 of them answered in time."""
+    base = {
+        "source": "gateway-1",
+        "window_start": datetime.fromtimestamp(NOW.timestamp() + start_s, UTC).isoformat(),
+        "window_s": 10.0,
+        "arrivals": 100,
+        "served": 98,
+        "in_slo": 90,
+        "rejected": 2,
+        "latency_ms": [{"up_to_ms": 50, "count": 90}, {"up_to_ms": 200, "count": 7}, {"count": 1}],
+    }
+    return {**base, **fields}
+
+
+def pushed(api: Api, body: dict[str, Any], token: str = "operator") -> tuple[int, Any]:
+    answer = api.call("POST", "services/chat/telemetry", body, token=token)
+    return answer.status_code, answer.json()
+
+
+def sums(api: Api) -> tuple[int, ...]:
+    """Arrivals, served, in time and rejected, over all windows and over all hours: both the same."""
+    columns = "sum(arrivals), sum(served), sum(in_slo), sum(rejected)"
+    engine = create_engine(api.url, poolclass=pool.NullPool)
+    with engine.connect() as connection:
+        found = [
+            tuple(int(each or 0) for each in connection.execute(text(f"SELECT {columns} FROM {table}")).one())
+            for table in ("service_window", "service_hour")
+        ]
+    engine.dispose()
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_what_is_pushed_is_what_the_service_did(api: Api) -> None:
+    assert pushed(api, window()) == (
+        200,
+        {"service": "chat", "source": "gateway-1", "window_start": "2026-03-01T11:59:50Z", "stored": True},
+    )
+    assert sums(api) == (100, 98, 90, 2)
+    seen = api.get("services/chat")["status"]["reading"]
+    assert seen["arrival_rate_rps"] == pytest.approx(10.0)
+    assert seen["attainment"] == pytest.approx(0.9)
+    assert seen["latency_ms"] >= 200
+
+
+def test_the_same_window_again_changes_nothing(api: Api) -> None:
+    assert [pushed(api, window())[1]["stored"] for _ in range(3)] == [True, False, False]
+    assert sums(api) == (100, 98, 90, 2)
+
+
+def test_sources_add_up_and_so_does_what_agents_see(api: Api) -> None:
+    api.sync(services=[reading(arrivals=5)])
+    pushed(api, window())
+    pushed(api, window(source="gateway-2"))
+    pushed(api, window(-20.0))
+    assert sums(api) == (305, 299, 275, 6)
+
+
+@pytest.mark.parametrize("body", [window(arrivals=101), window(-15.0), window(-5.0, window_s=5.0)])
+def test_a_window_that_contradicts_another_is_refused(api: Api, body: dict[str, Any]) -> None:
+    pushed(api, window())
+    status, answer = pushed(api, body)
+    assert (status, "must not overlap" in answer["detail"]) == (409, True)
+    assert sums(api) == (100, 98, 90, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (window(0.0), "/window_start"),
+        (window(-90_000.0), "/window_start"),
+        (window(in_slo=99), "/in_slo"),
+        (window(latency_ms=[{"up_to_ms": 5, "count": 99}]), "/latency_ms"),
+        (window(window_s=0.5), "/window_s"),
+        (window(arrivals=-1), "/arrivals"),
+        (window(source="Not a name"), "/source"),
+        (window(colour="red"), "/colour"),
+        (window(latency_ms=[{"up_to_ms": 0, "count": 1}]), "/latency_ms/0/up_to_ms"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_name_of_its_field(api: Api, body: dict[str, Any], pointer: str) -> None:
+    status, answer = pushed(api, body)
+    assert (status, answer["errors"][0]["pointer"]) == (422, pointer)
+    assert sums(api) == (0, 0, 0, 0)
+
+
+def test_a_project_s_token_pushes_for_its_own_services_alone(api: Api) -> None:
+    assert [pushed(api, window(), token)[0] for token in ("team-a", "team-b", "viewer", "agent")] == [
+        200,
+        404,
+        403,
+        403,
+    ]
+    assert api.call("POST", "services/other/telemetry", window(), token="operator").status_code == 404
+
+
+def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(api: Api) -> None:
+    for number in range(MOST_SOURCES):
+        assert pushed(api, window(source=f"gateway-{number}"))[0] == 200
+    status, answer = pushed(api, window(source="one-more"))
+    assert (status, "add their counts up" in answer["detail"]) == (409, True)
+    assert pushed(api, window(-20.0))[0] == 200
