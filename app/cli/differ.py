@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.cli.manifest_files import AnyManifest
-from app.cli.yaml_lines import FieldPath, dotted
+from app.yaml_lines import FieldPath, dotted
 
 LONGEST_LIST = 12
 """Longer lists, such as the rows of a profile, are summed up."""

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from app import manifests, task_manifests
 from app.cli.errors import CliError
 from app.cli.remedies import remedy, unknown_kind
-from app.cli.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
+from app.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
 
 AnyManifest = (
     manifests.Project

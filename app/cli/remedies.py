@@ -9,9 +9,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from app.cli.yaml_lines import FieldPath
 from app.errors import nearest
 from app.manifests import PATTERN_RULES
+from app.yaml_lines import FieldPath
 
 # What other systems call our fields.
 FOREIGN_WORDS = {"model": "network", "modelName": "network", "resources": "gpu_types", "accelerators": "gpu_types"}

@@ -12,11 +12,11 @@ from app.cli.files import STDIO
 from app.cli.manifest_files import Complaint, ManifestErrors
 from app.cli.output import count
 from app.cli.remedies import remedy
-from app.cli.yaml_lines import Document, FieldPath, dotted, read_documents
 from app.simulate.names import unknown_names
 from app.simulate.scenario import Scenario
 from app.simulate.scenario_checks import Complaint as ScenarioComplaint
 from app.simulate.unusable_files import unusable_files
+from app.yaml_lines import Document, FieldPath, dotted, read_documents
 
 _SHAPES = {
     "model_type": "an object with fields of its own",

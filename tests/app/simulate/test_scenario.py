@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.cli.yaml_lines import dotted
 from app.simulate.scenario import Scenario, loop_of
+from app.yaml_lines import dotted
 from tests.app.simulate.runs import POOL, SERVICE, a_document, a_scenario
 
 WORK = {"network": "resnet18-training", "batch": 128}
