@@ -1,7 +1,7 @@
 """Rows of the reporting views, for the API and the CLI; SQL users read the same views themselves."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import TypeAlias
@@ -20,6 +20,7 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
     "cost_by_service_hour": ("hour", "hour, service, project"),
     "cost_by_project_hour": ("hour", "hour, project"),
     "cost_by_gpu_type_hour": ("hour", "hour, gpu_type"),
+    "cost_without_sharing_hour": ("hour", "hour, service, project"),
     "cost_by_task_hour": ("hour", "hour, task, project"),
     "tasks_by_project_hour": ("hour", "hour, project"),
     "task_progress": ("submitted_at", "submitted_at, task, run"),
@@ -43,6 +44,16 @@ class Report:
     rows: tuple[tuple[Cell, ...], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which rows of which view; see `load`."""
+
+    name: str
+    since: datetime | None = None
+    until: datetime | None = None
+    among: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
 async def load(
     connection: AsyncConnection,
     name: str,
@@ -57,24 +68,38 @@ async def load(
 
     `among`: only rows whose column has one of these values. Raises NotFound; InvalidRequest for a missing column.
     """
-    there = await list_columns(connection, name)
-    time_column, order = REPORTS[name]
-    conditions = ["true"]
-    values: dict[str, object] = {"limit": limit, "offset": offset}
-    if since is not None and time_column is not None:
-        conditions.append(f"{time_column} >= :since")
-        values["since"] = since
-    if until is not None and time_column is not None:
-        conditions.append(f"{time_column} < :until")
-        values["until"] = until
-    for column, wanted in (among or {}).items():
-        conditions.append(f"{_known(name, column, there)} = ANY(CAST(:among_{column} AS text[]))")
-        values[f"among_{column}"] = list(wanted)
-    statement = text(
-        f"SELECT * FROM report.{name} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT :limit OFFSET :offset"
+    wanted = Wanted(name=name, since=since, until=until, among=among or {})
+    statement, values = await _query(connection, wanted)
+    found = await connection.execute(
+        text(f"{statement} LIMIT :limit OFFSET :offset"), {**values, "limit": limit, "offset": offset}
     )
-    found = await connection.execute(statement, values)
     return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+
+
+async def stream(connection: AsyncConnection, wanted: Wanted) -> AsyncIterator[tuple[Cell, ...]]:
+    """The names of the columns, then every row, without ever holding all of them. Raises what `load` raises."""
+    statement, values = await _query(connection, wanted)
+    found = await connection.stream(text(statement), values)
+    yield tuple(found.keys())
+    async for row in found:
+        yield tuple(row)
+
+
+async def _query(connection: AsyncConnection, wanted: Wanted) -> tuple[str, dict[str, object]]:
+    there = await list_columns(connection, wanted.name)
+    time_column, order = REPORTS[wanted.name]
+    conditions = ["true"]
+    values: dict[str, object] = {}
+    if wanted.since is not None and time_column is not None:
+        conditions.append(f"{time_column} >= :since")
+        values["since"] = wanted.since
+    if wanted.until is not None and time_column is not None:
+        conditions.append(f"{time_column} < :until")
+        values["until"] = wanted.until
+    for column, chosen in wanted.among.items():
+        conditions.append(f"{_known(wanted.name, column, there)} = ANY(CAST(:among_{column} AS text[]))")
+        values[f"among_{column}"] = list(chosen)
+    return f"SELECT * FROM report.{wanted.name} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
 
 
 async def list_columns(connection: AsyncConnection, name: str) -> tuple[str, ...]:

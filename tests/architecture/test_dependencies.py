@@ -73,6 +73,7 @@ NEED_AN_EXTRA = {
     "agents.serving.torch_trainer": "rl",
     "agents.serving.onnx_engine": "onnx",
     "app.tracing": "otel",
+    "app.api.export": "parquet",
 }
 """Modules that work with that extra only."""
 

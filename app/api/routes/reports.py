@@ -1,24 +1,32 @@
 """Reports: rows of the reporting views that SQL users read in schema `report`."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import AwareDatetime, JsonValue
+from starlette.responses import StreamingResponse
 
 from app.api.answers import LIST, READ
 from app.api.auth import Viewer
 from app.api.body import resource_router
+from app.api.export import MEDIA_TYPES, Format, check_format, encoded
 from app.api.pages import Paging
 from app.api.parts import Context
 from app.api.schemas import Page, ReportRows, ReportView
 from app.db import reports
-from app.errors import Forbidden
+from app.db.reports import Wanted
+from app.errors import Forbidden, InvalidRequest
 from app.manifests import Name
 
 router = resource_router("reports", prefix="/reports")
+
+FILES: dict[str, Any] = {
+    "description": "The file",
+    "content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in MEDIA_TYPES.values()},
+}
 
 
 @router.get("", responses=LIST)
@@ -59,6 +67,39 @@ async def get_report(
         report.rows, view=lambda row: [_cell(value) for value in row], key=lambda _: offset + paging.limit
     )
     return ReportRows(name=name, columns=list(report.columns), rows=page.items, next_cursor=page.next_cursor)
+
+
+@router.get("/{name}/export", response_class=StreamingResponse, responses={**READ, 200: FILES})
+async def export_report(
+    context: Viewer,
+    name: Annotated[str, Path(pattern=r"^[a-z_]{1,63}$")],
+    since: Annotated[AwareDatetime | None, Query()] = None,
+    until: Annotated[AwareDatetime | None, Query()] = None,
+    project: Annotated[Name | None, Query()] = None,
+    format: Annotated[Format, Query(description="parquet: where pyarrow is installed")] = "csv",
+) -> StreamingResponse:
+    """Every row of one view as a file, however many there are. The same rows are seen as in the view's pages."""
+    check_format(format)
+    async with context.transaction() as connection:
+        columns = await reports.list_columns(connection, name)
+    among = _among(context, project, None)
+    if "project" in among and "project" not in columns:
+        if context.caller.projects is not None:
+            raise Forbidden(f"report {name} shows all projects at once; this token is bound to some")
+        raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
+    wanted = Wanted(name=name, since=since, until=until, among=among)
+    return StreamingResponse(
+        encoded(_rows(context, wanted), format),
+        media_type=MEDIA_TYPES[format],
+        headers={"Content-Disposition": f'attachment; filename="{name}.{format}"', "Cache-Control": "no-store"},
+    )
+
+
+async def _rows(context: Context, wanted: Wanted) -> AsyncIterator[tuple[reports.Cell, ...]]:
+    """Read while they are sent: a browser that goes away ends the query."""
+    async with context.transaction() as connection:
+        async for row in reports.stream(connection, wanted):
+            yield row
 
 
 def _among(context: Context, project: str | None, service: str | None) -> dict[str, Sequence[str]]:
