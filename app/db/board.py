@@ -29,8 +29,13 @@ class BoardPart:
 
 
 async def load_gpus(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
-    """Every GPU with its newest reading that ended after `since`, by id; readings are null where there is none."""
+    """Every GPU by node and index; `is_heard`: its node's agent was heard after `since`."""
     return (await connection.execute(text(_GPUS), {"since": since})).all()
+
+
+async def load_gauges(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
+    """The newest reading after `since` of every GPU that has one, by id."""
+    return (await connection.execute(text(_GAUGES), {"since": since})).all()
 
 
 async def load_parts(connection: AsyncConnection, since: datetime) -> tuple[BoardPart, ...]:
@@ -50,23 +55,20 @@ async def load_pulse(connection: AsyncConnection, hour: datetime) -> AnyRow:
 
 
 _GPUS = """
-WITH newest AS (
-    SELECT DISTINCT ON (gpu) gpu, window_start, memory_used_mib, power_w, clock_mhz, busy_percent
-    FROM gpu_observation WHERE window_start > CAST(:since AS timestamptz)
-    ORDER BY gpu, window_start DESC
-), target_gpu AS (
-    SELECT p.gpu, p.clock_mhz, p.power_cap_w FROM plan_gpu p JOIN target t USING (plan_id) WHERE upper_inf(t.valid)
-)
 SELECT g.id, g.node, g.gpu_type, g.index, g.healthy, g.cordoned OR n.cordoned AS cordoned,
        n.last_seen_at > CAST(:since AS timestamptz) AS is_heard, t.memory_mib,
-       coalesce(target_gpu.power_cap_w, t.power_cap_w) AS power_cap_w,
-       newest.memory_used_mib, newest.power_w, newest.clock_mhz, newest.busy_percent
+       coalesce(p.power_cap_w, t.power_cap_w) AS power_cap_w
 FROM gpu g
 JOIN node n ON n.id = g.node
 JOIN gpu_type t ON t.name = g.gpu_type
-LEFT JOIN newest ON newest.gpu = g.id
-LEFT JOIN target_gpu ON target_gpu.gpu = g.id
+LEFT JOIN plan_gpu p ON p.gpu = g.id AND p.plan_id = (SELECT plan_id FROM target WHERE upper_inf(valid))
 ORDER BY g.node COLLATE "C", g.index
+"""
+
+_GAUGES = """
+SELECT DISTINCT ON (gpu) gpu, memory_used_mib, power_w, clock_mhz, busy_percent
+FROM gpu_observation WHERE window_start > CAST(:since AS timestamptz)
+ORDER BY gpu, window_start DESC
 """
 
 _PARTS = """

@@ -15,7 +15,7 @@ from app.web.door import FIRST_PAGE
 from app.web.feed import Feed, Look
 from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
 
-TOPICS = {module.TOPIC.name: module.TOPIC for module in (pulse, fleet, services)}
+TOPICS = {topic.name: topic for topic in (pulse.TOPIC, fleet.TOPIC, fleet.GAUGES, services.TOPIC)}
 MOST_TOPICS = 8
 
 

@@ -1,27 +1,41 @@
-"""Topic `fleet`: every GPU with what it carries now, by id."""
+"""Topics `fleet` and `gauges`: every GPU with what it carries, and what it measures, by id.
+
+They are two, because gauges of all GPUs change every second and what GPUs carry does not.
+"""
 
 from collections import defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from app.db import board, policies
 from app.db.board import BoardPart
 from app.db.tables import AnyRow
-from app.db.transaction import transaction
+from app.db.transaction import Connection, transaction
 from app.web.feed import Items, Look, Topic
 from solvers.state import Json
 
 
 async def load_fleet(look: Look) -> Items:
-    """GPUs by id; what is not known is null."""
-    now = look.parts.clock.now()
+    """GPUs by id."""
     async with transaction(look.parts.engine) as connection:
-        settings = await policies.load_current(connection)
-        since = now - timedelta(seconds=settings.stale_after_s)
+        since = await _since(connection, look)
         gpus = await board.load_gpus(connection, since)
         parts: dict[str, list[Json]] = defaultdict(list)
         for part in await board.load_parts(connection, since):
             parts[part.gpu].append(_part(part))
     return {gpu.id: _gpu(gpu, parts[gpu.id]) for gpu in gpus}
+
+
+async def load_gauges(look: Look) -> Items:
+    """[memory in use in MiB, W, MHz, busy percent] by GPU; rounded, so that what did not visibly change stays."""
+    async with transaction(look.parts.engine) as connection:
+        rows = await board.load_gauges(connection, await _since(connection, look))
+    return {row.gpu: [*map(round, (row.memory_used_mib, row.power_w, row.clock_mhz, row.busy_percent))] for row in rows}
+
+
+async def _since(connection: Connection, look: Look) -> datetime:
+    """What is older is no longer how it is now."""
+    settings = await policies.load_current(connection)
+    return look.parts.clock.now() - timedelta(seconds=settings.stale_after_s)
 
 
 def _gpu(gpu: AnyRow, parts: list[Json]) -> Json:
@@ -33,11 +47,7 @@ def _gpu(gpu: AnyRow, parts: list[Json]) -> Json:
         "cordoned": gpu.cordoned,
         "is_heard": bool(gpu.is_heard),
         "memory_mib": gpu.memory_mib,
-        "memory_used_mib": _round(gpu.memory_used_mib),
         "power_cap_w": gpu.power_cap_w,
-        "power_w": _round(gpu.power_w),
-        "clock_mhz": _round(gpu.clock_mhz),
-        "busy_percent": _round(gpu.busy_percent),
         "parts": parts,
     }
 
@@ -54,9 +64,5 @@ def _part(part: BoardPart) -> Json:
     }
 
 
-def _round(value: float | None) -> float | None:
-    """To what a bar can show: an item that did not visibly change is not sent again."""
-    return None if value is None else round(value)
-
-
 TOPIC = Topic(name="fleet", load=load_fleet)
+GAUGES = Topic(name="gauges", load=load_gauges)

@@ -48,7 +48,7 @@ class Page:
 
 
 PAGES = (
-    Page(name="fleet", title="Fleet", topics=("fleet", "services")),
+    Page(name="fleet", title="Fleet", topics=("fleet", "gauges", "services")),
     Page(name="plans", title="Plans"),
     Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
     Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),

@@ -64,24 +64,48 @@ function draw() {
 
 const makeGroup = () => h("section", { class: "group" }, h("h2", {}), h("div", { class: "gpus" }));
 
+const elements = new Map();
+
 function makeGpu(id) {
-  return h("a", { class: "gpu", href: `/gpus/${id}` }, h("span", { class: "name" }), h("span", { class: "bar sm" }),
+  const element = h("a", { class: "gpu", href: `/gpus/${id}` }, h("span", { class: "name" }), h("span", { class: "bar sm" }),
     h("span", { class: "bar thin" }, h("span", { class: "fill memory" })), h("span", { class: "bar thin" }, h("span", { class: "fill power" })));
+  elements.set(id, element);
+  return element;
 }
 
 function updateGpu(element, id) {
+  updateGauges(element, id);
   const gpu = table("fleet").get(id);
   const seen = JSON.stringify([gpu, gpu.parts.map(healthOf)]);
   if (element.seen === seen) return;
   element.seen = seen;
-  const [name, bar, memory, power] = element.children;
+  const [name, bar] = element.children;
   show(name, grouping === "node" ? `gpu-${gpu.index} ` : `${id} `, h("span", { class: "hint" }, trouble(gpu) ?? (grouping === "node" ? gpu.gpu_type : "")));
   element.classList.toggle("ill", trouble(gpu) !== null);
   show(bar, inOrder(gpu.parts).map((part) =>
     h("span", { class: `part ${healthOf(part)} ${part.state}`, width_percent: part.sm_percent }, part.sm_percent >= 20 ? part.owner : "")));
-  memory.firstChild.style.width = share(gpu.memory_used_mib, gpu.memory_mib);
-  power.firstChild.style.width = share(gpu.power_w, gpu.power_cap_w);
-  element.title = tooltip(id, gpu);
+}
+
+function updateGauges(element, id) {
+  const gpu = table("fleet").get(id);
+  const gauges = gaugesOf(id);
+  const [, , memory, power] = element.children;
+  memory.firstChild.style.width = share(gauges.memory_used_mib, gpu.memory_mib);
+  power.firstChild.style.width = share(gauges.power_w, gpu.power_cap_w);
+  element.title = tooltip(id, gpu, gauges);
+}
+
+function gaugesOf(id) {
+  const [memory_used_mib, power_w] = table("gauges").get(id) ?? [null, null];
+  return { memory_used_mib, power_w };
+}
+
+/** Only the thin bars of GPUs that changed: a thousand report in the same second. */
+function drawGauges(changed) {
+  for (const id of changed ?? table("fleet").keys()) {
+    const element = elements.get(id);
+    if (element?.isConnected) updateGauges(element, id);
+  }
 }
 
 const share = (part, whole) => `${Math.min(100, (100 * (part ?? 0)) / whole)}%`;
@@ -99,10 +123,10 @@ const inOrder = (parts) => parts.filter((part) => part.state in PLACES).sort((on
 /** SM percent of who serves or runs. */
 const givenOn = (gpu) => gpu.parts.reduce((sum, part) => sum + (PLACES[part.state] === 0 ? part.sm_percent : 0), 0);
 
-function tooltip(id, gpu) {
+function tooltip(id, gpu, gauges) {
   const parts = gpu.parts.map((part) => `${part.owner}: ${number(part.sm_percent, 0)} % SM, batch ${part.batch}, ${part.state}`);
   return [`${id} (${gpu.gpu_type})`, `${number(givenOn(gpu), 0)} % of the SMs given`, ...parts,
-    `memory ${gib(gpu.memory_used_mib)} of ${gib(gpu.memory_mib)}`, `power ${watts(gpu.power_w)} of ${watts(gpu.power_cap_w)}`].join("\n");
+    `memory ${gib(gauges.memory_used_mib)} of ${gib(gpu.memory_mib)}`, `power ${watts(gauges.power_w)} of ${watts(gpu.power_cap_w)}`].join("\n");
 }
 
 function sum(fleet) {
@@ -121,5 +145,6 @@ function sum(fleet) {
 }
 
 onChange("fleet", draw);
+onChange("gauges", drawGauges);
 onChange("services", draw);
-begin(["fleet", "services"]);
+begin(["fleet", "gauges", "services"]);
