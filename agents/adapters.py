@@ -12,17 +12,15 @@ makers document is the only thing relied on:
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from agents.device import DeviceError
+from agents.presets import NotAPage, ServerCounts, ServerKind, read_page, read_server
 from agents.templates import Server, WarmUp
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
@@ -156,13 +154,13 @@ class Http:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def samples(self, url: str) -> tuple[Sample, ...]:
-        """Everything in a page of Prometheus metrics. Raises NoAnswer."""
-        text = (await self.demand("GET", url)).decode("utf-8", errors="replace")
+    async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ServerCounts:
+        """What a server's own Prometheus metrics say of what it serves there. Raises NoAnswer."""
+        text = (await self.demand("GET", endpoint.metrics_url)).decode("utf-8", errors="replace")
         try:
-            return tuple(sample for family in text_string_to_metric_families(text) for sample in family.samples)
-        except ValueError as error:
-            raise NoAnswer(f"{url} holds no Prometheus metrics: {error}") from error
+            return read_server(read_page(text), kind, endpoint.served_as)
+        except NotAPage as error:
+            raise NoAnswer(f"{endpoint.metrics_url} {error}") from error
 
 
 class _Server:
@@ -241,15 +239,7 @@ class TritonAdapter(_Server):
         await self._http.demand("POST", f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/unload", body={})
 
     async def metrics(self, endpoint: Endpoint) -> Metrics:
-        mine = _of(await self._http.samples(endpoint.metrics_url), "model", endpoint.served_as)
-        busy_us = _total(mine, "nv_inference_compute_infer_duration_us")
-        return Metrics(
-            requests=_count(mine, "nv_inference_request_success"),
-            failures=_count(mine, "nv_inference_request_failure"),
-            batches=_count(mine, "nv_inference_exec_count"),
-            busy_s=None if busy_us is None else busy_us / 1e6,
-            queued=_count(mine, "nv_inference_pending_request_count"),
-        )
+        return _metrics(await self._http.counts(endpoint, "triton"))
 
 
 class VllmAdapter(_Server):
@@ -264,11 +254,7 @@ class VllmAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> Metrics:
-        mine = _of(await self._http.samples(endpoint.metrics_url), "model_name", endpoint.served_as)
-        return Metrics(
-            requests=_count(mine, "vllm:request_success"),
-            queued=_count(mine, "vllm:num_requests_waiting"),
-        )
+        return _metrics(await self._http.counts(endpoint, "vllm"))
 
 
 class MlserverAdapter(_Server):
@@ -297,11 +283,7 @@ class MlserverAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> Metrics:
-        mine = _of(await self._http.samples(endpoint.metrics_url), "model", endpoint.served_as)
-        return Metrics(
-            requests=_count(mine, "model_infer_request_success"),
-            failures=_count(mine, "model_infer_request_failure"),
-        )
+        return _metrics(await self._http.counts(endpoint, "mlserver"))
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
@@ -349,17 +331,15 @@ def _replace(path: Path, text: str) -> None:
         raise NoAnswer(f"{path} cannot be written: {error}") from error
 
 
-def _of(samples: Iterable[Sample], label: str, value: str) -> tuple[Sample, ...]:
-    return tuple(sample for sample in samples if sample.labels.get(label) == value)
+def _metrics(counts: ServerCounts) -> Metrics:
+    return Metrics(
+        requests=_rounded(counts.served),
+        failures=_rounded(counts.failed),
+        batches=_rounded(counts.batches),
+        busy_s=counts.busy_s,
+        queued=_rounded(counts.waiting),
+    )
 
 
-def _total(samples: tuple[Sample, ...], name: str) -> float | None:
-    """Sum of a metric over its other labels; None when it is not there. Counters are read as NAME_total, whether or not
-    the server calls them so."""
-    values = [sample.value for sample in samples if sample.name in (name, f"{name}_total")]
-    return sum(values) if values else None
-
-
-def _count(samples: tuple[Sample, ...], name: str) -> int | None:
-    total = _total(samples, name)
-    return None if total is None else round(total)
+def _rounded(count: float | None) -> int | None:
+    return None if count is None else round(count)
