@@ -88,6 +88,24 @@ class GpuView(View):
     cordoned: bool
 
 
+class GpuReading(View):
+    """One GPU over one step of time: means."""
+
+    at: datetime = Field(description="When the step began")
+    power_w: float
+    memory_used_mib: float
+    clock_mhz: float
+    busy_percent: float
+
+
+class GpuReadings(View):
+    """What was read of one GPU; steps without a reading are left out."""
+
+    gpu: str
+    step_s: int
+    readings: list[GpuReading]
+
+
 class PredictionView(View):
     """How well the times of a network on one GPU type are known; errors are shares, 0.02 = 2 %."""
 

@@ -71,17 +71,15 @@ async def load_gpus(connection: AsyncConnection, *, nodes: Sequence[str] | None 
     statement = select(gpu).order_by(gpu.c.id)
     if nodes is not None:
         statement = statement.where(gpu.c.node.in_(nodes))
-    return tuple(
-        Gpu(
-            id=GpuId(row.id),
-            node=NodeId(row.node),
-            gpu_type=row.gpu_type,
-            index=row._mapping["index"],  # a Row is a tuple, whose own `index` is a method
-            healthy=row.healthy,
-            cordoned=row.cordoned,
-        )
-        for row in await connection.execute(statement)
-    )
+    return tuple(_gpu(row) for row in await connection.execute(statement))
+
+
+async def get_gpu(connection: AsyncConnection, name: str) -> Gpu:
+    """One GPU. Raises NotFound."""
+    row = (await connection.execute(select(gpu).where(gpu.c.id == name))).one_or_none()
+    if row is None:
+        raise NotFound(f"no GPU is called {name!r}")
+    return _gpu(row)
 
 
 async def save(
@@ -144,6 +142,17 @@ async def remove(connection: AsyncConnection, name: str) -> None:
     await connection.execute(select(cluster).with_for_update())
     if (await connection.execute(delete(node).where(node.c.id == name))).rowcount == 0:
         raise NotFound(f"no node is called {name!r}")
+
+
+def _gpu(row: AnyRow) -> Gpu:
+    return Gpu(
+        id=GpuId(row.id),
+        node=NodeId(row.node),
+        gpu_type=row.gpu_type,
+        index=row._mapping["index"],  # a Row is a tuple, whose own `index` is a method
+        healthy=row.healthy,
+        cordoned=row.cordoned,
+    )
 
 
 def _node(row: AnyRow, now: datetime) -> Node:

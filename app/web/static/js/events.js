@@ -1,0 +1,84 @@
+// Events: the audit of every write and every automatic decision, newest first, with what each changed.
+
+import * as api from "./api.js";
+import { h, keyed, show } from "./dom.js";
+import { eventRow } from "./event_table.js";
+import { onChange, table } from "./live.js";
+import { begin, complain, content } from "./page.js";
+
+const SHOWN = 50;
+const MOST = 2000;
+const FIELDS = { kind: "What", subject: "About", actor: "By" };
+const HINTS = { kind: "e.g. PlanApplied", subject: "e.g. service/chat", actor: "e.g. controller" };
+const SPANS = { "": "any time", 3600: "the last hour", 86400: "the last day", 604800: "the last 7 days" };
+
+const asked = new URLSearchParams(window.location.search);
+let events = new Map();
+let cursor = null;
+let asking = 0;
+
+const summary = h("p", { class: "summary", role: "status" });
+const rows = h("tbody", {});
+const known = Object.fromEntries(Object.keys(FIELDS).map((name) => [name, h("datalist", { id: `known-${name}` })]));
+const older = h("button", { type: "button", hidden: true, onclick: () => load(cursor) }, "Older ones");
+const form = h("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); apply(); }, onchange: () => apply() },
+  Object.entries(FIELDS).map(([name, words]) => h("label", {}, `${words} `, h("input", { name, type: "search", list: `known-${name}`, value: asked.get(name) ?? "", placeholder: HINTS[name], spellcheck: "false", autocomplete: "off" }))),
+  h("label", {}, "Since ", h("select", { name: "within_s" }, Object.entries(SPANS).map(([value, words]) => h("option", { value, selected: value === (asked.get("within_s") ?? "") }, words)))),
+  h("button", {}, "Show"), Object.values(known));
+show(content, form, summary,
+  h("div", { class: "scroll" }, h("table", { class: "events" }, h("caption", { class: "hidden" }, "Events, newest first"),
+    h("thead", {}, h("tr", {}, ["When", "What", "About", "By", "Why", "Plan"].map((name) => h("th", { scope: "col" }, name)))), rows)),
+  h("div", { class: "controls" }, older));
+
+/** What is filled in, in the words of the API; the address holds it, so that it can be sent to somebody. */
+function filters() {
+  const filled = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value));
+  const query = new URLSearchParams(filled).toString();
+  window.history.replaceState(null, "", query ? `?${query}` : window.location.pathname);
+  const { within_s: within, ...rest } = filled;
+  return within && within in SPANS ? { ...rest, since: new Date(Date.now() - 1000 * Number(within)).toISOString() } : rest;
+}
+
+function apply() {
+  events = new Map();
+  cursor = null;
+  load(null);
+}
+
+/** A page of lines: the newest where `from` is null, else the next older ones. */
+async function load(from) {
+  const turn = ++asking;
+  try {
+    const found = await api.get("/events", { ...filters(), limit: SHOWN, cursor: from });
+    if (turn !== asking) return;
+    const isFirst = events.size === 0;
+    // More came than fit a page: what is between is not known, so begin anew.
+    if (from === null && !isFirst && found.items.length === SHOWN && !events.has(found.items.at(-1).id)) events = new Map();
+    if (from !== null || isFirst || events.size === 0) cursor = found.next_cursor;
+    for (const event of found.items) events.set(event.id, event);
+    complain(null);
+    draw();
+  } catch (error) {
+    if (turn === asking) complain(error.message);
+  }
+}
+
+function draw() {
+  const list = [...events.values()].sort((one, other) => other.id - one.id).slice(0, MOST);
+  keyed(rows, list.map((event) => `${event.id}`), (id) => eventRow(events.get(Number(id))), () => {});
+  older.hidden = cursor === null || list.length >= MOST;
+  for (const [name, place] of Object.entries(known)) show(place, [...new Set(list.map((event) => event[name]))].sort().map((value) => h("option", { value })));
+  show(summary, list.length === 0 ? nothing() : `${list.length} shown${cursor === null ? ", which are all" : ""}.`);
+}
+
+const nothing = () => (Object.keys(filters()).length ? "Nothing like that was noted. Loosen a field above." : "Nothing was noted yet: every write and every decision will stand here.");
+
+let newest = null;
+onChange("pulse", () => {
+  const now = table("pulse").get("now")?.newest_event ?? null;
+  // The very first lines are loaded below, whether the pulse is seen or not.
+  if (newest !== null && now !== newest) load(null);
+  newest = now;
+});
+begin();
+apply();

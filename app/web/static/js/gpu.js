@@ -1,0 +1,156 @@
+// GPU: what runs on it, how much of it each one was given and uses, and its last hour.
+
+import * as api from "./api.js";
+import { colour, timeChart } from "./charts.js";
+import { h, keyed, show } from "./dom.js";
+import { eventTable } from "./event_table.js";
+import { gib, moment, ms, number, rps, span, watts } from "./format.js";
+import { colourOf } from "./gpu_bars.js";
+import { onChange, table } from "./live.js";
+import { begin, complain, content, state } from "./page.js";
+
+const TOPIC = `gpu/${state.argument}`;
+const HOUR_S = 3600;
+const MOST_EVENTS = 10;
+
+const facts = h("dl", { class: "facts" });
+const bar = h("span", { class: "bar sm" });
+const rows = h("tbody", {});
+const nothing = h("p", { class: "hint" }, "Nothing runs here and nothing shall. ", h("a", { href: "/plans" }, "Plans"), " say why.");
+const events = h("div", {});
+const COLUMNS = ["State", "Batch", "SM given", "SM used", "Memory given", "Memory used", "Power", "Planned rate", "Served", "Execution"];
+
+const percentOf = (value) => `${number(value, 0)} %`;
+const CHARTS = {
+  power_w: { title: "Power against its cap", unit: watts, cap: (now) => now.power_cap_w, paint: "power", limit: "cap" },
+  memory_used_mib: { title: "Memory against what there is", unit: gib, cap: (now) => now.memory_mib, paint: "memory", limit: "there is" },
+  clock_mhz: { title: "Graphics clock against the planned one", unit: (value) => `${number(value, 0)} MHz`, cap: (now) => now.planned_clock_mhz, paint: "accent", limit: "planned" },
+  busy_percent: { title: "Busy: time in which anything executed", unit: percentOf, cap: () => 100, paint: "good", limit: "always" },
+};
+const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [name, timeChart({
+  title: each.title, height: 180, format: each.unit, fromZero: true,
+  series: () => [line("read", each, { stroke: colour(each.paint), width: 2 }), line(each.limit, each, { stroke: colour("faint"), dash: [6, 4] })],
+})]));
+
+const line = (label, each, style) => ({ label, ...style, value: (_, value) => (value === null ? "–" : each.unit(value)), points: { show: false } });
+
+function drawAll() {
+  const now = table(TOPIC).get("now");
+  if (!now) {
+    complain(`No GPU is called ${state.argument}: its node was removed, or has not reported it yet.`);
+    return;
+  }
+  drawFacts(now);
+  drawParts([...table(TOPIC)].filter(([key]) => key !== "now"));
+  append(now);
+}
+
+function drawFacts(now) {
+  const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
+  const plan = now.plan_id ? [h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`), now.planned_clock_mhz ? ` wants ${number(now.planned_clock_mhz, 0)} MHz and at most ${watts(now.power_cap_w)}` : " does not use it"] : ["no plan is in force"];
+  const fresh = JSON.stringify([now, "facts"].map((each) => ({ ...each, read_at_s: 0 })));
+  if (facts.seen === fresh) return;
+  facts.seen = fresh;
+  show(facts,
+    fact("State", h("span", { class: `chip ${trouble(now) ? "warn" : "good"}` }, trouble(now) ?? "in order")),
+    fact("Type", now.gpu_type), fact("Node", h("a", { href: `/nodes#${now.node}` }, now.node)), fact("Plan", ...plan),
+    fact("Now", `${watts(now.power_w)} of ${watts(now.power_cap_w)} (idle ${watts(now.idle_w)}), ${gib(now.memory_used_mib)} of ${gib(now.memory_mib)}, ${number(now.clock_mhz, 0)} MHz, ${percentOf(now.busy_percent)} busy`));
+}
+
+function trouble(now) {
+  if (!now.healthy) return "unhealthy: nothing is planned here";
+  if (!now.is_heard) return "silent: its agent does not report";
+  if (now.node_cordoned) return "its node is cordoned: nothing new starts here";
+  return now.cordoned ? "cordoned: nothing new starts here" : null;
+}
+
+function drawParts(parts) {
+  nothing.hidden = parts.some(([, part]) => part.kind !== "idle");
+  show(bar, parts.filter(([, part]) => part.sm_percent > 0).map(([, part]) => {
+    const element = h("span", { class: "part", width_percent: part.sm_percent, title: `${part.owner}: ${percentOf(part.sm_percent)} SM` }, part.sm_percent >= 12 ? part.owner : "");
+    element.style.setProperty("--colour", colourOf(part.owner));
+    return element;
+  }));
+  keyed(rows, parts.map(([key]) => key), makeRow, (element, key) => updateRow(element, table(TOPIC).get(key)));
+}
+
+const NAMES = { others: "processes of others", idle: "idle power" };
+
+function makeRow(key) {
+  const part = table(TOPIC).get(key);
+  const name = part.kind === "replica" ? h("a", { href: `/services/${part.owner}` }, part.owner) : (NAMES[part.kind] ?? part.owner);
+  const what = part.kind in NAMES ? "" : part.kind === "replica" ? part.id : `${part.kind} task`;
+  return h("tr", {}, h("th", { scope: "row" }, name, h("div", { class: "hint" }, what)), COLUMNS.map((_, at) => h("td", { class: at ? "number" : null })), h("td", { class: "wrap" }));
+}
+
+function updateRow(element, part) {
+  const about = part.is_estimated ? "≈ " : "";
+  const given = (value, words) => (part.kind in NAMES ? "" : words(value));
+  const chip = part.kind in NAMES ? "" : h("span", { class: `chip ${["ready", "running"].includes(part.state) ? "good" : part.state === "failed" ? "bad" : "warn"}` }, part.is_planned ? part.state : `${part.state}, not in the plan`);
+  const figures = [
+    chip, given(part.batch, (value) => number(value, 0)), given(part.sm_percent, percentOf), part.sm_used_percent === null ? "–" : about + percentOf(part.sm_used_percent),
+    given(part.memory_mib, gib), part.memory_used_mib === null ? "–" : gib(part.memory_used_mib), part.power_w === null ? "–" : about + watts(part.power_w),
+    given(part.planned_rate_rps, rps), given(part.served_rps, rps), given(part.execution_ms, ms), over(part.overuses),
+  ];
+  figures.forEach((value, at) => show(element.children[at + 1], value));
+}
+
+const UNITS = { memory: gib, sm_percent: percentOf, sm_count: percentOf };
+const over = (list) => list.map((each) => h("div", { class: "bad" },
+  `uses ${each.is_estimated ? "about " : ""}${(UNITS[each.quantity] ?? number)(each.used)} of ${(UNITS[each.quantity] ?? number)(each.granted)} ${each.quantity === "memory" ? "memory" : "SM"} since ${moment(each.begun_at)}`));
+
+// The last hour: what was read before comes once, what is read now is put behind it.
+let readings = null;
+
+async function loadHistory() {
+  try {
+    const found = await api.get(`/gpus/${state.argument}/readings`);
+    readings = found.readings.map((each) => ({ ...each, at_s: Date.parse(each.at) / 1000 }));
+    drawCharts();
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+function append(now) {
+  if (readings === null || now.read_at_s === null || now.read_at_s <= (readings.at(-1)?.at_s ?? 0)) return;
+  readings.push({ ...now, at_s: now.read_at_s });
+  readings = readings.filter((each) => each.at_s > now.read_at_s - HOUR_S);
+  drawCharts();
+}
+
+function drawCharts() {
+  const now = table(TOPIC).get("now");
+  const times = readings.map((each) => each.at_s);
+  for (const [name, { cap }] of Object.entries(CHARTS)) {
+    const limit = now ? cap(now) : null;
+    charts[name].set([times, readings.map((each) => each[name]), times.map(() => limit)]);
+  }
+  const [first, last] = [times[0], times.at(-1)];
+  show(covered, times.length ? `${span(last - first)} of readings, up to ${moment(new Date(1000 * last).toISOString())}.` : "Nothing was read in the last hour: the node's agent does not report.");
+}
+
+async function loadEvents() {
+  const node = state.argument.split("/")[0];
+  const found = await api.get("/events", { subject: `node/${node}`, limit: MOST_EVENTS }).catch(() => null);
+  if (found) show(events, eventTable(found.items, `Newest events of ${node}`, "Nothing was noted of this node yet."));
+}
+
+const covered = h("p", { class: "hint" }, "\u00a0");
+show(content,
+  h("section", { class: "card" }, facts),
+  h("section", { class: "card" }, h("h2", {}, "SM percent given, up to the line at 100"), bar),
+  h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "What it carries"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), COLUMNS.map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)), h("th", { scope: "col" }, "Overuse"))), rows)),
+  nothing, h("h2", {}, "The last hour"), covered,
+  h("div", { class: "columns" }, Object.values(charts).map((each) => each.element)), events);
+
+let seenEvent = null;
+onChange("pulse", () => {
+  const newest = table("pulse").get("now")?.newest_event;
+  if (newest !== seenEvent) loadEvents();
+  seenEvent = newest;
+});
+onChange(TOPIC, drawAll);
+begin([TOPIC]);
+loadHistory();
