@@ -49,9 +49,23 @@ class Page:
 
 PAGES = (
     Page(name="fleet", title="Fleet", topics=("fleet", "gauges", "services")),
+    Page(name="services", title="Services", topics=("services", "standing", "budgets")),
+    Page(
+        name="service",
+        title="Service",
+        path="/services/{argument}",
+        topics=("service", "service_hour"),
+        under="services",
+        is_in_navigation=False,
+    ),
+    Page(name="new_service", title="New service", path="/new-service", under="services", is_in_navigation=False),
     Page(name="plans", title="Plans"),
     Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
     Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
+    Page(name="cost", title="Cost"),
+    Page(name="nodes", title="Nodes", topics=("nodes",)),
+    Page(name="gpu", title="GPU", path="/gpus/{argument:path}", under="nodes", is_in_navigation=False, topics=("gpu",)),
+    Page(name="events", title="Events"),
 )
 """In the order of the navigation."""
 

@@ -1,0 +1,95 @@
+"""The page on cost: its figures are the SQL views' to the cent, and its files hold them."""
+
+import csv
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pytest
+from playwright.sync_api import Page
+
+from app.db.listen import conninfo
+from tests.browser.conftest import Open
+from tests.integration.api_harness import Api
+
+pytestmark = pytest.mark.integration
+
+
+def ask(api: Api, query: str) -> list[tuple[object, ...]]:
+    """What SQL says."""
+    with psycopg.connect(conninfo(api.url)) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def table(page: Page) -> dict[str, Sequence[str]]:
+    """Cells of the table of sums by the row's heading."""
+    page.locator("table tfoot th").wait_for()
+    rows = page.locator("table:has(tfoot) tr:has(td)")
+    return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows.all()}
+
+
+def cents(amount: object) -> str:
+    return f"${Decimal(str(amount)):,.2f}"
+
+
+@pytest.mark.parametrize(("by", "view"), [("service", "service"), ("project", "project")])
+def test_the_table_is_the_sql_views_to_the_cent(demo: Api, opened: Open, by: str, view: str) -> None:
+    page = opened(demo, "cost")
+    page.select_option("#cost-by", by)
+    page.locator("figcaption", has_text=f"by {by}").wait_for()
+    wanted = ask(
+        demo, f"SELECT {view}, sum(cost_usd), sum(whole_gpu_cost_usd) FROM report.cost_by_{view}_hour GROUP BY 1"
+    )
+    found = table(page)
+    ((bill,),) = ask(demo, "SELECT sum(cost_usd) FROM report.bill_hour")
+    assert {name: (found[str(name)][1], found[str(name)][3]) for name, *_ in wanted} == {
+        name: (cents(cost), cents(whole)) for name, cost, whole in wanted
+    }
+    assert found["Bill"][1] == cents(bill)
+    assert len(found) == len(wanted) + 1
+
+
+def test_by_gpu_type_idle_is_apart(demo: Api, opened: Open) -> None:
+    page = opened(demo, "cost")
+    page.select_option("#cost-by", "gpu_type")
+    page.locator("figcaption", has_text="by GPU type").wait_for()
+    ((kind, cost, idle),) = ask(
+        demo, "SELECT gpu_type, sum(cost_usd), sum(idle_cost_usd) FROM report.cost_by_gpu_type_hour GROUP BY 1"
+    )
+    found = table(page)
+    assert (found[str(kind)][1], found["(idle)"][1]) == (cents(Decimal(str(cost)) - Decimal(str(idle))), cents(idle))
+
+
+def test_savings_are_those_of_the_view(demo: Api, opened: Open) -> None:
+    page = opened(demo, "cost")
+    table(page)
+    ((without,),) = ask(demo, "SELECT sum(cost_usd) FROM report.cost_without_sharing_hour")
+    assert f"Without it: {cents(without)}." in page.inner_text(".cost-facts")
+
+
+def test_the_file_holds_what_the_table_shows(demo: Api, opened: Open, tmp_path: Path) -> None:
+    page = opened(demo, "cost")
+    bill = table(page)["Bill"][1]
+    with page.expect_download() as download:
+        page.click("a:has-text('CSV')")
+    path = tmp_path / "cost.csv"
+    download.value.save_as(path)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert cents(sum(Decimal(row["cost_usd"]) for row in rows)) == bill
+
+
+def test_the_period_is_chosen_and_remembered(demo: Api, opened: Open) -> None:
+    page = opened(demo, "cost")
+    page.select_option("#cost-period", "30d")
+    page.locator("figcaption", has_text="Cost per day").wait_for()
+    page.reload()
+    page.locator("figcaption", has_text=re.compile("Cost per day")).wait_for()
+    assert page.input_value("#cost-period") == "30d"
+
+
+def test_a_person_of_a_project_sees_its_cost(fresh_demo: Api, opened: Open) -> None:
+    fresh_demo.add_token("mine", "viewer", projects=("team-a",))
+    page = opened(fresh_demo, "cost", scope="mine")
+    assert set(table(page)) == {"chat", "thumbnails", "Bill"}
