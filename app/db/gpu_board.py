@@ -79,11 +79,13 @@ WITH newest AS (
     FROM task
     WHERE gpu = :gpu AND state IN ('starting', 'running', 'swapping', 'swapped') AND deleted_at IS NULL
 )
-SELECT c.*, u.memory_used_mib, u.sm_percent AS sm_used_percent, u.power_w, coalesce(u.is_estimated, false) AS is_estimated
+SELECT c.*, u.memory_used_mib, u.sm_percent AS sm_used_percent, u.power_w,
+       coalesce(u.is_estimated, false) AS is_estimated
 FROM carried c
 LEFT JOIN used u ON u.name = c.id AND u.kind = CASE c.kind WHEN 'replica' THEN 'replica' ELSE 'task' END
 UNION ALL
-SELECT kind, name, name, '', false, NULL, NULL, NULL, NULL, NULL, NULL, memory_used_mib, sm_percent, power_w, is_estimated
+SELECT kind, name, name, '', false, NULL, NULL, NULL, NULL, NULL, NULL, memory_used_mib, sm_percent, power_w,
+       is_estimated
 FROM used WHERE kind IN ('others', 'idle')
 ORDER BY kind, id
 """

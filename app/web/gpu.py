@@ -63,6 +63,7 @@ def _round(value: float | None) -> float | None:
 
 _KNOWN = ("node", "gpu_type", "healthy", "cordoned", "node_cordoned", "memory_mib", "plan_id", "planned_clock_mhz")
 _READ = ("power_cap_w", "idle_w", "memory_used_mib", "power_w", "clock_mhz", "busy_percent")
+_STATED = ("kind", "id", "owner", "state", "is_planned", "batch", "is_estimated")
 _MEASURED = (
     "sm_percent",
     "memory_mib",

@@ -62,6 +62,7 @@ PAGES = (
     Page(name="plans", title="Plans"),
     Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
     Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
+    Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet")),
     Page(name="cost", title="Cost"),
     Page(name="nodes", title="Nodes", topics=("nodes",)),
     Page(name="gpu", title="GPU", path="/gpus/{argument:path}", under="nodes", is_in_navigation=False, topics=("gpu",)),

@@ -21,8 +21,9 @@ export const SERIES = ["#3b82c4", "#d98b2b", "#2f9e7a", "#a06bc2", "#c4534b", "#
 /**
  * A chart over time that may be changed: {element, set(data)}; data is uPlot's, times in seconds first.
  * `series` and `bands` are functions, asked again when the theme turns; `format` words the values of the axis.
+ * `fromZero`: nought is at the bottom, however little the values vary.
  */
-export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {} }) {
+export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, fromZero = false }) {
   const place = h("div", { class: "chart" });
   const element = h("figure", { class: "card" }, h("figcaption", {}, title), place);
   let data = null;
@@ -35,6 +36,7 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     const values = (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     plot = new uPlot({
       width: place.clientWidth, height, hooks, bands: bands(), series: [{}, ...series()],
+      scales: fromZero ? { y: { range: (_, least, most) => [0, 1.08 * (most || 1)] } } : {},
       axes: [axis, { ...axis, values, size: 64 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
     }, data, place);
   };
