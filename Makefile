@@ -18,7 +18,7 @@ help:
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make install  create .venv with everything in it"
-	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md and docs/settings.md"
+	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md and docs/metrics.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
 
 install: $(INSTALLED)
@@ -73,6 +73,7 @@ openapi: install
 	$(BIN)/python -m app.api.document
 	$(BIN)/python -m app.db.document
 	$(BIN)/python -m app.cli.settings_document
+	$(BIN)/python -m app.cli.metrics_document
 	$(BIN)/python -m app.cli.document
 
 clean:

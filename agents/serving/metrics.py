@@ -1,6 +1,6 @@
 """What a worker counts, for Prometheus. Every label has a closed set of values, whatever clients send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -10,6 +10,14 @@ from agents.serving.errors import DropReason
 Outcome: TypeAlias = Literal["ok", "bad", "not_taken", "late", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "bad", "not_taken", "late", "failed")
 DROP_REASONS: tuple[DropReason, ...] = ("queue_full", "not_ready", "deadline", "abandoned", "stopped")
+
+GAUGES: Mapping[str, str] = {
+    "queue_length": "Requests that wait.",
+    "batch_limit_rows": "Most rows of a batch now.",
+    "delay_limit_seconds": "Longest wait for a full batch now.",
+    "ready": "1 while requests are taken.",
+    "sm_count": "Multiprocessors that the process may use; 0: no GPU.",
+}
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 SECONDS = tuple(0.0005 * 2.0**step for step in range(18))
@@ -44,9 +52,9 @@ class Metrics:
         self.rows = 0
         self.execution_s = 0.0
 
-    def observe(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read when it is asked for."""
-        Gauge(f"plimsoll_worker_{name}", help_text, registry=self._registry).set_function(read)
+    def observe(self, name: str, read: Callable[[], float]) -> None:
+        """Add one of GAUGES, which is read when it is asked for."""
+        Gauge(f"plimsoll_worker_{name}", GAUGES[name], registry=self._registry).set_function(read)
 
     def answered(self, outcome: Outcome, latency_s: float) -> None:
         """A request was answered."""

@@ -229,8 +229,8 @@ class Replica:
 
     def _observe(self) -> None:
         batcher, observe = self._batcher, self.metrics.observe
-        observe("queue_length", "Requests that wait.", lambda: batcher.waiting)
-        observe("batch_limit_rows", "Most rows of a batch now.", lambda: batcher.limits.batch)
-        observe("delay_limit_seconds", "Longest wait for a full batch now.", lambda: batcher.limits.delay_ms / 1000.0)
-        observe("ready", "1 while requests are taken.", lambda: float(self.state == "ready"))
-        observe("sm_count", "Multiprocessors that the process may use; 0: no GPU.", lambda: self._facts().sm_count or 0)
+        observe("queue_length", lambda: batcher.waiting)
+        observe("batch_limit_rows", lambda: batcher.limits.batch)
+        observe("delay_limit_seconds", lambda: batcher.limits.delay_ms / 1000.0)
+        observe("ready", lambda: float(self.state == "ready"))
+        observe("sm_count", lambda: self._facts().sm_count or 0)
