@@ -1,5 +1,7 @@
 """`plimsoll cost` and `plimsoll slo`: sums over the reporting views."""
 
+import csv
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -35,6 +37,19 @@ PERIOD_COLUMNS = (
 Since = Annotated[str, typer.Option(metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole")]
 
 
+COSTS = ("gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd")
+
+
+class CostFormat(StrEnum):
+    """What `-o` takes of `cost`."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
 class By(StrEnum):
     """What costs are summed by."""
 
@@ -53,7 +68,9 @@ def cost(
     context: typer.Context,
     by: Annotated[By, typer.Option(help="What to sum by")] = By.SERVICE,
     since: Since = "24h",
-    output: Output = Format.TABLE,
+    output: Annotated[
+        CostFormat, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json, yaml or csv")
+    ] = CostFormat.TABLE,
 ) -> None:
     """Show what was spent, by service, project or GPU type, or on tasks.
 
@@ -63,8 +80,11 @@ def cost(
     key = by.value.replace("-", "_")
     with Api(surroundings_of(context)) as api:
         rows = list(_rows(api, by.view, since))
-    sums = _sums(rows, key, ("gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd"))
-    if show_items(sums, output):
+    sums = _sums(rows, key, COSTS)
+    if output is CostFormat.CSV:
+        _show_csv(sums, (key, *COSTS))
+        return
+    if show_items(sums, Format(output.value)):
         return
     if not sums:
         show_nothing(f"cost since {since}")
@@ -116,6 +136,13 @@ def _add_budget(entry: Document, periods: list[Document]) -> None:
     used = next((number(row, "budget_used_percent") for row in periods if text(row, "period") == "30 d"), None)
     entry["budget_left_percent"] = None if used is None else round(100 - used, 4)
     entry["periods"] = [{name: row.get(name) for name in PERIOD_COLUMNS} for row in periods]
+
+
+def _show_csv(sums: list[Document], columns: tuple[str, ...]) -> None:
+    """Every sum as it is; whoever reads the file rounds."""
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(sums)
 
 
 def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:

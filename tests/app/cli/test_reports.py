@@ -67,6 +67,15 @@ def test_cost_is_summed_by_service_with_idle_last_and_a_total() -> None:
     ]
 
 
+def test_cost_is_written_as_csv_without_a_total() -> None:
+    result = cli("cost", "-o", "csv", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST}))
+    assert result.out.splitlines() == [
+        "service,gpu_hours,cost_usd,whole_gpu_cost_usd,memory_cost_usd",
+        "chat,1.5,4.5,6.0,5.0",
+        "(idle),0.5,1.5,0.0,1.0",
+    ]
+
+
 def test_cost_may_be_summed_by_project_and_gpu_type_over_all_pages() -> None:
     first = {**COST, "rows": COST["rows"][:1], "next_cursor": "next"}  # type: ignore[index]
     last = {**COST, "rows": COST["rows"][1:]}  # type: ignore[index]
