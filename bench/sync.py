@@ -55,7 +55,7 @@ def main() -> int:
     options = parser.parse_args()
     with temporary_database() as url:
         secret = asyncio.run(_fill(url))
-        with _server(url) as (base, process):
+        with serving(url) as (base, process):
             rows = asyncio.run(_measure(base, secret, process, options.rates, options.seconds))
     print_table(rows)
     write_results("sync", rows)
@@ -70,7 +70,7 @@ async def _fill(url: str) -> str:
 
 
 @contextmanager
-def _server(url: str) -> Iterator[tuple[str, psutil.Process]]:
+def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
     """`plimsoll serve` in a process of its own: its address and process."""
     port = _free_port()
     command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port)]
@@ -97,7 +97,7 @@ async def _measure(
     connector = aiohttp.TCPConnector(limit=256)
     rows: list[Figures] = []
     async with aiohttp.ClientSession(base, headers=headers, connector=connector) as session:
-        await _until_ready(session)
+        await until_ready(session)
         sequence = 1
         # The first second fills caches and makes connections; it is not counted.
         for rate in (rates[0], *rates):
@@ -108,7 +108,8 @@ async def _measure(
     return rows[1:]
 
 
-async def _until_ready(session: aiohttp.ClientSession) -> None:
+async def until_ready(session: aiohttp.ClientSession) -> None:
+    """Wait for /readyz. Raises TimeoutError."""
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         try:

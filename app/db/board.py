@@ -49,9 +49,9 @@ async def load_places(connection: AsyncConnection, now: datetime) -> Sequence[An
     return (await connection.execute(text(_PLACES), {"now": now})).all()
 
 
-async def load_pulse(connection: AsyncConnection, hour: datetime) -> AnyRow:
-    """The plan in force, what waits for a person, what is newest, and the bill of an hour; one row."""
-    return (await connection.execute(text(_PULSE), {"hour": hour})).one()
+async def load_pulse(connection: AsyncConnection) -> AnyRow:
+    """The plan in force, what waits for a person, and what is newest; one row."""
+    return (await connection.execute(text(_PULSE))).one()
 
 
 _GPUS = """
@@ -107,8 +107,7 @@ SELECT c.target_generation, t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_
        (SELECT count(*) FROM plan WHERE state = 'proposed') AS waiting,
        (SELECT max(id) FROM event) AS newest_event,
        (SELECT count(*) FROM node) AS nodes, (SELECT count(*) FROM gpu) AS gpus,
-       (SELECT count(*) FROM service WHERE deleted_at IS NULL) AS services,
-       (SELECT coalesce(sum(cost_usd), 0) FROM report.bill_hour WHERE hour = CAST(:hour AS timestamptz)) AS hour_usd
+       (SELECT count(*) FROM service WHERE deleted_at IS NULL) AS services
 FROM cluster c
 LEFT JOIN plan t ON t.state = 'target'
 """

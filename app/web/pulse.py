@@ -7,10 +7,9 @@ from app.web.feed import Items, Look, Topic
 
 async def load_pulse(look: Look) -> Items:
     """One item, `now`."""
-    now = look.parts.clock.now()
     async with transaction(look.parts.engine) as connection:
         settings = await policies.load_current(connection)
-        row = await board.load_pulse(connection, now.replace(minute=0, second=0, microsecond=0))
+        row = await board.load_pulse(connection)
     known = {name: getattr(row, name) for name in _PLAIN}
     times = {name: None if getattr(row, name) is None else getattr(row, name).isoformat() for name in _TIMES}
     amounts = {name: None if getattr(row, name) is None else float(getattr(row, name)) for name in _AMOUNTS}
@@ -31,6 +30,6 @@ _PLAIN = (
     "services",
 )
 _TIMES = ("planned_at", "decided_at")
-_AMOUNTS = ("cost_usd_per_hour", "hour_usd")
+_AMOUNTS = ("cost_usd_per_hour",)
 
 TOPIC = Topic(name="pulse", load=load_pulse)
