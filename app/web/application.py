@@ -9,13 +9,15 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from app.api.parts import Context
 from app.errors import InvalidRequest
-from app.web import door, fleet, pulse, services
+from app.web import door, fleet, gpu, nodes, pulse, services
 from app.web.assets import Assets
 from app.web.door import FIRST_PAGE
 from app.web.feed import Feed, Look
 from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
 
-TOPICS = {topic.name: topic for topic in (pulse.TOPIC, fleet.TOPIC, fleet.GAUGES, services.TOPIC)}
+TOPICS = {
+    topic.name: topic for topic in (pulse.TOPIC, fleet.TOPIC, fleet.GAUGES, services.TOPIC, gpu.TOPIC, nodes.TOPIC)
+}
 MOST_TOPICS = 8
 
 
