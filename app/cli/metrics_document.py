@@ -181,18 +181,18 @@ section says.
 - Agents are found by Prometheus' HTTP service discovery: `GET /api/v1/metrics/targets`.
 """
 
-_API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process beside the API; it
-tells what each tick did, so its figures stand here, too. Of several that are served only one leads and ticks: ask for
-the `max` over them. Bounded: routes are templates, policies and rules are those of the program, at most 64
+_API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process beside the
+API; it tells what each tick did, so its figures stand here, too. Of several that are served only one leads and ticks:
+ask for the `max` over them. Bounded: routes are templates, policies and rules are those of the program, at most 64
 combinations of problem, solver and status."""
 
 _CLUSTER = """`GET /api/v1/metrics` of the API, with a token of scope viewer that sees all projects, because it says
-what services do and cost. Read from the database at most every 5 seconds; every API process says the same, so scrape one.
-Bounded: the first 1,000 nodes, GPUs and services by name; `plimsoll_left_out` counts the others."""
+what services do and cost. Read from the database at most every 5 seconds; every API process says the same, so scrape
+one. Bounded: the first 1,000 nodes, GPUs and services by name; `plimsoll_left_out` counts the others."""
 
 _AGENT = """`GET /metrics` at `plimsoll-agent --metrics-port 9410`; off by default, without a token, and on the node
-alone unless `--metrics-host` says otherwise. The control plane is told the address and hands it to Prometheus. Bounded by the
-wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."""
+alone unless `--metrics-host` says otherwise. The control plane is told the address and hands it to Prometheus.
+Bounded by the wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."""
 
 _ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounded: the services of the routing table,
 256 by name and the rest as `(others)`."""
