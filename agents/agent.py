@@ -5,7 +5,7 @@ The loops run side by side, so that a silent control plane stops neither the cou
     observe   every period: read the device, put an observation into the outbox
     sync      when there is one: send the oldest; on an answer forget what is acknowledged, consider its command;
               without one wait (jittered, doubling) and send the same again
-    enforce   every second, and at once after a new command: carry out what can be done now
+    enforce   every second, and at once after a new command or when the device tells of a change: do what can be done
     guard     every second: slow a GPU down that draws more than its power cap
     govern    when the governor of a GPU is due: turn its clock and batches by what was measured
 """
@@ -17,6 +17,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
+
+from msgspec import structs
 
 from agents.admission import objections
 from agents.backoff import retry_s
@@ -91,7 +93,9 @@ class NodeAgent:
         self._guard = PowerGuard(device)
         self._enforcing = Enforcing(device, self._progress, handover_s=settings.handover_s)
         self._observed = asyncio.Event()
-        self._commanded = asyncio.Event()
+        self._changed = asyncio.Event()
+        """There may be something to enforce: a command is new, or a part of the device has changed."""
+        device.tell_changes(self._changed.set)
         self._random = Random(f"{settings.node} {settings.boot}")
 
     @property
@@ -155,24 +159,29 @@ class NodeAgent:
     async def sync(self, *, waits: bool) -> None:
         """Send everything that is not yet acknowledged, in order; the last answer may wait for the next observation.
 
-        Raises TransportError (not Unacceptable: such an observation is given up, and says so in the next one).
+        With a new command in force the newest is sent once more, which the control plane takes once: so that a command
+        which follows soon need not wait for the next observation either. Raises TransportError (not Unacceptable: such
+        an observation is given up, and says so in the next one).
         """
-        while (oldest := self.outbox.oldest()) is not None:
-            wait_s = (
-                max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and len(self.outbox) == 1 else 0.0
-            )
-            sent_s = self._clock.now_s()
+        asked = self.outbox.oldest()
+        while asked is not None:
+            is_newest = len(self.outbox) <= 1
+            wait_s = max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and is_newest else 0.0
+            sent_s, before = self._clock.now_s(), self._ledger.generation
             try:
-                reply = await self._transport.exchange(oldest, wait_s=wait_s)
+                reply = await self._transport.exchange(asked, wait_s=wait_s)
             except Unacceptable as error:
-                log.error("observation %d is given up: %s", oldest.sequence, error)
-                self.outbox.discard(oldest.sequence)
+                log.error("observation %d is given up: %s", asked.sequence, error)
+                self.outbox.discard(asked.sequence)
                 self._notes.sync_problem = f"an observation was given up: {error}"
+                asked = self.outbox.oldest()
                 continue
             self._notes.sync_problem = ""
             await self._take(reply, sent_s)
-            if reply.boot != self.settings.boot or reply.acknowledged < oldest.sequence:
+            if reply.boot != self.settings.boot or reply.acknowledged < asked.sequence:
                 return  # not durable yet: sent again with the next one
+            again = structs.replace(asked, generation=self._ledger.generation)
+            asked = self.outbox.oldest() or (again if waits and again.generation > before else None)
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""
@@ -269,12 +278,12 @@ class NodeAgent:
                 log.error("the device does not answer: %s", error)
                 self._notes.device_problem = str(error)
             nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
-            news = asyncio.create_task(self._commanded.wait())
+            news = asyncio.create_task(self._changed.wait())
             try:
                 await asyncio.wait({nap, news}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await _cancel(nap, news)
-            self._commanded.clear()
+            self._changed.clear()
 
     async def _govern_loop(self) -> None:
         while True:
@@ -299,7 +308,7 @@ class NodeAgent:
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease or None, now_s)
         if had_ended:
-            self._commanded.set()
+            self._changed.set()
         if reply.command is not None:
             await self.consider(reply.command)
 
@@ -321,7 +330,7 @@ class NodeAgent:
             return
         log.info("generation %d is in force", command.generation)
         self._enforcing.forget_failures()
-        self._commanded.set()
+        self._changed.set()
 
     def _problems(self) -> tuple[str, ...]:
         lost = self.outbox.dropped

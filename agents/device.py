@@ -22,6 +22,7 @@ Errors:
     └── UnknownPart           no GPU, replica or task of that name on this node
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -204,6 +205,10 @@ class Device(Protocol):
 
     async def state(self) -> NodeState:
         """What is there now."""
+        ...
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        """Call `tell` from now on whenever a replica has come up, failed or gone; where nobody knows, never."""
         ...
 
     async def read(self) -> Readings:

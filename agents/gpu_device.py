@@ -16,7 +16,7 @@ A knob that a GPU does not have, or that this user may not turn, is not asked fo
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -134,6 +134,9 @@ class GpuDevice:
         return NodeState(
             gpus=tuple(self._gpu_state(known[index], replicas) for index in sorted(known)), routes=self.router.routes
         )
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        self._parts.workers.on_change = tell
 
     async def read(self) -> Readings:
         readings = await self._parts.telemetry.read()

@@ -1,7 +1,7 @@
 """MPS on one GPU: its daemon, its clients and the way out of a fault. The only caller of nvidia-cuda-mps-control.
 
     Mps(gpu_uuid, directory, control=..., environment=..., settings=MpsSettings(...))
-        why_not() / is_available()           may this GPU be shared by MPS here, and if not, why
+        why_not()                            why this GPU may not be shared by MPS here; empty = it may
         start() / start_server()             the daemon, idempotent, one that runs is adopted; its server before clients
         client_environment(sm_percent, memory_mib, is_best_effort)
                                              what a replica's process needs; its share stands nowhere else
@@ -68,6 +68,16 @@ class MpsSettings:
     """Each of the daemon's logs is cut here: every command writes four lines."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What there was of MPS before a start."""
+
+    why_not: str = ""
+    default_percent: float | None = None
+    """None: no daemon runs."""
+    servers: tuple[int, ...] = ()
+
+
 class Mps:
     """MPS on one GPU."""
 
@@ -98,18 +108,7 @@ class Mps:
 
     async def why_not(self) -> str:
         """Why this GPU cannot be shared by MPS here; empty = it can."""
-        if reason := self._program_missing() or self.directory.objection():
-            return reason
-        if reason := why_foreign(self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)):
-            return reason
-        try:
-            return await self._foreign_owner() if await self.is_alive() else ""
-        except DeviceError as error:
-            return str(error)
-
-    async def is_available(self) -> bool:
-        """Whether this GPU can be shared by MPS here."""
-        return not await self.why_not()
+        return (await self._look()).why_not
 
     async def start(self) -> None:
         """Start the daemon, or adopt the one that runs, and set its default back to 100 %.
@@ -117,15 +116,16 @@ class Mps:
         Raises NotSupported with `why_not`, LaunchFailed, NotPermitted or DeviceError.
         """
         async with self._turn:
-            if reason := await self.why_not():
+            seen = await self._look()
+            if seen.why_not:
                 raise NotSupported(
-                    f"GPU {self.gpu_uuid} cannot be shared by MPS: {reason}. Without MPS its replicas take turns on "
-                    "the whole GPU, and NO SM percent or memory limit holds"
+                    f"GPU {self.gpu_uuid} cannot be shared by MPS: {seen.why_not}. Without MPS its replicas take turns "
+                    "on the whole GPU, and NO SM percent or memory limit holds"
                 )
             self.directory.prepare(self._settings.client_uid)
-            if not await self.is_alive():
+            if seen.default_percent is None:
                 await self._launch()
-            await self._reset_percent()
+            await self._reset_percent(seen)
 
     async def start_server(self) -> None:
         """Let the daemon start its server before the first client, and wait until it takes clients.
@@ -164,8 +164,7 @@ class Mps:
 
         Raises DeviceError when it hangs, NotSupported without the program.
         """
-        said, _ = await self._run(command="get_default_active_thread_percentage", limit_s=self._settings.answer_s)
-        return answers.percent(tuple(said.splitlines())) is not None
+        return await self._default_percent() is not None
 
     async def server_state(self) -> ServerState:
         """The server's state, of several the worst. Raises DeviceError where no daemon runs."""
@@ -228,7 +227,26 @@ class Mps:
                 return f"{program} is not in PATH ({path}); install NVIDIA's MPS (Debian: nvidia-cuda-mps)"
         return ""
 
-    async def _foreign_owner(self) -> str:
+    async def _look(self) -> "_Seen":
+        """What there is, by as few questions as may be: each starts a process, and a replica waits for them."""
+        if reason := self._program_missing() or self.directory.objection():
+            return _Seen(why_not=reason)
+        if reason := why_foreign(self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)):
+            return _Seen(why_not=reason)
+        try:
+            percent = await self._default_percent()
+            servers = () if percent is None else await self._servers()
+        except DeviceError as error:
+            return _Seen(why_not=str(error))
+        foreign = "" if percent is None else self._foreign_owner(servers)
+        return _Seen(why_not=foreign, default_percent=percent, servers=servers)
+
+    async def _default_percent(self) -> float | None:
+        """The daemon's; None where none answers."""
+        said, _ = await self._run(command="get_default_active_thread_percentage", limit_s=self._settings.answer_s)
+        return answers.percent(tuple(said.splitlines()))
+
+    def _foreign_owner(self, servers: tuple[int, ...]) -> str:
         """Why the daemon that runs cannot be ours; empty = it can."""
         owner, own, clients = self.directory.daemon_uid(), os.getuid(), self._settings.client_uid
         # Root may change every daemon, but one of another user starts no server for our clients.
@@ -236,7 +254,7 @@ class Mps:
             return (
                 f"the daemon in {self.directory.path} is UID {owner}'s; this agent is {own}, its replicas are {clients}"
             )
-        for server in await self._servers():
+        for server in servers:
             try:
                 uid = psutil.Process(server).uids().effective
             except psutil.Error:
@@ -267,10 +285,11 @@ class Mps:
                 f"and end it: {said.strip()}"
             )
 
-    async def _reset_percent(self) -> None:
+    async def _reset_percent(self, seen: "_Seen") -> None:
         """Set the default and the servers' own value to 100: a client gets the smaller of them and its own."""
-        await self._set_percent("set_default_active_thread_percentage 100")
-        for server in await self._servers():
+        if seen.default_percent != 100.0:
+            await self._set_percent("set_default_active_thread_percentage 100")
+        for server in seen.servers:
             await self._set_percent(f"set_active_thread_percentage {server} 100")
 
     async def _set_percent(self, command: str) -> None:

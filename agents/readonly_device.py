@@ -55,6 +55,9 @@ class ReadOnlyDevice:
             )
         )
 
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        pass
+
     async def read(self) -> Readings:
         now_s = self._clock.now_s()
         window_s, self._last_s = now_s - self._last_s, now_s

@@ -96,13 +96,15 @@ class UnderMps:
 
     async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
         await self._mps.start()
-        if await self._mps.server_state() == "fault":
+        state = await self._mps.server_state()
+        if state == "fault":
             if clients := await self._mps.client_pids():
                 raise LaunchFailed(
                     f"the MPS server of GPU {self._gpu.index} is in a fault, and processes {clients} have not ended yet"
                 )
             await self._mps.recover()
-        await self._mps.start_server()
+        if state != "active":
+            await self._mps.start_server()
         is_task = isinstance(part, TaskCommand)
         return self._mps.client_environment(part.sm_percent, part.memory_mib, is_best_effort=is_task)
 

@@ -83,10 +83,14 @@ class StandInDevice:
         self._replicas: dict[str, _Replica] = {}
         self._tasks = StandInTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
         self._window_start_s = clock.now_s()
+        self._tell: Callable[[], None] = lambda: None
 
     async def state(self) -> NodeState:
         self._tasks.advance(self._gpus)
         return NodeState(gpus=tuple(map(self._filled, self._gpus.values())), routes=self.router.routes)
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
 
     async def read(self) -> Readings:
         now_s = self._clock.now_s()
@@ -198,10 +202,12 @@ class StandInDevice:
         except OSError as error:
             log.error("replica %s cannot start: %s", each.command.id, error)
             each.state = "failed"
+            self._tell()
             return
         each.url = f"http://127.0.0.1:{each.runner.addresses[0][1]}"
         await self._clock.sleep(self._launch_s)
         each.state = "ready"
+        self._tell()
 
     def _gpu(self, index: int) -> GpuState:
         if index not in self._gpus:

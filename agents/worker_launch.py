@@ -130,7 +130,10 @@ class Ports:
                 found.append(port)
         if len(found) < number:
             last = self._first + self._count - 1
-            raise LaunchFailed(f"fewer than {number} of the ports {self._first} to {last} are free; give more")
+            raise LaunchFailed(
+                f"fewer than {number} of the ports {self._first} to {last} are free; see by `ss -ltnp` which processes "
+                "hold them, and end or move those"
+            )
         return tuple(found)
 
 

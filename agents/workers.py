@@ -36,11 +36,11 @@ from agents.worker_launch import Crashes, Launch, Place, Ports, prepare
 from agents.worker_logs import rotate
 from agents.worker_process import Ending, WorkerProcess, boot_id, end_left_over, marks
 from agents.worker_records import Record, Records
-from agents.worker_replica import Hooks, Replica, ReplicaView, listens, start_replica, with_log
+from agents.worker_replica import Hooks, Replica, ReplicaView, cancelled, listens, start_replica, with_log
 
 FIRST_ASK_S = 0.05
-LONGEST_ASK_S = 1.0
-"""Between two questions for readiness, which double from the first."""
+LONGEST_ASK_S = 0.25
+"""Between two questions for readiness, which double from the first; so much later is its traffic at most."""
 KNOWN_LIMIT_S = 30.0
 """For adopted replicas, which answered an earlier agent, to answer this one."""
 HUNG_QUESTIONS = 6
@@ -79,6 +79,8 @@ class Workers:
         self.problems: tuple[str, ...] = ()
         """What was wrong with the state that an earlier agent left, in words."""
         self.crashes = Crashes(now_s)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called whenever a replica has become ready, failed or gone."""
         self._settings = settings
         self._templates = templates
         self._hooks = hooks or Hooks()
@@ -207,7 +209,7 @@ class Workers:
             )
             await self.end_unwanted(())  # those that failed meanwhile
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
-        await asyncio.gather(*map(_cancelled, tasks))
+        await asyncio.gather(*map(cancelled, tasks))
         for each in self._replicas.values():
             if each.process is not None:
                 each.process.abandon()
@@ -242,6 +244,7 @@ class Workers:
         reason = await self._come_up(each)
         if not reason:
             each.state, each.message = "ready", ""
+            self.on_change()
             reason = await self._watch(each)
         await self._fail(each, reason)
 
@@ -253,7 +256,7 @@ class Workers:
             await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
             return ended.result() if ended.done() else hung.result()
         finally:
-            await asyncio.gather(_cancelled(ended), _cancelled(hung))
+            await asyncio.gather(cancelled(ended), cancelled(hung))
 
     async def _hung(self, each: Replica) -> str:
         """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
@@ -280,7 +283,7 @@ class Workers:
                 return ended.result()
             return up.result() if up.done() else f"it was not ready within {limit_s:g} s: {each.message}"
         finally:
-            await asyncio.gather(_cancelled(up), _cancelled(ended))
+            await asyncio.gather(cancelled(up), cancelled(ended))
 
     async def _bring_up(self, each: Replica) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
@@ -311,7 +314,7 @@ class Workers:
 
     async def _reload(self, each: Replica, batch: int, before: "asyncio.Task[None] | None") -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""
-        await _cancelled(before)
+        await cancelled(before)
         try:
             await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
             self._keep_batch(each, batch)
@@ -329,13 +332,14 @@ class Workers:
             each.message = f"{loop}; {each.message}"
         log.error("replica %s failed: %s", each.record.id, each.message)
         each.state = "failed"
+        self.on_change()
 
     async def _fail_after(self, each: Replica, reason: str, before: "asyncio.Task[None] | None") -> None:
-        await _cancelled(before)
+        await cancelled(before)
         await self._fail(each, reason)
 
     async def _stop(self, each: Replica, before: "asyncio.Task[None] | None") -> None:
-        await _cancelled(before)
+        await cancelled(before)
         await self._end(each)
         self._forget(each)
 
@@ -363,6 +367,7 @@ class Workers:
     def _forget(self, each: Replica) -> None:
         self._opened().remove(each.record.id)
         del self._replicas[each.record.id]
+        self.on_change()
 
     def _keep_batch(self, each: Replica, batch: int) -> None:
         if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
@@ -387,10 +392,3 @@ class Workers:
 
     def _adapter(self, each: Replica) -> Adapter:
         return self._adapters[each.record.template.server]
-
-
-async def _cancelled(task: "asyncio.Task[None] | asyncio.Task[str] | None") -> None:
-    """Cancel a task and wait until it is over."""
-    if task is not None:
-        task.cancel()
-        await asyncio.wait({task})

@@ -27,9 +27,11 @@ from statistics import median
 import aiohttp
 
 from agents.agent import AgentSettings, NodeAgent
-from agents.gpu_device import GpuDevice
+from agents.gpu_device import DEFAULT_LOOKS, GpuDevice
 from agents.ledger import Ledger
-from agents.protocol import GpuCommand, NodeCommand, Observation, Route, SyncReply
+from agents.protocol import GpuCommand, NodeCommand, Route
+from agents.transport import DirectTransport
+from bench.command import WaitingPlane
 from bench.report import Figures, print_table, write_results
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import CLOCK, GPU_TYPE, Wanted, front, gpu_device, inputs
@@ -45,23 +47,6 @@ PATIENCE_S = 120.0
 
 Answer = tuple[float, float, int]
 """When a request was due by the machine's monotonic clock, milliseconds until its answer, its status (0 = none)."""
-
-
-class _Plane:
-    """A control plane that answers with the newest command."""
-
-    def __init__(self) -> None:
-        self.command: NodeCommand | None = None
-
-    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:  # noqa: ARG002
-        """The reply to one observation."""
-        command = self.command if self.command and self.command.generation > observation.generation else None
-        return SyncReply(
-            boot=observation.boot, acknowledged=observation.sequence, server_time_s=CLOCK.now_s(), command=command
-        )
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +72,7 @@ class _Node:
     """The node under measurement."""
 
     device: GpuDevice
-    plane: _Plane
+    plane: WaitingPlane
     generations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def switch(self) -> Switch:
@@ -98,7 +83,7 @@ class _Node:
         gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=1200.0, power_cap_w=250.0, replicas=(replica,))
         routes = (Route(service="chat", slo_ms=2000.0, percentile=0.99, arrival_rate_rps=RATE_RPS),)
         commanded_s = time.monotonic()
-        self.plane.command = NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
+        self.plane.publish(NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes))
         moments = [await self._reached(step, name) for step in ("started", "ready", "switched", "ended")]
         started_s, ready_s, switched_s, ended_s = moments
         return Switch(
@@ -157,10 +142,11 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, due_s: flo
 async def measure(*, has_mps: bool, requests: int) -> Figures:
     """One row."""
     with tempfile.TemporaryDirectory(prefix="sw") as name:
-        async with gpu_device(Wanted(directory=Path(name), has_mps=has_mps)) as device, front(device) as url:
-            node, stop = _Node(device=device, plane=_Plane()), asyncio.Event()
-            settings = AgentSettings(node="n1", boot="b1", period_s=0.2)
-            agent = NodeAgent(settings, device, transport=node.plane, clock=CLOCK, ledger=Ledger(None))
+        wanted = Wanted(directory=Path(name), has_mps=has_mps, looks=DEFAULT_LOOKS)
+        async with gpu_device(wanted) as device, front(device) as url:
+            node, stop = _Node(device=device, plane=WaitingPlane()), asyncio.Event()
+            settings, transport = AgentSettings(node="n1", boot="b1"), DirectTransport(node.plane.answer)
+            agent = NodeAgent(settings, device, transport=transport, clock=CLOCK, ledger=Ledger(None))
             running = asyncio.create_task(agent.run(stop))
             try:
                 await node.switch()

@@ -1,5 +1,7 @@
 """One node of a simulated cluster as a Device: the same protocol that a real machine has."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from agents.device import (
@@ -30,6 +32,9 @@ class SimulatedDevice:
     async def state(self) -> NodeState:
         now_s = self._cluster.advance()
         return NodeState(gpus=tuple(_gpu_state(gpu, now_s) for gpu in self._node.gpus), routes=self._node.routes)
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        pass
 
     async def read(self) -> Readings:
         now_s = self._cluster.advance()

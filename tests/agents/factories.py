@@ -1,6 +1,6 @@
 """Commands, states and a device on paper, for tests of the node side."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
@@ -209,6 +209,8 @@ class PaperDevice:
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
+        self.tell: Callable[[], None] = lambda: None
+        """A test calls it as a device would that has changed."""
         self._swaps: dict[str, TaskState] = {}
         """What tasks that are being moved become."""
 
@@ -216,6 +218,9 @@ class PaperDevice:
         if self.error is not None:
             raise self.error
         return self._state
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        self.tell = tell
 
     async def read(self) -> Readings:
         if self.error is not None:

@@ -41,7 +41,10 @@ SMS = 132
 PATIENCE_S = 60.0
 FIRST_PORT = own_ports()
 TASK_PORT = own_ports()
-GPUS = tuple(GpuIdentity(index=at, uuid=f"GPU-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2))
+GPUS = tuple(
+    GpuIdentity(index=at, uuid=f"GPU-{os.getpid()}p-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2)
+)
+"""Of this process alone: MPS daemons of another's tests must not be taken for somebody else's on these GPUs."""
 
 
 class Unsliced:

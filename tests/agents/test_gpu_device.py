@@ -18,6 +18,7 @@ from tests.agents.fakes.mps_client import break_gpu
 from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
+    GPUS,
     NOT_PERMITTED,
     PretendedErrors,
     PretendedKnobs,
@@ -135,7 +136,7 @@ def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
         errors = PretendedErrors()
         async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
             assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, True]
-            errors.gpus["GPU-1"] = "Xid 79: it fell off the bus"
+            errors.gpus[GPUS[1].uuid] = "Xid 79: it fell off the bus"
             assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, False]
             readings = await device.read()
             assert [gpu.healthy for gpu in readings.gpus] == [True, False]

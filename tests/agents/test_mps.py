@@ -19,6 +19,9 @@ import pytest
 from agents.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.mps import Mps, MpsSettings
 from agents.mps_share import proves
+from agents.nvml_nouns import GpuIdentity
+from agents.sharing import UnderMps
+from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
 
 FAKES = Path(__file__).parent / "fakes"
@@ -186,6 +189,16 @@ def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -
     assert node.say(first, f"get_active_thread_percentage {server}") == "100.0"
 
 
+def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(node: Node) -> None:
+    mps = node.mps()
+    sharing = UnderMps(GpuIdentity(index=0, uuid=GPU, name="T4", memory_mib=16384.0), mps, total_sms=TOTAL_SMS)
+    wait(sharing.environment(a_replica("r1")))
+    asked = logged(mps).count("Cmd:")
+    wait(sharing.environment(a_replica("r2")))
+    # The default percent, the servers, the server's percent back to 100, and for its state the servers and itself.
+    assert logged(mps).count("Cmd:") - asked == 5
+
+
 def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(node: Node) -> None:
     mps = node.mps()
     wait(mps.start())
@@ -212,14 +225,14 @@ def test_a_pipe_directory_beyond_87_characters_is_refused_before_anything_is_mad
     with pytest.raises(NotSupported, match="88 characters"):
         wait(mps.start())
     assert not mps.directory.path.exists()
-    assert wait(node.mps(place=fits).is_available())
+    assert wait(node.mps(place=fits).why_not()) == ""
 
 
 def test_without_the_programs_the_gpu_is_said_to_be_time_sliced(node: Node) -> None:
     empty = node.directory / "bin"
     empty.mkdir()
     mps = Mps(GPU, node.directory / "0", environment={"PATH": str(empty)})
-    assert not wait(mps.is_available())
+    assert wait(mps.why_not())
     with pytest.raises(NotSupported, match=r"nvidia-cuda-mps-control is not in PATH .*take turns .* NO SM percent"):
         wait(mps.start())
     (empty / "nvidia-cuda-mps-control").symlink_to(FAKES / "nvidia-cuda-mps-control")

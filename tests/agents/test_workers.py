@@ -41,6 +41,20 @@ def lives(process: psutil.Process) -> bool:
 
 
 @in_loop
+async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> None:
+    async with node.workers() as workers:
+        told: list[dict[str, str]] = []
+        workers.on_change = lambda: told.append({each.id: each.state for each in workers.replicas()})
+        await workers.start(a_launch())
+        await until(lambda: the(workers).state == "ready")
+        os.kill(the(workers).pid, signal.SIGKILL)
+        await until(lambda: the(workers).state == "failed")
+        await workers.stop("r1")
+        await gone(workers)
+        assert told == [{"r1": "ready"}, {"r1": "failed"}, {}]
+
+
+@in_loop
 async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(node: Node) -> None:
     async with node.workers() as workers:
         await workers.start(a_launch())

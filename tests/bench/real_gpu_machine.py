@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from tests.agents.fakes.nvml.fake_gpus import KILL_BEFORE, STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
@@ -44,6 +45,8 @@ class Machine:
         self.gpus = FakeGpus(self.directory / "gpus")
         self.gpus.state.now_ns = 0  # The real clock.
         self.gpus.gpu(0).load_percent = 50
+        # Of this machine alone: MPS of a test beside this one must not be taken for somebody else's on the GPU.
+        self.gpus.gpu(0).uuid = f"GPU-{uuid4()}".encode()
         for name in WRITERS:
             self.gpus.fail(name, KILL_BEFORE)
         (self.directory / "t").mkdir()
