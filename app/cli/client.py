@@ -122,6 +122,18 @@ class Api:
         """Delete an object, whatever state it is in."""
         self._call("DELETE", path, headers={"If-Match": "*"})
 
+    def stream(self, path: str, query: Query) -> Iterator[str]:
+        """Lines of an answer that does not end, as they come. Raises ApiProblem, Unreachable."""
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=given) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self._problem(answer)
+                yield from answer.iter_lines()
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
     def probe(self, path: str) -> tuple[int, Document, datetime | None]:
         """Status, JSON and the server's clock of any answer, for health checks. Raises Unreachable."""
         try:

@@ -67,6 +67,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("what-if", "what_if:what_if", "Plan what would be different, and rank it by cost."),
         Entry("approve", "decisions:approve", "Let a proposed plan become the target."),
         Entry("reject", "decisions:reject", "Refuse a proposed plan."),
+        Entry("rollback", "decisions:rollback", "Put an earlier plan back in force."),
         Entry("pause", "decisions:pause", "Stop the control loop from changing anything."),
         Entry("resume", "decisions:resume", "Let the control loop go on."),
     ),
@@ -87,6 +88,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("trace", "trace:app", "Import, make, change and describe load for simulations."),
     ),
     "Reports": (
+        Entry("top", "top:top", "Show what runs where, whether SLOs hold, and what it costs; live."),
         Entry("cost", "reports:cost", "Show what was spent, by service, project or GPU type, or on tasks."),
         Entry("slo", "reports:slo", "Show how many requests met their SLO, by service."),
         Entry("events", "events:events", "Show who changed what, and what the loop did."),
