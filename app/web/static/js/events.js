@@ -9,7 +9,7 @@ import { begin, complain, content } from "./page.js";
 const SHOWN = 50;
 const MOST = 2000;
 const FIELDS = { kind: "What", subject: "About", actor: "By" };
-const HINTS = { kind: "e.g. PlanApplied", subject: "e.g. service/chat", actor: "e.g. controller" };
+const HINTS = { kind: "e.g. PlanPushed", subject: "e.g. service/chat", actor: "e.g. controller" };
 const SPANS = { "": "any time", 3600: "the last hour", 86400: "the last day", 604800: "the last 7 days" };
 
 const asked = new URLSearchParams(window.location.search);

@@ -21,18 +21,18 @@ const events = h("div", {});
 const COLUMNS = ["State", "Batch", "SM given", "SM used", "Memory given", "Memory used", "Power", "Planned rate", "Served", "Execution"];
 
 const percentOf = (value) => `${number(value, 0)} %`;
+const plain = (value) => value;
 const CHARTS = {
-  power_w: { title: "Power against its cap", unit: watts, cap: (now) => now.power_cap_w, paint: "power", limit: "cap" },
-  memory_used_mib: { title: "Memory against what there is", unit: gib, cap: (now) => now.memory_mib, paint: "memory", limit: "there is" },
-  clock_mhz: { title: "Graphics clock against the planned one", unit: (value) => `${number(value, 0)} MHz`, cap: (now) => now.planned_clock_mhz, paint: "accent", limit: "planned" },
-  busy_percent: { title: "Busy: time in which anything executed", unit: percentOf, cap: () => 100, paint: "good", limit: "always" },
+  power_w: { title: "Power against its cap, W", of: plain, cap: (now) => now.power_cap_w, paint: "power", limit: "cap" },
+  memory_used_mib: { title: "Memory against what there is, GiB", of: (mib) => mib / 1024, cap: (now) => now.memory_mib, paint: "memory", limit: "there is" },
+  clock_mhz: { title: "Graphics clock against the planned one, MHz", of: plain, cap: (now) => now.planned_clock_mhz, paint: "accent", limit: "planned" },
+  busy_percent: { title: "Busy: percent of the time in which anything executed", of: plain, cap: () => 100, paint: "good", limit: "always" },
 };
+const line = (label, style) => ({ label, ...style, value: (_, value) => number(value, 1), points: { show: false } });
 const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [name, timeChart({
-  title: each.title, height: 180, format: each.unit, fromZero: true,
-  series: () => [line("read", each, { stroke: colour(each.paint), width: 2 }), line(each.limit, each, { stroke: colour("faint"), dash: [6, 4] })],
+  title: each.title, height: 180, format: (value) => number(value, 0), fromZero: true,
+  series: () => [line("read", { stroke: colour(each.paint), width: 2 }), line(each.limit, { stroke: colour("faint"), dash: [6, 4] })],
 })]));
-
-const line = (label, each, style) => ({ label, ...style, value: (_, value) => (value === null ? "–" : each.unit(value)), points: { show: false } });
 
 function drawAll() {
   const now = table(TOPIC).get("now");
@@ -41,14 +41,15 @@ function drawAll() {
     return;
   }
   drawFacts(now);
-  drawParts([...table(TOPIC)].filter(([key]) => key !== "now"));
+  // Replicas and tasks first, then what nobody here asked for.
+  drawParts([...table(TOPIC)].filter(([key]) => key !== "now").sort(([, one], [, other]) => (one.kind in NAMES) - (other.kind in NAMES)));
   append(now);
 }
 
 function drawFacts(now) {
   const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
   const plan = now.plan_id ? [h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`), now.planned_clock_mhz ? ` wants ${number(now.planned_clock_mhz, 0)} MHz and at most ${watts(now.power_cap_w)}` : " does not use it"] : ["no plan is in force"];
-  const fresh = JSON.stringify([now, "facts"].map((each) => ({ ...each, read_at_s: 0 })));
+  const fresh = JSON.stringify({ ...now, read_at_s: null });
   if (facts.seen === fresh) return;
   facts.seen = fresh;
   show(facts,
@@ -122,9 +123,9 @@ function append(now) {
 function drawCharts() {
   const now = table(TOPIC).get("now");
   const times = readings.map((each) => each.at_s);
-  for (const [name, { cap }] of Object.entries(CHARTS)) {
+  for (const [name, { of, cap }] of Object.entries(CHARTS)) {
     const limit = now ? cap(now) : null;
-    charts[name].set([times, readings.map((each) => each[name]), times.map(() => limit)]);
+    charts[name].set([times, readings.map((each) => of(each[name])), times.map(() => (limit === null ? null : of(limit)))]);
   }
   const [first, last] = [times[0], times.at(-1)];
   show(covered, times.length ? `${span(last - first)} of readings, up to ${moment(new Date(1000 * last).toISOString())}.` : "Nothing was read in the last hour: the node's agent does not report.");

@@ -8,6 +8,7 @@ import { begin, complain, content, isOperator } from "./page.js";
 
 const SKEW_S = 5;
 const MOST = 500;
+const FEW = 3;
 let wanted = "";
 let onlyIll = false;
 
@@ -96,8 +97,8 @@ const gpus = (list) => h("span", { class: "links" }, list.map((gpu) => h("a", { 
   `${gpu.id.split("/").pop()}`)), h("span", { class: "hint" }, [...new Set(list.map((gpu) => gpu.gpu_type))].join(", ")));
 
 function problems(list) {
-  if (list.length === 1) return list[0];
-  return h("details", {}, h("summary", {}, `${list.length} things`), h("ul", {}, list.map((each) => h("li", {}, each))));
+  const items = h("ul", { class: "plain" }, list.map((each) => h("li", {}, each)));
+  return list.length <= FEW ? items : h("details", {}, h("summary", {}, `${list.length} things`), items);
 }
 
 async function turn(name, button) {
