@@ -1,0 +1,186 @@
+"""Dashboards and rules ask for metrics and labels that are there, in PromQL that can be read."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.cli import metrics_document
+
+ROOT = Path(__file__).parents[2]
+RULES = [ROOT / "deploy" / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
+BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+PROMTOOL = shutil.which("promtool")
+
+LABELS = {
+    f"{metric.name}{suffix}": set(metric.labels) | ({"le"} if suffix == "_bucket" else set())
+    for place in metrics_document.places()
+    for metric in place.metrics
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
+}
+BY_SCRAPER = {"job", "instance"}
+AGENTS = {"node"}
+"""Service discovery says whose metrics an agent's are."""
+
+TOKEN = re.compile(
+    r"""(?P<string>"(?:[^"\\]|\\.)*"|'[^']*')|(?P<range>\[[0-9]+[smhd]\])|(?P<number>[0-9]+(?:\.[0-9]+)?)
+    |(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<sign>=~|!~|!=|==|>=|<=|[-+*/%^<>=(){},])|(?P<space>\s+)""",
+    re.VERBOSE,
+)
+WORDS = {
+    "sum",
+    "avg",
+    "max",
+    "count",
+    "topk",
+    "rate",
+    "increase",
+    "histogram_quantile",
+    "absent",
+    "abs",
+    "time",
+    "vector",
+}
+WORDS |= {"by", "on", "and", "or"}
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            yield from group["rules"]
+
+
+RECORDED = {rule["record"] for rule in rules() if "record" in rule}
+
+
+def board(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def asked(path: Path) -> list[str]:
+    """Every query of a dashboard, those of its variables among them."""
+    loaded = board(path)
+    targets = [target["expr"] for panel in loaded["panels"] for target in panel.get("targets", ())]
+    variables = [each["query"]["query"] for each in loaded["templating"]["list"] if each["type"] == "query"]
+    return targets + [re.fullmatch(r"label_values\((.+), \w+\)", query)[1] for query in variables]  # type: ignore[index]
+
+
+EXPRESSIONS = [rule["expr"] for rule in rules()] + [query for path in BOARDS for query in asked(path)]
+
+
+def tokens(expression: str) -> list[tuple[str, str]]:
+    """(kind, text) of every token. Fails where something is none."""
+    found, at = [], 0
+    while at < len(expression):
+        token = TOKEN.match(expression, at)
+        assert token is not None, f"not PromQL: {expression[at:]!r} in {expression!r}"
+        if token.lastgroup != "space":
+            found.append((str(token.lastgroup), token[0]))
+        at = token.end()
+    return found
+
+
+def selected(expression: str) -> list[tuple[str, set[str]]]:
+    """Every metric that is asked for, with the labels that its selector names."""
+    words, found = tokens(expression), []
+    for place, (kind, text) in enumerate(words):
+        if kind != "name" or not text.startswith("plimsoll"):
+            continue
+        inside = []
+        if place + 1 < len(words) and words[place + 1][1] == "{":
+            for each in words[place + 2 :]:
+                if each[1] == "}":
+                    break
+                inside.append(each)
+        found.append((text, {label for sort, label in inside if sort == "name"}))
+    return found
+
+
+def test_there_are_dashboards_of_everything() -> None:
+    assert [path.stem for path in BOARDS] == ["agents", "cost", "decisions", "fleet", "slo"]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_metric_and_label_that_is_asked_for_is_there(expression: str) -> None:
+    metrics = selected(expression)
+    assert metrics, "it asks for nothing of ours"
+    for name, labels in metrics:
+        if name not in RECORDED:
+            known = LABELS[name] | BY_SCRAPER | (AGENTS if name.startswith("plimsoll_agent_") else set())
+            assert labels <= known, f"{name} has no label {labels - known}"
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_queries_are_promql(expression: str) -> None:
+    open_ones: list[str] = []
+    closes = {")": "(", "}": "{"}
+    labels: set[str] = set()
+    words = tokens(expression)
+    for place, (kind, text) in enumerate(words):
+        if text in closes.values():
+            open_ones.append(text)
+        elif text in closes:
+            assert open_ones and open_ones.pop() == closes[text]
+        elif kind == "name" and not text.startswith("plimsoll") and text not in WORDS:
+            labels.add(text)
+        if kind == "name" and text in WORDS - {"by", "on", "and", "or"}:
+            assert words[place + 1][1] in ("(", "by"), f"{text} is a function"
+    assert open_ones == []
+    assert labels <= set().union(*LABELS.values()) | BY_SCRAPER | AGENTS
+
+
+def test_alerts_say_how_urgent_they_are_what_is_wrong_and_what_to_do() -> None:
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) > 10
+    for rule in alerts:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert min(map(len, rule["annotations"].values())) > 15
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_panels_of_a_dashboard_have_places_units_and_a_data_source_of_the_users(path: Path) -> None:
+    loaded = board(path)
+    assert loaded["uid"] == f"plimsoll-{path.stem}" and loaded["title"].startswith("Plimsoll / ")
+    panels = loaded["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["datasource"]["uid"] == "${datasource}" and panel["fieldConfig"]["defaults"]["unit"]
+        at = panel["gridPos"]
+        covered = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24 and cells.isdisjoint(covered)
+        cells |= covered
+    variables = {each["name"] for each in loaded["templating"]["list"]}
+    used = {name for query in asked(path) for name in re.findall(r"\$(\w+)", query)}
+    assert used <= variables and "datasource" in variables
+
+
+def promtool(*arguments: str) -> None:
+    assert PROMTOOL is not None
+    run = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here")
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_they_find_what_they_should() -> None:
+    promtool("check", "rules", *map(str, RULES))
+    promtool("test", "rules", str(Path(__file__).parent / "prometheus_rules.test.yml"))
+
+
+@needs_promtool
+def test_prometheus_takes_every_query_of_the_dashboards(tmp_path: Path) -> None:
+    queries = [query for path in BOARDS for query in asked(path)]
+    listed = [{"record": f"query:number:{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboards", "rules": listed}]}))
+    promtool("check", "rules", str(tmp_path / "rules.yml"))
