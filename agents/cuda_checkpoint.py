@@ -3,6 +3,8 @@
     await offload(pids)     lock, then checkpoint each process that uses CUDA; raises DeviceError
     await resume(pids)      restore, then unlock
 
+Both go on from whatever state an earlier call, perhaps of an agent that was killed, left each process in.
+
 Whether it works is found out on the very process, by `--get-state --pid`, each time: it depends on the driver (550 or
 newer), on rights, and on what the process uses (no UVM, no NCCL). Of clients of MPS nothing is documented, so that it
 is not tried on them; who calls sees to that.
@@ -29,17 +31,20 @@ class CudaCheckpoint:
         self._environment = environment
 
     async def offload(self, pids: tuple[int, ...]) -> None:
-        """Raises NotSupported where nothing was touched, and DeviceError where the process may be broken."""
-        using = [pid for pid in pids if await self._state(pid) == "running"]
+        """Raises NotSupported where the processes run on, and DeviceError where they may be broken."""
+        states = {pid: await self._state(pid) for pid in pids}
+        using = [pid for pid in pids if states[pid] in ("running", "locked")]
         if not using:
             raise NotSupported(f"{PROGRAM} finds CUDA running in none of the processes {pids}")
-        for pid in using:
+        for pid in (each for each in using if states[each] == "running"):
             try:
                 await self._call("--action", "lock", "--pid", str(pid), "--timeout", str(LOCK_MS))
             except DeviceError as error:
                 for each in using:
                     with contextlib.suppress(DeviceError):
                         await self._call("--action", "unlock", "--pid", str(each))
+                if "checkpointed" in states.values():
+                    raise DeviceError(f"some of the processes are away already: {error}") from error
                 raise NotSupported(str(error)) from error
         for pid in using:
             await self._call("--action", "checkpoint", "--pid", str(pid))
@@ -52,11 +57,14 @@ class CudaCheckpoint:
         for pid in pids:
             if await self._state(pid) == "locked":
                 await self._call("--action", "unlock", "--pid", str(pid))
+        states = {pid: await self._state(pid) for pid in pids}
+        if "running" not in states.values():
+            raise DeviceError(f"{PROGRAM} finds CUDA running in none of the processes {pids} after they were restored")
 
     async def is_away(self, pids: tuple[int, ...]) -> bool:
-        """Whether some of the processes are checkpointed, as an earlier agent may have left them."""
+        """Whether all of the processes that use CUDA are checkpointed, as an earlier agent may have left them."""
         with contextlib.suppress(DeviceError):
-            return any([await self._state(pid) == "checkpointed" for pid in pids])
+            return {await self._state(pid) for pid in pids} - {""} == {"checkpointed"}
         return False
 
     async def _state(self, pid: int) -> str:
