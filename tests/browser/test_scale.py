@@ -1,0 +1,82 @@
+"""A thousand GPUs and two hundred services: every page still loads, and the fleet is drawn whole."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agents.protocol import ReplicaReading
+from app import postgres
+from app.control.store import PolicySettings
+from app.db.postgres_store import PostgresStore
+from app.web.pages import PAGES
+from bench.real_store import Fleet, observations, open_fleet
+from solvers.state import Mode
+from tests.browser.conftest import Open
+from tests.browser.dashboards import running_dashboard
+from tests.browser.test_all_pages import settle
+from tests.conftest import copied_database
+from tests.integration.api_harness import NOW, Api, run_apart
+
+pytestmark = pytest.mark.integration
+
+FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
+WINDOW_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def large(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+    with copied_database(postgres_server, template=migrated_template) as url:
+        run_apart(_fill(url))
+        with running_dashboard(url) as api:
+            yield api
+
+
+async def _fill(url: str) -> None:
+    """Every GPU carries two replicas at 50 and 30 %; every service is asked for 10 times in a window."""
+    names = [service.name for service in FLEET.nouns()]
+    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S, mode=Mode.OFF), NOW) as engine:
+        arrivals = dict.fromkeys(names, 10)
+        seen = observations(FLEET, arrivals, sequence=1, end=NOW, window_s=WINDOW_S)
+        with_replicas = []
+        for at, entry in enumerate(seen):
+            replicas = tuple(
+                ReplicaReading(
+                    id=f"{entry.node}-{gpu.index}-{place}",
+                    service=names[(8 * at + gpu.index + 100 * place) % len(names)],
+                    gpu_index=gpu.index,
+                    state="ready",
+                    sm_percent=(50.0, 30.0)[place],
+                    batch=8,
+                    memory_mib=1024.0,
+                )
+                for gpu in entry.gpus
+                for place in range(2)
+            )
+            with_replicas.append(msgspec.structs.replace(entry, replicas=replicas))
+        await PostgresStore(engine).ingest(tuple(with_replicas), NOW)
+
+
+def test_the_fleet_is_drawn_whole_and_filtered_at_once(large: Api, opened: Open, pictures: Path) -> None:
+    page = opened(large, "fleet")
+    settle(page)
+    assert page.locator(".gpu").count() == 1000
+    assert "1000 of 1000 GPUs in use, 80 % of their SMs given" in page.inner_text(".summary")
+    page.screenshot(path=pictures / "fleet-large.png")
+    # GPU k carries services k and k + 100, modulo 200: s07 is one service, on ten of the thousand.
+    page.fill("input[type=search]", "s07")
+    page.wait_for_function("() => document.querySelectorAll('.gpu').length < 1000")
+    assert page.locator(".gpu").count() == 10
+    page.fill("input[type=search]", "")
+    page.select_option("select", "gpu_type")
+    page.locator(".group").nth(1).wait_for()
+    assert page.locator(".group").count() == 2
+
+
+@pytest.mark.parametrize("path", [page.address.lstrip("/") for page in PAGES if "{" not in page.address])
+def test_every_page_loads(large: Api, opened: Open, pictures: Path, path: str) -> None:
+    page = opened(large, path)
+    settle(page)
+    page.screenshot(path=pictures / f"{path}-large.png")
+    assert page.locator("#problem").is_hidden()
