@@ -9,14 +9,25 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from app.api.parts import Context
 from app.errors import InvalidRequest
-from app.web import door, fleet, gpu, nodes, pulse, services
+from app.web import budgets, door, fleet, gpu, new_service, nodes, pulse, service, services, standing
 from app.web.assets import Assets
 from app.web.door import FIRST_PAGE
 from app.web.feed import Feed, Look
 from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
 
 TOPICS = {
-    topic.name: topic for topic in (pulse.TOPIC, fleet.TOPIC, fleet.GAUGES, services.TOPIC, gpu.TOPIC, nodes.TOPIC)
+    topic.name: topic
+    for topic in (
+        pulse.TOPIC,
+        fleet.TOPIC,
+        fleet.GAUGES,
+        services.TOPIC,
+        standing.TOPIC,
+        budgets.TOPIC,
+        *service.TOPICS,
+        gpu.TOPIC,
+        nodes.TOPIC,
+    )
 }
 MOST_TOPICS = 8
 
@@ -48,6 +59,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     app.add_route(assets.prefix + "/{path:path}", static, include_in_schema=False)
     app.add_route("/", first, include_in_schema=False)
     app.add_route("/live", live, include_in_schema=False)
+    app.add_route("/new-service/yaml", new_service.read_yaml, methods=["POST"], include_in_schema=False)
     app.add_route("/login", partial(door.show, paper), include_in_schema=False)
     app.add_route("/login", partial(door.enter, paper), methods=["POST"], include_in_schema=False)
     app.add_route("/logout", door.leave, methods=["POST"], include_in_schema=False)

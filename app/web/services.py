@@ -30,11 +30,12 @@ async def load_services(look: Look) -> Items:
     for entry in entries:
         seen = windows[entry.service.name]
         reading = make_reading(entry.service, seen, now) if seen else None
-        found[entry.service.name] = _service(entry, reading, places[entry.service.name])
+        found[entry.service.name] = describe(entry, reading, places[entry.service.name])
     return found
 
 
-def _service(entry: ServiceRow, reading: Reading | None, places: Sequence[AnyRow]) -> Json:
+def describe(entry: ServiceRow, reading: Reading | None, places: Sequence[AnyRow]) -> dict[str, Json]:
+    """One service as pages show it. `places`: its replicas by GPU type, of `board.load_places`."""
     service = entry.service
     return {
         "project": service.project,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from app import postgres
 from tests.browser.dashboards import fill_demo, running_dashboard
@@ -76,17 +76,31 @@ def opened(context: BrowserContext) -> Iterator[Open]:
     """`opened(api, "fleet", scope="operator", theme="dark")`: that page, logged in; it says no error until the end."""
     errors: list[str] = []
 
-    def go(api: Api, path: str, *, scope: str = "operator", theme: str = "light", width: int = 1280) -> Page:
+    def go(
+        api: Api,
+        path: str,
+        *,
+        scope: str = "operator",
+        theme: str = "light",
+        width: int = 1280,
+        refusals: tuple[int, ...] = (),
+    ) -> Page:
+        """`refusals`: statuses of answers that the test provokes; a browser writes them to its console."""
         page = context.new_page()
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         page.set_viewport_size({"width": width, "height": 900})
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: note(message, refusals))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{api.client.base_url}/login?next=/{path}")
         page.fill("#token", api.secrets[scope])
         page.click("button.primary")
         page.wait_for_url(f"**/{path.split('?')[0]}*")
         return page
+
+    def note(message: ConsoleMessage, refusals: tuple[int, ...]) -> None:
+        is_provoked = any(f"the server responded with a status of {status} " in message.text for status in refusals)
+        if message.type == "error" and not is_provoked:
+            errors.append(message.text)
 
     yield go
     assert errors == []

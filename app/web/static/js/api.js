@@ -1,4 +1,5 @@
-// The public API, with the session's cookie. A problem becomes an Error whose message a person can read.
+// The public API, with the session's cookie. A problem becomes an Error whose message a person can read; it has the
+// HTTP `status`, and `problems` by field: [{pointer, detail}].
 
 /** GET, as JSON. */
 export const get = (path, query = {}) => ask("GET", path + asQuery(query));
@@ -37,5 +38,6 @@ async function ask(method, path, body, headers = {}) {
   const found = await answer.json().catch(() => null);
   if (answer.ok) return found;
   const fields = (found?.errors ?? []).map((each) => `${each.pointer}: ${each.detail}`).join("; ");
-  throw new Error(found ? `${found.title}: ${fields || found.detail}` : `The control plane answered ${answer.status}.`);
+  const words = found ? `${found.title}: ${fields || found.detail}` : `The control plane answered ${answer.status}.`;
+  throw Object.assign(new Error(words), { status: answer.status, problems: found?.errors ?? [] });
 }

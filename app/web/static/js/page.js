@@ -18,7 +18,9 @@ export function begin(topics = []) {
   live.onChange("pulse", drawPulse);
   live.onStatus(drawConnection);
   byId("theme").addEventListener("click", turnTheme);
-  live.start(state.first, ["pulse", ...topics]);
+  // The feed calls a topic about one thing after it, too: `service/chat`.
+  const named = Object.entries(state.first).map(([name, items]) => [topics.find((topic) => topic.startsWith(`${name}/`)) ?? name, items]);
+  live.start(Object.fromEntries(named), ["pulse", ...topics]);
 }
 
 /** Say what went wrong, at the top of the page, until `null` is said. */

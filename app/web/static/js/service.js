@@ -1,0 +1,153 @@
+// One service: how it does against its SLO, what it runs on and costs, what was asked for, and what happened to it.
+
+import * as api from "./api.js";
+import { h, show } from "./dom.js";
+import { ms, number, percent, rps, usd } from "./format.js";
+import { onChange, table } from "./live.js";
+import { begin, complain, content, isOperator, state } from "./page.js";
+import { budgetTable, conditionList, eventTable, historyTable, replicaTable, specList } from "./service_parts.js";
+import { latencyBar, replicasText } from "./service_figures.js";
+import { demandOf, drawCharts, latencies, noteForecast, noteSteps, rates, stepTable } from "./service_charts.js";
+import { makeForm } from "./service_form.js";
+
+const name = state.argument;
+const path = `/services/${encodeURIComponent(name)}`;
+const topics = [`service/${name}`, `service_hour/${name}`];
+const item = (key) => table(topics[0]).get(key);
+
+const place = (title, kind = "") => h("section", { class: `card ${kind}`, "aria-label": title }, h("h2", {}, title), h("p", { class: "hint" }, "loading …"));
+const parts = {
+  facts: h("div", {}),
+  why: h("p", {}),
+  conditions: place("Conditions", "tall"),
+  budget: place("Error budget", "taller"),
+  replicas: h("div", {}),
+  today: place("Today, UTC"),
+  spec: place("What was asked for"),
+  history: h("div", {}),
+  events: h("div", {}),
+};
+let form = null;
+
+function layOut() {
+  show(content, h("section", { class: "card", "aria-label": "Now" }, parts.facts, parts.why), h("div", { class: "columns" }, rates.element, latencies.element), stepTable.element,
+    h("div", { class: "columns" }, parts.budget, h("div", {}, parts.conditions, parts.today)),
+    parts.replicas, isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
+}
+
+/** The form to change it, closed until somebody wants it; what is typed survives what happens meanwhile. */
+function changeSection() {
+  form = makeForm({ manifest: item("now").manifest, isNew: false, save });
+  const section = h("details", { class: "card", id: "change", ontoggle: () => section.open && !form.isTouched() && form.fill(item("now").manifest) },
+    h("summary", {}, "Change its SLO, replicas or priority"), form.element);
+  return section;
+}
+
+async function save(manifest, seen, query) {
+  const headers = { "If-Match": `"${seen}"` };
+  const saved = await api.send("PUT", `${path}${query}`, manifest, headers).catch(async (error) => {
+    if (error.status !== 412) throw error;
+    const now = await api.get(path);
+    const by = item("now")?.updated_by ?? "somebody";
+    throw Object.assign(new Error(`Somebody else changed ${name} since you opened this form (generation ${seen}): it is at generation ${now.metadata.generation}, by ${by}. Nothing was saved; your entries are still here.`), { status: 412, present: now });
+  });
+  return saved;
+}
+
+function drawNow() {
+  const now = item("now");
+  if (!now) {
+    return show(content, h("p", { class: "card" }, `No service is called ${name}, or your token does not reach its project. `, h("a", { href: "/services" }, "All services")));
+  }
+  if (!parts.facts.isConnected) layOut();
+  showIfNew(parts.facts, { ...now, age_s: null, manifest: null }, () => h("dl", { class: "facts" }, factRows(now)));
+  showIfNew(parts.why, table("pulse").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan}, which is in force, is so`) : null));
+  showIfNew(parts.spec, now.manifest, () => [h("h2", {}, `What was asked for (generation ${now.generation})`), specList(now.manifest)]);
+  showIfNew(parts.replicas, item("replicas"), (replicas) => replicaTable(replicas));
+  showIfNew(parts.history, item("versions"), (versions) => historyTable(versions));
+  form?.notePresent(now.manifest);
+}
+
+/** Nothing is drawn again that did not change: who is at a link or selects text stays there. */
+function showIfNew(place, data, make) {
+  const seen = JSON.stringify(data);
+  if (place.seen === seen) return;
+  place.seen = seen;
+  show(place, make(data));
+}
+
+function factRows(now) {
+  const kind = now.attainment !== null && now.attainment < now.percentile ? "bad" : "";
+  const facts = [
+    ["SLO", `${percent(now.percentile, 1)} of its requests within ${ms(now.slo_ms)}`],
+    ["Latency", [latencyBar(now), `${ms(now.latency_ms)} at p${number(100 * now.percentile)} in the last minute`]],
+    ["Met", h("span", { class: kind }, `${percent(now.attainment)} in the last minute`)],
+    ["Rate", `${rps(now.rate_rps)}, planned for ${rps(now.planned_rate_rps)}`],
+    ["Runs on", replicasText(now.replicas)],
+    ["Costs", `${usd(now.cost_usd_per_hour)} per hour`],
+    ["Network", `${now.network} for project ${now.project}`],
+  ];
+  return facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]);
+}
+
+function drawSteps() {
+  const now = item("now");
+  if (!now) return;
+  for (const topic of topics.slice().reverse()) noteSteps(table(topic));
+  drawCharts(now.slo_ms, now.percentile);
+}
+
+/** Rows of a report as objects. */
+const report = async (view, query) => {
+  const { columns, rows } = await api.get(`/reports/${view}`, { service: name, limit: 500, ...query });
+  return rows.map((row) => Object.fromEntries(row.map((value, at) => [columns[at], value])));
+};
+
+const LOADS = [
+  { every_s: 5, load: async () => { const found = await api.get(path); show(parts.conditions, h("h2", {}, "Conditions"), conditionList(found.status.conditions)); } },
+  { every_s: 5, load: async () => { noteForecast(await api.get(`${path}/forecast`)); await demandOf(name, api.get); drawSteps(); } },
+  { every_s: 20, load: async () => show(parts.budget, h("h2", {}, "Error budget"), budgetTable(await report("slo_budget", {}))) },
+  { every_s: 60, load: today },
+  { every_s: 10, load: events },
+];
+
+async function today() {
+  const since = `${item("now").today}T00:00:00Z`;
+  const costs = await report("cost_by_service_hour", { since });
+  const energies = await report("energy_by_service_hour", { since });
+  const sum = (rows, column) => rows.reduce((total, row) => total + row[column], 0);
+  const facts = [
+    ["Cost", `${usd(sum(costs, "cost_usd"), 4)} by SM percent`],
+    ["", `${usd(sum(costs, "whole_gpu_cost_usd"), 4)} if idle parts of its GPUs are shared out`],
+    ["GPU hours", number(sum(costs, "gpu_hours"), 2)],
+    ["Energy", `${number(sum(energies, "energy_wh"), 1)} Wh`],
+  ];
+  show(parts.today, h("h2", {}, "Today, UTC"), h("dl", { class: "facts" }, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)])));
+}
+
+async function events() {
+  const found = await api.get("/events", { subject: `service/${name}`, limit: 20 }).catch((error) => {
+    if (error.status === 403) return null; // The audit is for tokens that see every project.
+    throw error;
+  });
+  show(parts.events, found === null ? null : eventTable(found.items));
+}
+
+function refresh(load) {
+  if (document.hidden || !item("now")) return;
+  load().then(() => complain(null), (error) => complain(error.message));
+}
+
+onChange(topics[0], () => { drawNow(); drawSteps(); });
+onChange(topics[1], drawSteps);
+onChange("pulse", drawNow);
+let isBegun = false;
+onChange(topics[0], () => {
+  if (isBegun || !item("now")) return;
+  isBegun = true;
+  for (const { every_s, load } of LOADS) {
+    refresh(load);
+    window.setInterval(() => refresh(load), 1000 * every_s);
+  }
+});
+begin(topics);
