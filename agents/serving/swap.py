@@ -41,6 +41,8 @@ _PENDING: dict[str, tuple[SwapState, ...]] = {"offloaded": ("asked", "offloading
 START_S = 30.0
 BOUNDARY_TIMEOUT_S = 120.0
 """For a step to end and the memory to be moved."""
+LEAVE_LOOK_S = 0.2
+"""Between two looks whether to leave: a signal handler may come just before the wait, and then wakes nobody."""
 
 
 class SwapStatus(msgspec.Struct):
@@ -86,6 +88,7 @@ class SwapHooks:
         self._sm_count = sm_count
         self._busy_s = 0.0
         self._step_began_s = time.monotonic()
+        self._is_leaving = False
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -129,19 +132,27 @@ class SwapHooks:
             self._kept = self._start + self._steps
 
     def step_boundary(self) -> None:
-        """Offload here if it was asked for, and return when the memory is back. Raises what the hooks raise."""
+        """Offload here if it was asked for, and return when the memory is back, or the loop is to leave.
+
+        Raises what the hooks raise.
+        """
         with self._changed:
             self._steps += 1
             self._busy_s += time.monotonic() - self._step_began_s
-            is_asked = self._state == "asked"
+            is_asked = self._state == "asked" and not self._is_leaving
             if is_asked:
                 self._state = "offloading"
         if is_asked:
             self._move(self._offload, "offloaded")
-            with self._changed:
-                self._changed.wait_for(lambda: self._state == "resuming")
-            self._move(self._resume, "running")
+            if self._is_to_resume():
+                self._move(self._resume, "running")
         self._step_began_s = time.monotonic()
+
+    def leave(self) -> None:
+        """The loop ends after its step, with its memory where it is then; from any thread or a signal handler."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
 
     def ask(self, wanted: Literal["offloaded", "running"]) -> bool:
         """Ask for the memory to go or to come back, and wait; whether it did in time. Raises WrongState."""
@@ -159,6 +170,13 @@ class SwapHooks:
             if self._state not in (*pending, wanted):
                 raise WrongState(f"the training loop is {self._state} now")
             return self._state == wanted
+
+    def _is_to_resume(self) -> bool:
+        """Return when the memory is asked back; False: the loop is to leave before that."""
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S):
+                pass
+            return self._state == "resuming"
 
     def _move(self, action: Callable[[], None], then: SwapState) -> None:
         try:

@@ -8,8 +8,8 @@ it goes on where an earlier process of the task stopped, on any node that sees t
 says how many iterations are kept; PyTorch's state lies beside it as FILE.pt. Without one training begins anew, and what
 carries nothing from step to step goes on from --done-iterations.
 
-SIGTERM keeps a checkpoint at the end of the step. Exit codes: 0 after all iterations, 143 after SIGTERM, 1 when the
-work cannot begin, 2 for wrong arguments.
+SIGTERM keeps a checkpoint at the end of the step, wherever the memory is then. Exit codes: 0 after all iterations, 143
+after SIGTERM, 1 when the work cannot begin, 2 for wrong arguments.
 """
 
 import argparse
@@ -72,10 +72,6 @@ class Note(msgspec.Struct, kw_only=True):
     network: str
     batch: int
     done_iterations: int
-
-
-class Stopped(Exception):
-    """SIGTERM came while the memory was away."""
 
 
 class StandInWork:
@@ -175,8 +171,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
     def stop(*_: object) -> None:
         nonlocal is_stopping
         is_stopping = True
-        if hooks.status().state == "offloaded":
-            raise Stopped
+        hooks.leave()
 
     signal.signal(signal.SIGTERM, stop)
     log.info("task %s goes on from iteration %d of %d", options.task, done, options.iterations)
@@ -187,10 +182,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
         while done < options.iterations and not is_stopping:
             work.step()
             done += 1
-            try:
-                hooks.step_boundary()
-            except Stopped:
-                break
+            hooks.step_boundary()
             if time.monotonic() - kept_s >= options.checkpoint_s:
                 _keep(options, work, hooks, done)
                 kept_s = time.monotonic()
