@@ -130,6 +130,7 @@ class GpuDevice:
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
+        await self.router.look()
         replicas = self._parts.workers.replicas()
         return NodeState(
             gpus=tuple(self._gpu_state(known[index], replicas) for index in sorted(known)), routes=self.router.routes
@@ -152,7 +153,7 @@ class GpuDevice:
             readings,
             gpus=tuple(gpus),
             replicas=tuple(replicas),
-            services=self.router.read(),
+            services=await self.router.read_services(),
             tasks=self._parts.tasks.read(),
             uses=uses,
             problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
@@ -182,7 +183,7 @@ class GpuDevice:
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         ready = {view.id: view.url for view in self._parts.workers.replicas() if view.state == "ready"}
         try:
-            self.router.switch(routes, ready)
+            await self.router.switch_routes(routes, ready)
         except KeyError as error:
             raise UnknownPart(f"replica {error} is not ready and cannot take requests") from error
 

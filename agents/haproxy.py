@@ -93,7 +93,8 @@ class HaProxy:
         return self._routes
 
     def write_config(self) -> None:
-        """Configuration and empty map, each whole or not at all."""
+        """Configuration and empty map, each whole or not at all; a HAProxy that is started with them has no table."""
+        self._routes, self._addresses = (), {}
         replace_file(self._settings.config_path, make_config(self._settings).encode())
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")

@@ -1,19 +1,21 @@
 """HAProxy as the router of a node's device: started, watched and ended by the agent, or adopted after its restart.
 
     router = await open_haproxy(HaProxySettings(port=8081, folder=…))
-    router.switch(routes, addresses), router.routes, router.in_flight(id), router.read()      as `agents.router.Router`
+    await router.switch_routes(routes, addresses), router.routes       as `agents.request_router` says
+    await router.look(), router.in_flight(id), await router.read_services()
     await router.close(keep=…)
 
 The process is one as replicas are (`agents.worker_process`): it waits at a gate until its record is on disk, is found
 again by process id, start time and boot, and what carries its mark without a record is ended, so that none is left that
 nobody knows. `keep`: it goes on with its table for the next agent, which adopts it where it would write the same
 configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, after 1 s,
-2 s, … 30 s, and gets the last table.
+2 s, … 30 s, and gets the last table. HAProxy is asked in a thread, one question at a time: the agent goes on meanwhile.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -25,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from agents.backoff import delay_s
-from agents.device import NotSupported, ServiceRoute
+from agents.device import DeviceError, NotSupported, ServiceRoute
 from agents.durable import replace_file
 from agents.haproxy import HaProxy, HaProxyError, ProxyState
 from agents.haproxy_config import HaProxySettings, make_config
@@ -88,8 +90,9 @@ class HaProxyRouter:
         self._process: WorkerProcess | None = None
         self._addresses: dict[str, str] = {}
         self._counter = Counter({})
-        self._state: ProxyState | None = None
-        self._seen_s = 0.0
+        self._state = ProxyState(backends={}, places=())
+        self._seen_s = -math.inf
+        self._asking = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._is_up = False
         """Whether it has answered since it was started."""
@@ -110,7 +113,7 @@ class HaProxyRouter:
         if record is not None and is_same and (found := WorkerProcess.adopt(record.identity, record.mark)) is not None:
             self._process = found
             await self._until_it_answers()
-            self._counter = Counter(read_counts(self._proxy))
+            self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
             log.info("HAProxy (process %d) of an earlier agent is taken over", self.pid)
         else:
             if record is not None:
@@ -118,28 +121,32 @@ class HaProxyRouter:
             await self._start()
         self._watch = asyncio.create_task(self._keep_up())
 
-    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
         """As `HaProxy.switch`."""
-        self._state = None
-        self._proxy.switch(routes, addresses)
-        self._addresses = {each: addresses[each] for route in routes for each, _ in route.shares}
+        async with self._asking:
+            self._seen_s = -math.inf
+            await asyncio.to_thread(self._proxy.switch, routes, addresses)
+            self._addresses = {each: addresses[each] for route in routes for each, _ in route.shares}
+
+    async def look(self) -> None:
+        """See what is in flight; nothing while HAProxy is down, since requests went with it. Raises HaProxyError."""
+        async with self._asking:
+            await self._look()
 
     def in_flight(self, replica_id: str) -> int:
-        """Requests that a replica has; 0 while HAProxy is down, since they went with it."""
-        try:
-            return self._proxy.in_flight(replica_id, self._recent())
-        except HaProxyError:
-            if self._is_up and self.pid:
-                raise
-            return 0
+        """Requests that a replica had when it was looked."""
+        return self._proxy.in_flight(replica_id, self._state)
 
-    def read(self) -> tuple[ServiceReading, ...]:
+    async def read_services(self) -> tuple[ServiceReading, ...]:
         """What was counted since the last reading; nothing while HAProxy does not answer."""
         try:
-            return self._counter.read(read_counts(self._proxy), self._recent().backends)
+            async with self._asking:
+                counts = await asyncio.to_thread(read_counts, self._proxy)
+                await self._look()
         except HaProxyError as error:
             log.warning("%s", error)
             return ()
+        return self._counter.read(counts, self._state.backends)
 
     def total(self, service: str) -> Counts:
         """Nothing that governors need. Raises NotSupported."""
@@ -164,6 +171,7 @@ class HaProxyRouter:
     async def _keep_up(self) -> None:
         """Start it again whenever it dies, and put the last table in force."""
         failures = 0
+        table: tuple[ServiceRoute, ...] = ()
         while True:
             assert self._process is not None
             begun_s = time.monotonic()
@@ -174,10 +182,12 @@ class HaProxyRouter:
             log.error("HAProxy has ended and is started again in %.0f s: %s", wait_s, how)
             await self._process.end(_ENDING)
             await asyncio.sleep(wait_s)
+            table = self.routes or table
             try:
                 await self._start()
-                self.switch(self.routes, self._addresses)
-            except (HaProxyError, OSError) as error:
+                await self.switch_routes(table, self._addresses)
+                table = ()
+            except (DeviceError, OSError) as error:  # then enforcement finds no table, and gives it one
                 log.error("HAProxy is not as it was: %s", error)
 
     async def _start(self) -> None:
@@ -192,7 +202,7 @@ class HaProxyRouter:
             mark=mark,
         )
         self._process = WorkerProcess.start(spawn, lambda identity: self._save(_Record(identity, mark)))
-        self._counter, self._state = Counter({}), None
+        self._counter, self._seen_s = Counter({}), -math.inf
         await self._until_it_answers()
         log.info("HAProxy (process %d) takes requests on port %d", self.pid, self._settings.port)
 
@@ -202,7 +212,7 @@ class HaProxyRouter:
         end_s = time.monotonic() + START_LIMIT_S
         while True:
             try:
-                self._proxy.state()
+                await asyncio.to_thread(self._proxy.state)
                 self._is_up = True
                 return
             except HaProxyError as error:
@@ -212,10 +222,16 @@ class HaProxyRouter:
                     raise HaProxyError(f"HAProxy does not come up: {self._log_end() or error}") from error
             await asyncio.sleep(0.02)
 
-    def _recent(self) -> ProxyState:
-        if self._state is None or time.monotonic() > self._seen_s + STATE_AGE_S:
-            self._state, self._seen_s = self._proxy.state(), time.monotonic()
-        return self._state
+    async def _look(self) -> None:
+        if time.monotonic() <= self._seen_s + STATE_AGE_S:
+            return
+        try:
+            self._state = await asyncio.to_thread(self._proxy.state)
+        except HaProxyError:
+            if self._is_up and self.pid:
+                raise
+            self._state = ProxyState(backends={}, places=())
+        self._seen_s = time.monotonic()
 
     def _save(self, record: _Record) -> None:
         replace_file(_record_path(self._settings.folder), msgspec.json.encode(record))

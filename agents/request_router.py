@@ -1,4 +1,7 @@
-"""What a device needs of whoever carries its requests: `agents.router` in this process, or `agents.haproxy_router`."""
+"""What a device needs of whoever carries its requests: `agents.router` in this process, or `agents.haproxy_router`.
+
+Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,15 +19,19 @@ class RequestRouter(Protocol):
         """The table in force."""
         ...
 
-    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
         """Put a new table in force. Raises KeyError for a replica without an address, or DeviceError."""
         ...
 
-    def in_flight(self, replica_id: str) -> int:
-        """Requests that a replica has and has not answered."""
+    async def look(self) -> None:
+        """See what is in flight now. Raises DeviceError."""
         ...
 
-    def read(self) -> tuple[ServiceReading, ...]:
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that a replica has and has not answered, when it was looked at last."""
+        ...
+
+    async def read_services(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
         ...
 

@@ -145,6 +145,17 @@ class Router:
         self._retired = [lane for lane in self._retired if not lane.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+        """As `switch`, for `agents.request_router`."""
+        self.switch(routes, addresses)
+
+    async def look(self) -> None:
+        """Nothing: what is in flight is always known."""
+
+    async def read_services(self) -> tuple[ServiceReading, ...]:
+        """As `read`, for `agents.request_router`."""
+        return self.read()
+
     async def close(self, *, keep: bool) -> None:  # noqa: ARG002  it ends with this process in any case
         """Send nothing more to any replica."""
         self.switch((), {})

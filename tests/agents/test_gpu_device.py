@@ -204,11 +204,15 @@ class Commands:
         self.seen: list[Observation] = []
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        self.seen.append(observation)
+        if not self.seen or self.seen[-1].sequence < observation.sequence:  # each once, as the real one keeps them
+            self.seen.append(observation)
         command = self.command if self.command and self.command.generation > observation.generation else None
         return SyncReply(
             boot=observation.boot, acknowledged=observation.sequence, server_time_s=CLOCK.now_s(), command=command
         )
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def a_command(generation: int, *replicas: ReplicaCommand) -> NodeCommand:

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
 from collections import Counter as Tally
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,12 @@ def alive(pid: int) -> bool:
     return False
 
 
+async def looked_until(router: HaProxyRouter, holds: Callable[[], bool]) -> None:
+    while not holds():
+        await router.look()
+        await asyncio.sleep(0.01)
+
+
 class TestReal:
     """Against the program itself."""
 
@@ -136,17 +143,17 @@ class TestReal:
         async def scenario() -> None:
             async with a_node(tmp_path) as node:
                 async with node.haproxy(keep=True) as router:
-                    router.switch((a_route(("a", 1.0)),), node.addresses)
+                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                     assert await node.post() == 200
                     pid = router.pid
                 assert await node.post() == 200  # no agent there
                 async with node.haproxy() as router:
                     assert router.pid == pid
                     assert await node.post() == 200
-                    router.switch((a_route(("a", 1.0)),), node.addresses)
+                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                     assert await node.post() == 200
                     # What was counted before this agent came is not its own.
-                    assert [(each.arrivals, each.served) for each in router.read()] == [(2, 2)]
+                    assert [(each.arrivals, each.served) for each in await router.read_services()] == [(2, 2)]
                 assert not alive(pid)
                 assert not (tmp_path / "haproxy.json").exists()
 
@@ -182,26 +189,63 @@ class TestReal:
     def test_one_that_dies_comes_back_with_its_table(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
-                router.switch((a_route(("a", 1.0)),), node.addresses)
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                 first = router.pid
                 os.kill(first, signal.SIGKILL)
                 await tick_until(lambda: router.pid not in (0, first))
+                await router.look()
                 assert router.in_flight("a") == 0
                 while await node.tries() != 200:
                     pass
-                assert router.routes == (a_route(("a", 1.0)),)
+                await tick_until(lambda: router.routes == (a_route(("a", 1.0)),))
+
+        within_limit(scenario)
+
+    def test_one_that_does_not_answer_keeps_the_agent_from_nothing_else(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            async with a_node(tmp_path) as node, node.haproxy() as router:
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+                os.kill(router.pid, signal.SIGSTOP)
+                asked = [
+                    asyncio.create_task(each)
+                    for each in (router.look(), router.switch_routes((), {}), router.read_services())
+                ]
+                for _ in range(20):
+                    await asyncio.sleep(0.0)
+                assert not any(each.done() for each in asked)  # and yet this goes on
+                os.kill(router.pid, signal.SIGCONT)
+                await asyncio.gather(*asked)
+                assert router.routes == ()
+
+        within_limit(scenario)
+
+    def test_one_that_cannot_be_started_at_first_is_tried_again(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            async with a_node(tmp_path) as node, node.haproxy() as router:
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+                first, log = router.pid, tmp_path / "haproxy.log"
+                log.unlink()
+                log.mkdir()  # so that its output can be put nowhere
+                os.kill(first, signal.SIGKILL)
+                # A start that failed leaves no table: enforcement sees it, and so does this.
+                await tick_until(lambda: router.routes == ())
+                log.rmdir()
+                await tick_until(lambda: router.routes != ())
+                assert router.pid not in (0, first)
+                assert await node.post() == 200
 
         within_limit(scenario)
 
     def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
-                router.switch((a_route(("a", 1.0)),), node.addresses)
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                 os.kill(router.pid, signal.SIGKILL)
                 await tick_until(lambda: router.pid == 0)
-                router._state = None
+                router._seen_s = -math.inf
+                await router.look()
                 assert router.in_flight("a") == 0
-                assert router.read() == ()
+                assert await router.read_services() == ()
 
         within_limit(scenario)
 
@@ -209,21 +253,21 @@ class TestReal:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
                 route = ServiceRoute(service="chat", slo_ms=100.0, shares=(("a", 1.0),))
-                router.switch((route,), node.addresses)
+                await router.switch_routes((route,), node.addresses)
                 assert Tally([await node.post() for _ in range(5)]) == {200: 5}
                 node.worker.delay_s = 0.15
                 assert await node.post() == 200
-                router.switch((replace(route, slo_ms=10_000.0),), node.addresses)
+                await router.switch_routes((replace(route, slo_ms=10_000.0),), node.addresses)
                 assert await node.post() == 200
                 node.worker.delay_s, node.worker.status = 0.0, 500
                 assert await node.post() == 500
                 # 8 came: 7 were answered, of which one took longer than the SLO that held then.
                 expected = ServiceReading(service="chat", arrivals=8, served=7, in_slo=6, rejected=1)
-                assert router.read() == (expected,)
-                assert [each.arrivals for each in router.read()] == [0]
-                router.switch((ServiceRoute(service="chat", slo_ms=100.0),), {})
+                assert await router.read_services() == (expected,)
+                assert [each.arrivals for each in await router.read_services()] == [0]
+                await router.switch_routes((ServiceRoute(service="chat", slo_ms=100.0),), {})
                 assert await node.post() == 503
-                assert [(each.arrivals, each.rejected) for each in router.read()] == [(1, 1)]
+                assert [(each.arrivals, each.rejected) for each in await router.read_services()] == [(1, 1)]
                 with pytest.raises(NotSupported, match="tells no latencies of chat"):
                     router.total("chat")
 
@@ -234,9 +278,9 @@ class TestReal:
             async with a_node(tmp_path) as node:
                 node.worker.delay_s = 0.5
                 async with node.haproxy() as router:
-                    router.switch((a_route(("a", 1.0)),), node.addresses)
+                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                     asked = asyncio.create_task(node.post())
-                    await tick_until(lambda: router.in_flight("a") == 1)
+                    await looked_until(router, lambda: router.in_flight("a") == 1)
                 assert await asked == 200
 
         within_limit(scenario)

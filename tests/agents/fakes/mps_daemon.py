@@ -2,9 +2,9 @@
 
     Daemon ── Server (at most one, of one UID; a child process, so that its PID exists) ── Client (a connected process)
 
-One message per packet on the daemon's sockets, JSON both ways:
+One message per packet on the daemon's sockets, JSON both ways but for commands, which are text:
 
-    {"command": "ps", "uid": 0}                     → {"lines": [...], "exit": 0}
+    command 0 ps                                    → 0, and each line of the answer behind a line feed
     {"client": {"pid", "uid", "percent", ...}}      → {"percent": 37.5} or {"error": 807}; later perhaps {"error": 810}
     {"lab": "fault", "stays": false}                → {}: a client has broken the GPU
 
@@ -201,10 +201,12 @@ def _attend(daemon: Daemon, connection: socket.socket) -> None:
     daemon.log("Accepting connection...")
     with contextlib.suppress(OSError):
         while packet := connection.recv(65536):
+            if packet.startswith(b"command "):
+                _, uid, *line = packet.decode().split(" ", 2)
+                _command(daemon, connection, line[0] if line else "", int(uid))
+                continue
             message = json.loads(packet)
-            if "command" in message:
-                _command(daemon, connection, message)
-            elif "lab" in message:
+            if "lab" in message:
                 with daemon.changed:
                     daemon.break_gpu(bool(message["stays"]))
                 tell(connection, {})
@@ -213,15 +215,20 @@ def _attend(daemon: Daemon, connection: socket.socket) -> None:
     connection.close()
 
 
-def _command(daemon: Daemon, connection: socket.socket, message: dict[str, Any]) -> None:
-    line, uid = str(message["command"]), int(message["uid"])
+def _command(daemon: Daemon, connection: socket.socket, line: str, uid: int) -> None:
     daemon.log(f"Cmd:{line}")
     words = line.split() or [""]
     if words[0] == "quit" and uid in (0, daemon.uid):
         _quit(daemon, connection, words[1:])
         return
     with daemon.changed:
-        tell(connection, {"lines": mps_commands.answer_of(daemon, words, uid), "exit": 0})
+        _answer(connection, 0, mps_commands.answer_of(daemon, words, uid))
+
+
+def _answer(connection: socket.socket, status: int, lines: list[str]) -> None:
+    """To a command, unless the other side has gone."""
+    with contextlib.suppress(OSError):
+        connection.send("\n".join((str(status), *lines)).encode())
 
 
 def _quit(daemon: Daemon, connection: socket.socket, options: list[str]) -> None:
@@ -236,7 +243,7 @@ def _quit(daemon: Daemon, connection: socket.socket, options: list[str]) -> None
         for listener in daemon.listeners:  # Their files stay, as the real one's do.
             listener.shutdown(socket.SHUT_RDWR)
         daemon.log(f"Exit with status {int(daemon.has_failed)}")
-        tell(connection, {"lines": [], "exit": int(daemon.has_failed)})
+        _answer(connection, int(daemon.has_failed), [])
         time.sleep(float(os.environ.get("FAKE_MPS_LINGER_S", "0")))
         os._exit(0)
 
