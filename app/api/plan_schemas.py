@@ -142,3 +142,13 @@ class UnservedView(View):
     rate_rps: float
     reason: UnservedReason
     replicas_missing: int
+
+
+class RestoreView(View):
+    """An earlier plan that is put back in force."""
+
+    plan: PlanSummaryView = Field(description="The plan that was recorded and approved; the next tick pushes it")
+    restored_plan_id: int
+    mode_before: str
+    mode: str = Field(description="The policy's mode from now on: approve where it was auto")
+    warnings: list[str] = Field(description="Promises that it does not keep at the demand of now")

@@ -1,11 +1,12 @@
-"""`plimsoll approve`, `reject`, `pause` and `resume`: what people say to the control loop."""
+"""`plimsoll approve`, `reject`, `rollback`, `pause` and `resume`: what people say to the control loop."""
 
 from typing import Annotated
 
 import typer
 
-from app.cli.client import Api, text
-from app.cli.output import show_line
+from app.cli.client import Api, dig, number, text
+from app.cli.errors import CliError
+from app.cli.output import WARN, Cell, show_line
 from app.cli.surroundings import surroundings_of
 
 PlanId = Annotated[int, typer.Argument(metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them")]
@@ -20,6 +21,37 @@ def approve(context: typer.Context, plan: PlanId) -> None:
 def reject(context: typer.Context, plan: PlanId) -> None:
     """Refuse a proposed plan."""
     _judge(context, plan, "reject")
+
+
+def rollback(
+    context: typer.Context,
+    plan: Annotated[
+        int | None, typer.Argument(metavar="PLAN", min=1, help="Id of a plan that was in force; absent: the one before")
+    ] = None,
+) -> None:
+    """Put an earlier plan back in force, bound anew to the fleet of now.
+
+    The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
+    """
+    with Api(surroundings_of(context)) as api:
+        chosen = _newest_before(api) if plan is None else plan
+        answer = api.post(f"/api/v1/plans/{chosen}/restore")
+    show_line(f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it.")
+    warnings = answer.get("warnings")
+    for warning in warnings if isinstance(warnings, list) else []:
+        show_line(Cell(text=f"  not kept at the demand of now: {warning}", style=WARN))
+    if answer.get("mode_before") != answer.get("mode"):
+        words = (
+            "The policy is in mode approve now: new plans wait for you. `plimsoll policy` puts it back in mode auto."
+        )
+        show_line(Cell(text=words, style=WARN))
+
+
+def _newest_before(api: Api) -> int:
+    found = api.first("/api/v1/plans", 1, {"state": "superseded"})
+    if not found:
+        raise CliError("no plan was in force before the present one", hint="`plimsoll get plans` lists them")
+    return int(number(found[0], "id") or 0)
 
 
 def pause(context: typer.Context) -> None:

@@ -49,6 +49,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("agent", "agent:app", "Run the agent of a node."),
         Entry("worker", "worker:app", "Serve one replica by the Open Inference Protocol v2."),
         Entry("trainer", "trainer:app", "Run one training or offline task, which can give its GPU's memory back."),
+        Entry("relay", "relay:relay", "Tell the control plane what a server that no agent started does."),
         Entry("plan", "plan:plan", "Solve a Problem file into a Plan file, without any server."),
     ),
     "Objects": (

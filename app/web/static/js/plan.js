@@ -26,7 +26,7 @@ async function load() {
 
 function draw(diff) {
   const changed = differences(before?.gpus, plan.gpus);
-  show(content, facts(diff), decide(), plan.violations.length ? violations() : null,
+  show(content, facts(diff), decide(), rollBack(), plan.violations.length ? violations() : null,
     plan.gpus === null ? null : h("section", { class: "card" }, h("h2", {}, before ? `What it changes against plan ${before.id}` : "What it starts"), picture(changed)),
     diff?.changes.length ? changes(diff.changes) : null, steps());
 }
@@ -54,6 +54,29 @@ function decide() {
   return h("div", { class: "controls" },
     plan.state === "proposed" ? h("button", { class: "primary", onclick: act("approve") }, "Approve: put it in force") : null,
     h("button", { class: "danger", onclick: act("reject") }, "Reject"));
+}
+
+/** A plan that was in force may be again: once asked, once confirmed, since it changes what runs. */
+function rollBack() {
+  if (!isOperator || plan.state !== "superseded") return null;
+  const place = h("div", { class: "controls", role: "status" });
+  const ask = () => show(place, h("span", {}, "It is bound to the GPUs of now and pushed by the next tick. A policy in mode auto is put in mode approve, else it would undo this."),
+    h("button", { class: "danger", onclick: go }, `Yes, put plan ${plan.id} back in force`), h("button", { onclick: offer }, "No"));
+  const offer = () => show(place, h("button", { onclick: ask }, "Roll back to this plan"));
+  const go = async (event) => {
+    event.target.disabled = true;
+    try {
+      const told = await api.send("POST", `/plans/${plan.id}/restore`);
+      complain(null);
+      show(place, h("p", {}, "Restored as ", h("a", { href: `/plans/${told.plan.id}` }, `plan ${told.plan.id}`), told.mode === told.mode_before ? "." : "; the policy is in mode approve now.",
+        told.warnings.length ? h("span", { class: "warn" }, ` It does not keep today: ${told.warnings.join("; ")}`) : ""));
+    } catch (error) {
+      complain(error.message);
+      offer();
+    }
+  };
+  offer();
+  return place;
 }
 
 function picture(changed) {

@@ -1,0 +1,162 @@
+"""Roll back over the API: an earlier plan in force again, by ticks on a real database."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.api_harness import Api, fill, node, reading, running_api, service
+
+pytestmark = pytest.mark.integration
+
+TASK = {
+    "kind": "Task",
+    "metadata": {"name": "nightly", "project": "team-a"},
+    "spec": {"kind": "offline", "network": "resnet50", "batch": 8, "inputs": 40_000_000},
+}
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    """Plan 1 was made for 100 requests of each service in two seconds; plan 2, in force, for six times as many."""
+    with running_api(database) as running:
+        fill(running)
+        running.put("services/chat", service())
+        running.put("services/search", service("search", project="team-a"))
+        _observe(running, 1)
+        assert running.tick().state == "target"
+        _observe(running, 2, arrivals=600, generation=1)
+        assert running.tick().state == "target"
+        yield running
+
+
+def _observe(
+    api: Api, sequence: int, *, arrivals: int = 100, generation: int = 0, services: tuple[str, ...] = ("chat", "search")
+) -> None:
+    """Two seconds with as many requests; each service after the first has half as many."""
+    api.clock.advance(2.0)
+    answer = api.sync(
+        sequence=sequence,
+        services=[reading(name, arrivals // (at + 1)) for at, name in enumerate(services)],
+        generation=generation,
+        window_start_s=api.clock.now_s() - 2.0,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def _carried(api: Api, plan_id: int) -> list[tuple[str, str, float, int]]:
+    """What each GPU carries, under whatever id."""
+    return [
+        (gpu["id"], replica["service"], replica["sm_percent"], replica["batch"])
+        for gpu in api.get(f"plans/{plan_id}")["gpus"]
+        for replica in gpu["replicas"]
+    ]
+
+
+def _restore(api: Api, plan_id: int = 1, **headers: str) -> Any:
+    answer = api.call("POST", f"plans/{plan_id}/restore", token="operator", **headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def _refusal(api: Api, plan_id: int = 1, token: str = "operator") -> str:
+    answer = api.call("POST", f"plans/{plan_id}/restore", token=token)
+    assert answer.status_code == 409, answer.text
+    assert [plan["id"] for plan in api.get("plans?state=approved")["items"]] == []
+    return str(answer.json()["detail"])
+
+
+def test_an_earlier_plan_comes_back_by_the_next_tick_and_stays(api: Api) -> None:
+    assert _carried(api, 1) != _carried(api, 2)
+    told = _restore(api)
+    assert (told["plan"]["state"], told["plan"]["parent"], told["plan"]["method"]) == ("approved", 2, "restore")
+    assert (told["mode_before"], told["mode"]) == ("auto", "approve")
+    outcome = api.tick()
+    assert (outcome.state, outcome.plan_id, outcome.generation) == ("target", told["plan"]["id"], 3)
+    assert _carried(api, told["plan"]["id"]) == _carried(api, 1)
+    _observe(api, 3, arrivals=600, generation=3)
+    assert api.tick().state == "proposed"
+    assert api.get("plans?state=target")["items"][0]["id"] == told["plan"]["id"]
+
+
+def test_what_it_cannot_keep_today_is_said_and_recorded(api: Api) -> None:
+    told = _restore(api)
+    # 50 rps were planned for chat; 300 rps come now.
+    assert any(words.startswith("service chat: ") for words in told["warnings"])
+    broken = api.get(f"plans/{told['plan']['id']}")["violations"]
+    assert {entry["severity"] for entry in broken} == {"promise"}
+
+
+def test_it_is_in_the_audit_with_the_change_of_mode(api: Api) -> None:
+    told = _restore(api)
+    lines = {each["kind"]: each for each in api.get("events?limit=10")["items"]}
+    assert lines["PlanRestored"]["subject"] == "plan/1"
+    assert lines["PlanRestored"]["actor"] == "token/operator"
+    assert lines["PlanRestored"]["after"] == {"plan_id": told["plan"]["id"]}
+    assert lines["PolicyChanged"]["after"]["mode"] == "approve"
+
+
+def test_in_mode_approve_the_policy_stays_as_it_is(api: Api) -> None:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"mode": "approve"}}
+    api.put("policies/default", policy)
+    version = api.get("policies/default")["status"]["version"]
+    assert _restore(api)["mode_before"] == "approve"
+    assert api.get("policies/default")["status"]["version"] == version
+
+
+def test_a_repeated_request_restores_once(api: Api) -> None:
+    first, second = (_restore(api, Idempotency_Key="one") for _ in range(2))
+    assert first == second
+    assert len(api.get("plans?state=approved")["items"]) == 1
+
+
+def test_tasks_of_now_run_on_what_it_leaves_over(database: str) -> None:
+    with running_api(database) as api:
+        fill(api)
+        api.put("services/chat", service(scaling={"min_replicas": 1}))
+        assert api.tick().state == "target"
+        assert _carried(api, 1) == [("n1/gpu-0", "chat", 50.0, 8)]
+        _observe(api, 1, arrivals=900, services=("chat",))
+        assert api.tick().state == "target"
+        api.put("tasks/nightly", TASK)
+        _restore(api, 1)
+        assert api.tick().state == "target"
+        assert api.get("tasks/nightly")["status"]["gpu"] == "n1/gpu-0"
+
+
+def test_a_plan_of_a_service_that_is_gone_is_refused(api: Api) -> None:
+    api.call("DELETE", "services/search", token="admin", If_Match="*")
+    assert _refusal(api) == (
+        "plan 1 cannot run on the fleet of now: no service is called 'search', so no row describes it"
+    )
+
+
+def test_a_plan_without_gpus_for_it_is_refused(api: Api) -> None:
+    _restore(api, 1)
+    assert api.tick().state == "target"
+    api.put("nodes/n1", node(gpus=1))
+    assert "2 GPUs are used; there are 1" in _refusal(api, 2)
+
+
+def test_what_is_in_force_or_never_was_is_not_restored(api: Api) -> None:
+    assert _refusal(api, 2) == "plan 2 is in force"
+    api.clock.advance(0.5)
+    kept = api.tick()
+    assert kept.state == "kept" and kept.plan_id is not None
+    assert "never was in force" in _refusal(api, kept.plan_id)
+    assert api.call("POST", "plans/99/restore", token="operator").status_code == 404
+    assert api.call("POST", "plans/1/restore", token="viewer").status_code == 403
+
+
+def test_while_the_loop_is_paused_nothing_is_restored(api: Api) -> None:
+    api.call("POST", "policies/default/pause", token="admin")
+    assert "the control loop is paused" in _refusal(api)
+
+
+def test_going_there_and_back_again(api: Api) -> None:
+    _restore(api, 1)
+    assert api.tick().state == "target"
+    there = _restore(api, 2)
+    assert there["mode_before"] == "approve"
+    assert api.tick().state == "target"
+    assert _carried(api, there["plan"]["id"]) == _carried(api, 2)
