@@ -54,10 +54,12 @@ async def make_page(engine: Engine, now: datetime) -> bytes:
         settings = await policies.load_current(connection)
         since = now - timedelta(seconds=settings.stale_after_s)
         gpus = await board.load_gpus(connection, since)
+        gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
         parts = await board.load_parts(connection, since)
         await _add_cluster(page, connection, settings, now)
         _add_nodes(page, await cluster_figures.load_nodes(connection, MOST + 1), settings, now)
         _add_gpus(page, gpus, await cluster_figures.load_target_gpus(connection, MOST))
+        _add_gauges(page, gpus[:MOST], gauges)
         await _add_services(page, connection, _Seen(settings, now, gpus, parts))
     return page.text()
 
@@ -77,7 +79,7 @@ class _Seen:
 
 
 async def _add_cluster(page: Page, connection: Connection, settings: PolicySettings, now: datetime) -> None:
-    pulse = await board.load_pulse(connection, now.replace(minute=0, second=0, microsecond=0))
+    pulse = await board.load_pulse(connection)
     page.add("plimsoll_loop_paused", settings.paused)
     page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
     page.add("plimsoll_plans_waiting", pulse.waiting)
@@ -117,16 +119,22 @@ def _add_gpus(page: Page, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> 
     for gpu in gpus[:MOST]:
         labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_healthy", gpu.healthy, *labels)
-        page.add("plimsoll_gpu_power_watts", gpu.power_w, *labels)
-        page.add("plimsoll_gpu_clock_hertz", _times(gpu.clock_mhz, MHZ), *labels)
-        page.add("plimsoll_gpu_busy_ratio", _times(gpu.busy_percent, 0.01), *labels)
-        page.add("plimsoll_gpu_memory_used_bytes", _times(gpu.memory_used_mib, MIB), *labels)
         page.add("plimsoll_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
     for row in planned:
         labels = (row.node, row.gpu, row.gpu_type)
         page.add("plimsoll_gpu_sm_granted_ratio", float(row.sm_percent) / 100.0, *labels)
         page.add("plimsoll_gpu_power_limit_watts", row.power_cap_w, *labels)
         page.add("plimsoll_gpu_clock_limit_hertz", row.clock_mhz * MHZ, *labels)
+
+
+def _add_gauges(page: Page, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]) -> None:
+    """What was measured lately."""
+    for gpu in (gpu for gpu in gpus if gpu.id in gauges):
+        gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
+        page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
+        page.add("plimsoll_gpu_clock_hertz", gauge.clock_mhz * MHZ, *labels)
+        page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
+        page.add("plimsoll_gpu_memory_used_bytes", gauge.memory_used_mib * MIB, *labels)
 
 
 def _gpu_state(gpu: AnyRow, *, is_used: bool) -> str:
