@@ -24,6 +24,7 @@ from app.api.parts import Check, Parts
 from app.catalogue import load_layers, load_training_layers
 from app.catalogue.kernel_classes import load_kernel_ratios
 from app.clock import Clock, WallClock
+from app.control.budgets import LOOK_PERIOD_S as BUDGET_LOOK_S
 from app.control.controller import Controller, SlowJob
 from app.control.dispatch import Dispatcher, run_dispatcher
 from app.control.dispatch_jobs import is_used
@@ -39,6 +40,7 @@ from app.control.task_events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.control.worker import SolverWorker
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
+from app.db.budgets import tell_spent
 from app.db.engine import make_engine
 from app.db.forecasts import PostgresForecasts
 from app.db.ingest import WAKE_CHANNEL
@@ -221,7 +223,12 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
         async with transaction(engine) as connection:
             await note_starved(connection, clock.now())
 
+    async def tell_budgets() -> None:
+        async with transaction(engine) as connection:
+            await tell_spent(connection, clock.now())
+
     return (
+        SlowJob(name="budgets", period_s=BUDGET_LOOK_S, run=tell_budgets),
         SlowJob(name="waiting tasks", period_s=STARVED_LOOK_S, run=tell_starved),
         SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),
         SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
@@ -254,7 +261,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
         _on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(server.serve(sockets=[listening]), name="plimsoll-api")
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
+        server.handle_stop()
         await serving
         if ended.done():
             ended.result()

@@ -20,7 +20,7 @@ from app.postgres_files import claim, try_flock
 from app.postgres_process import DataDirRefused
 from app.settings import Settings
 from app.token_file import write_token
-from app.tokens import NewToken, create_locally
+from app.tokens import NewToken, create_locally, door
 
 Say = Callable[[str], None]
 """Tells the person at the terminal one thing."""
@@ -72,11 +72,12 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
         types, networks = await install_catalogue(engine, at)
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
-        await _first_token(engine, plane, token_path, say)
+        secret = await _first_token(engine, plane, token_path, say)
         agent_token = await _nodes_token(engine, plane) if nodes else None
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
+    say(f"dashboard: {door(address, secret)}")
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
@@ -84,20 +85,21 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
         await serve_plane(plane, listening)
 
 
-async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> None:
-    """Make the first admin's token, keep it where the CLI looks for it, and show it this once.
+async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> str:
+    """Make the first admin's token, keep it where the CLI looks for it, and show it this once; empty: it was made.
 
     A token that is there already belongs to another control plane and stays; ours goes into the data directory.
     """
     async with transaction(engine) as connection:
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
-            return
+            return ""
     made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
     ours = plane.settings.data_dir / "admin-token" if await asyncio.to_thread(path.exists) else path
     write_token(ours, made.secret)
     say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
     if ours != path:
         say(f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}")
+    return made.secret
 
 
 async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:

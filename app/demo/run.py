@@ -37,7 +37,7 @@ from app.main import Plane, make_plane, make_server, running_controller
 from app.settings import Settings
 from app.simulate.closed_loop import ClosedLoop, ClusterPlan
 from app.token_file import write_token
-from app.tokens import create_locally
+from app.tokens import create_locally, door
 
 DATABASE = "plimsoll_demo"
 FRAME_S = 0.5
@@ -132,6 +132,7 @@ class _Demo:
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
+            self.console.print(f"look at it in a browser: {door(address, token)}", soft_wrap=True)
             stage = await asyncio.to_thread(Stage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)
@@ -152,7 +153,7 @@ class _Demo:
             try:
                 yield f"http://{plane.settings.host}:{plane.settings.port}"
             finally:
-                server.should_exit = True
+                server.handle_stop()
                 await serving
 
     async def _install(self, plane: Plane) -> str:

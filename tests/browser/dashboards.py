@@ -35,7 +35,7 @@ def running_dashboard(url: str) -> Iterator[Api]:
                 api.add_token(scope, scope)
             yield api
     finally:
-        server.should_exit = True
+        server.handle_stop()
         thread.join(timeout=30)
         listening.close()
 
