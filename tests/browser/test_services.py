@@ -46,7 +46,7 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
     page = opened(demo, "services", scope="viewer")
     row = page.locator("tbody tr", has_text="search")
     expect(row.locator("[data-label='Budget left'] span")).to_have_text("-150.0 %")
-    expect(row.locator("[data-label='Burn 1 h']")).to_have_text("2.5")
+    expect(row.locator("[data-label='Burn 1 h']")).to_have_text("2.50")
     page.goto(f"{demo.client.base_url}/services/search")
     hour = page.locator("#budget tbody tr", has=page.get_by_role("rowheader", name="1 h", exact=True))
     figures = [f"{found['1 h'][name]:g}" for name in ("finished", "misses", "allowed_misses")]
@@ -54,13 +54,14 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
     expect(hour.locator("td").nth(1)).to_have_text(figures[1])
     expect(hour.locator("td").nth(2)).to_have_text(f"{float(figures[2]):.1f}")
     expect(hour.locator("td").nth(3)).to_have_text("250.00 %")
-    expect(hour.locator("td").nth(4)).to_have_text("2.5")
+    expect(hour.locator("td").nth(4)).to_have_text("2.50")
 
 
 def test_what_is_wrong_is_said_in_words(demo: Api, opened: Open) -> None:
     page = opened(demo, "services", scope="viewer")
-    trouble = page.locator("tbody tr", has_text="search").locator(".trouble")
-    expect(trouble).to_contain_text("95.00 % of the last minute's requests met 100 ms")
+    troubles = page.locator("tbody tr", has_text="search").locator(".trouble")
+    expect(troubles.nth(0)).to_contain_text("95.00 % of the last minute's requests met 100 ms")
+    expect(troubles.nth(1)).to_have_text("uses up its error budget 2.5 times too fast over 3 d")
     expect(page.locator("tbody tr", has_text="chat").locator(".trouble")).to_have_count(0)
 
 

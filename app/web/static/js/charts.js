@@ -2,6 +2,7 @@
 
 import uPlot from "../vendor/uplot.js";
 import { h } from "./dom.js";
+import { moment } from "./format.js";
 
 const sheet = h("link", { rel: "stylesheet", href: new URL("../vendor/uplot.css", import.meta.url).href });
 document.head.append(sheet);
@@ -49,6 +50,17 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
   };
   return { element, set };
 }
+
+const asIso = (time_s) => (time_s === null ? null : new Date(1000 * time_s).toISOString());
+
+/** Words of the axis of time: seconds only where they differ, days where hours do not. */
+function clocks(_, times_s, __, ___, step_s) {
+  const time = (at) => at.toLocaleTimeString("en-GB", step_s < 60 ? {} : { hour: "2-digit", minute: "2-digit" });
+  return times_s.map((each) => new Date(1000 * each)).map((at) => (step_s < 86400 ? time(at) : at.toLocaleDateString("en-CA")));
+}
+
+/** A scale of values that begins at 0. */
+export const FROM_ZERO = { y: { range: { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1, soft: 0, mode: 2 } } } };
 
 /** Any other chart: {element, set(option)}; `option()` is ECharts', asked again when the theme turns. */
 export function chart({ title, height = 300 }) {

@@ -1,6 +1,6 @@
 // The last hour of a service in two charts, and the same as a table: rate with its forecast, latency against the SLO.
 
-import { colour, timeChart, veil } from "./charts.js";
+import { FROM_ZERO, colour, timeChart, veil } from "./charts.js";
 import { h, show } from "./dom.js";
 import { moment, ms, number, percent, rps } from "./format.js";
 
@@ -14,6 +14,7 @@ let horizon_s = 0;
 
 export const rates = timeChart({
   title: "Requests per second, last hour",
+  scales: FROM_ZERO,
   format: (value) => `${number(value)}/s`,
   series: () => [
     { label: "came", stroke: colour("accent"), width: 2, value: (_, value) => rps(value) },
@@ -26,6 +27,7 @@ export const rates = timeChart({
 
 export const latencies = timeChart({
   title: "Latency at the SLO's percentile, last hour",
+  scales: FROM_ZERO,
   format: (value) => `${number(value)} ms`,
   series: () => [
     { label: "latency", stroke: colour("accent"), width: 2, value: (_, value) => ms(value) },

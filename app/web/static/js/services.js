@@ -42,7 +42,7 @@ show(content,
   summary,
   h("div", { class: "scroll stack", tabindex: 0 }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Services"),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), rows)),
-  h("p", { class: "hint" }, "Budget left: of the misses that the SLO allows in 30 days, or since requests are counted. Burn: how fast it is used up; at 1 it lasts exactly that long. Red above 14.4 over one hour or 6 over six, while it lasts."));
+  h("p", { class: "hint" }, "Budget left: of the misses that the SLO allows in 30 days, or since requests are counted. Burn: how fast it is used up; at 1 it lasts exactly that long. Too fast is above 14.4 over one hour, 6 over six, or 1 over three days, while it lasts."));
 
 function remembered() {
   const [key, falls] = (localStorage.getItem("services-sort") ?? "name").split(" ");
@@ -100,18 +100,23 @@ function updateRow(row, name) {
   const seen = JSON.stringify([service, budgetOf(name), standingOf(name)]);
   if (row.seen === seen) return;
   row.seen = seen;
+  const troubles = JSON.stringify(troublesOf(name));
   COLUMNS.forEach((column, at) => {
     // A link that has the focus keeps it: the name's cell changes only with its troubles.
-    if (at === 0 && row.troubles === JSON.stringify(standingOf(name)?.troubles)) return;
-    show(row.children[at], column.cell(name, service));
+    if (at > 0 || row.troubles !== troubles) show(row.children[at], column.cell(name, service));
   });
-  row.troubles = JSON.stringify(standingOf(name)?.troubles);
+  row.troubles = troubles;
+}
+
+/** What is wrong, in words. */
+function troublesOf(name) {
+  const alerts = (budgetOf(name)?.alerts ?? []).map((period) => `uses up its error budget ${number(budgetOf(name).burn[period], 1)} times too fast over ${period}`);
+  return [...(standingOf(name)?.troubles ?? []).map((each) => each.message), ...alerts];
 }
 
 function nameCell(name, service) {
-  const troubles = standingOf(name)?.troubles ?? [];
   return [h("a", { href: `/services/${name}` }, name), h("span", { class: "hint" }, ` ${service.project}`),
-    troubles.map((each) => h("div", { class: "trouble" }, each.message))];
+    troublesOf(name).map((words) => h("div", { class: "trouble" }, words))];
 }
 
 function rateCell(name, service) {

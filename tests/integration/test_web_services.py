@@ -1,0 +1,78 @@
+"""What the pages of services are drawn from: each looker's own services, steps of the last hour, YAML."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.dashboards import fill_demo
+from tests.integration.api_harness import NOW, Api, running_api
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as api:
+        fill_demo(api)
+        yield api
+
+
+def first_data(api: Api, path: str, token: str = "viewer") -> Any:
+    """What the server wrote into a page, by topic."""
+    page = api.call("GET", path, token=token).text
+    block = page.split('id="state">')[1].split("</script>")[0]
+    return json.loads(block)["first"]
+
+
+def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> None:
+    api.add_token("bound", "viewer", projects=("team-b",))
+    everybody, bound = first_data(api, "/services"), first_data(api, "/services", "bound")
+    for topic in ("services", "standing", "budgets"):
+        assert sorted(everybody[topic]) == ["chat", "search", "thumbnails"], topic
+        assert sorted(bound[topic]) == ["search"], topic
+    assert first_data(api, "/services/chat", "bound")["service"] == {}
+    assert first_data(api, "/services/chat", "bound")["service_hour"] == {}
+    assert first_data(api, "/services/nobody")["service"] == {}
+    assert first_data(api, "/services/search", "bound")["service"]["now"]["project"] == "team-b"
+
+
+def test_steps_count_requests_by_the_seconds_that_were_heard(api: Api) -> None:
+    steps = first_data(api, "/services/search")["service_hour"]
+    # Eleven reports of two seconds, a minute apart from 11:59:58 on; the last window of the newest is open.
+    first = int(NOW.timestamp()) - 15
+    assert sorted(map(int, steps)) == [first + 60 * minute for minute in range(11)]
+    step = steps[str(first)]
+    # 40 requests in 2 s; two of them in the bucket that ends at 256 ms, and 98 of 100 requests need all but 0.8 of 40.
+    assert step == {"rate_rps": 20.0, "latency_ms": 256.0, "attainment": 0.95}
+
+
+def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> None:
+    service = first_data(api, "/services/chat")["service"]
+    (replica,) = service["replicas"]
+    plan = api.get("plans?state=target&limit=1")["items"][0]
+    planned = [
+        (gpu["id"], each["id"], each["sm_percent"])
+        for gpu in api.get(f"plans/{plan['id']}")["gpus"]
+        for each in gpu["replicas"]
+        if each["service"] == "chat"
+    ]
+    assert [(replica["gpu"], replica["replica"], replica["sm_percent"])] == planned
+    assert (replica["state"], replica["is_planned"]) == ("ready", True)
+    assert service["now"]["cost_usd_per_hour"] == replica["cost_usd_per_hour"]
+    assert [version["generation"] for version in service["versions"]] == [1]
+
+
+def test_text_is_read_for_people_and_not_for_agents(api: Api) -> None:
+    def read(text: str, token: str) -> Any:
+        headers = {"Authorization": f"Bearer {api.secrets[token]}"}
+        return api.client.post("/new-service/yaml", content=text, headers=headers)
+
+    assert read("a: 1", "viewer").json() == {
+        "documents": [{"value": {"a": 1}, "lines": {"": 1, "/a": 1}}],
+        "complaints": [],
+    }
+    assert "longer than 64 KiB" in read("a" * 70_000, "operator").json()["complaints"][0]["problem"]
+    assert "values that JSON does not know" in read("~: 3", "operator").json()["complaints"][0]["problem"]
+    assert read("a: 1", "agent").status_code == 403
