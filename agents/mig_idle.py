@@ -1,16 +1,18 @@
-"""Whether anybody uses a GPU whose slices are to change: processes, replicas on record, MPS daemons of ours.
+"""Whether anybody uses a GPU whose slices are to change: processes, replicas and tasks on record, MPS.
 
     with held(state_dir):                          no agent starts in the meantime
-        users(driver, gpu, state_dir, mps_dir)     -> who uses it and what to do, in words; empty = nobody
+        users(driver, gpu, devices, …)             -> who uses it and what to do, in words; empty = nobody
 
 An agent that runs must be stopped first, since it lists its devices when it starts; with --keep-replicas those on other
-GPUs go on. Processes of other users can be hidden from whoever has no right to see them: the driver then refuses to
-destroy their slices.
+GPUs go on. A task whose memory is in the host's is on no driver's list, and would be lost with its slice all the same:
+what counts is its record. Processes of other users can be hidden from whoever has no right to see them: the driver then
+refuses to destroy their slices.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +22,8 @@ from agents.mig_nouns import whole_index
 from agents.mps import Mps
 from agents.mps_directory import MARK
 from agents.nvml_nouns import GpuIdentity, GpuProcess
-from agents.worker_records import Record, Records
+from agents.task_process import TaskRecord
+from agents.worker_records import R, Record, Records
 
 MOST_NAMED = 8
 
@@ -33,25 +36,37 @@ class ProcessDriver(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRecord:
+    """The records of a node; None where no agent has ever made such."""
+
+    replicas: Records[Record] | None = None
+    tasks: Records[TaskRecord] | None = None
+
+
 @contextlib.contextmanager
-def held(state_dir: Path) -> Iterator[Records[Record] | None]:
-    """The records of the node's replicas, with which no agent can start; None where no agent has ever run.
+def held(state_dir: Path) -> Iterator[OnRecord]:
+    """The records of the node's replicas and tasks, with which no agent can start.
 
     Raises DeviceError while one runs. Nothing is made here: whoever changes slices is root, and the agent often is not.
     """
     if not state_dir.is_dir():
         raise DeviceError(f"{state_dir} is no directory; give the agent's state directory")
-    if not (state_dir / "workers").is_dir():
-        yield None
-        return
+    with contextlib.ExitStack() as opened:
+        yield OnRecord(
+            replicas=_open(opened, state_dir / "workers", Record), tasks=_open(opened, state_dir / "tasks", TaskRecord)
+        )
+
+
+def _open(opened: contextlib.ExitStack, directory: Path, kind: type[R]) -> Records[R] | None:
+    if not directory.is_dir():
+        return None
     try:
-        records = Records(state_dir / "workers", Record, lock_wait_s=0.0)
+        records = Records(directory, kind, lock_wait_s=0.0)
     except DeviceError as error:
         raise DeviceError(f"{error}. Stop the agent; it takes up the new slices when it starts again") from error
-    try:
-        yield records
-    finally:
-        records.close()
+    opened.callback(records.close)
+    return records
 
 
 def users(
@@ -59,7 +74,7 @@ def users(
     gpu: GpuIdentity,
     devices: tuple[GpuIdentity, ...],
     *,
-    records: Records[Record] | None,
+    records: OnRecord,
     mps_dir: Path,
 ) -> str:
     """Who uses the GPU or one of its slices; `devices`: of the node. Raises DeviceError where that cannot be seen."""
@@ -67,15 +82,22 @@ def users(
     pids = sorted({process.pid for each in mine for process in driver.processes(each)})
     if pids:
         return f"GPU {gpu.index} is in use by processes {_some(pids)}: drain it, or end them"
-    found = records.load() if records else ()
-    if replicas := [each.id for each in found if whole_index(each.gpu_index) == gpu.index]:
-        return f"replicas {_some(replicas)} are on record for GPU {gpu.index}: cordon and drain the node first"
+    for kind, names in (("replicas", _names(records.replicas, gpu)), ("tasks", _names(records.tasks, gpu))):
+        if names:
+            return f"{kind} {_some(names)} are on record for GPU {gpu.index}: cordon and drain the node first"
     if daemons := asyncio.run(_daemons(mine, sorted(mps_dir.glob(f"*/{MARK}")))):
         quits = "; ".join(
             f"echo quit | CUDA_MPS_PIPE_DIRECTORY={each}/pipe nvidia-cuda-mps-control" for each in daemons
         )
         return f"MPS daemons of ours hold GPU {gpu.index}: end them by `{quits}`"
     return ""
+
+
+def _names(records: Records[Record] | Records[TaskRecord] | None, gpu: GpuIdentity) -> list[str]:
+    """Of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
+    found = records.load() if records else ()
+    mine = [each for each in found if whole_index(each.gpu_index) == gpu.index]
+    return [each.id for each in mine if not (isinstance(each, TaskRecord) and each.phase == "finished")]
 
 
 async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:

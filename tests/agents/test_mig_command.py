@@ -1,6 +1,7 @@
 """`plimsoll-agent mig`, in processes of its own, through the real binding against the fake driver."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import pytest
 
 from agents.mig_journal import NAME
 from agents.mps import Mps
+from agents.task_process import Phase, TaskRecord
 from agents.templates import built_in
 from agents.worker_process import boot_id
 from agents.worker_records import Identity, Record, Records
 from tests.agents.doctor_nodes import doctor_node
+from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, NO_MIG, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
 from tests.agents.gpu_nodes import environment
@@ -132,6 +135,37 @@ def test_a_replica_on_record_and_an_agent_at_work_keep_the_layout(mig: Mig, fake
     with agent_at(tmp_path / "s") as records:
         records.save(a_record(records, gpu_index=1))
     assert mig("clear").returncode == 0, "a replica of GPU 1 is in nobody's way"
+
+
+def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_that_is_done_does_not(
+    mig: Mig, fake: FakeGpus, tmp_path: Path
+) -> None:
+    apply(mig, "3g.71gb,3g.71gb")
+    tasks = Records(tmp_path / "s" / "tasks", TaskRecord)
+    tasks.save(a_task_record(tasks, "nightly", phase="out"))
+    busy = mig("clear")
+    assert "tasks is held by another agent" in busy.stderr and "Stop the agent" in busy.stderr
+    tasks.close()
+    recorded = mig("clear")
+    assert recorded.returncode == 1 and "tasks nightly are on record for GPU 0: cordon and drain" in recorded.stderr
+    assert len(fake.devices()) == 2
+    with contextlib.closing(Records(tmp_path / "s" / "tasks", TaskRecord)) as again:
+        again.save(a_task_record(again, "nightly", phase="finished"))
+    assert mig("clear").returncode == 0
+
+
+def a_task_record(records: Records[TaskRecord], name: str, *, phase: Phase) -> TaskRecord:
+    return TaskRecord(
+        id=name,
+        command=a_task(name),
+        gpu_index=1050,
+        ports=(),
+        progress_file="",
+        template=built_in(),
+        identity=Identity(pid=2**22 - 1, start_ticks=1, boot=boot_id()),
+        mark=f"{records.mark}.1",
+        phase=phase,
+    )
 
 
 def test_an_mps_daemon_of_a_slice_keeps_it(mig: Mig, fake: FakeGpus, tmp_path: Path) -> None:
