@@ -1,31 +1,35 @@
 """A node's GPUs opened: driver, knobs, sharing, workers and router put together into one device.
 
     device = await open_gpu_device(GpuNodeSettings(state_dir=..., mps_dir=..., ...), clock)
+    device = await put_together(Basis(...), clock)     the same of other parts, perhaps without knobs
 
 What an earlier agent left is seen to first: turned knobs are put back, workers that still run are adopted.
 """
 
 import contextlib
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from agents import gpu_use
 from agents.capabilities import probe
 from agents.clock import Clock
+from agents.device import NotSupported
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts
+from agents.gpu_device import DEFAULT_LOOKS, Errors, GpuDevice, GpuParts, Looks
 from agents.gpu_starts import GpuStarts, StartedGpu
 from agents.gpu_use import GpuUse, shared_gpus
 from agents.haproxy_config import HaProxySettings
 from agents.haproxy_router import end_earlier, open_haproxy
 from agents.knob_journal import KnobJournal
 from agents.knobs import Knobs, read_boot_id
-from agents.mig_devices import Devices, SliceErrors, type_of
+from agents.mig_devices import Changes, Devices, SliceErrors, Slices, type_of
 from agents.mig_sharing import make_slice_sharing
 from agents.nvml import Nvml
-from agents.nvml_nouns import GpuIdentity
+from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.request_router import RequestRouter
@@ -33,7 +37,8 @@ from agents.router import Router
 from agents.sharing import ByTurns, Sharing, let_go, make_sharing, prove, why_no_checkpoint
 from agents.task_process import TaskHooks
 from agents.tasks import Tasks, TasksSettings
-from agents.templates import load_templates
+from agents.templates import Templates, load_templates
+from agents.turned_knobs import Turnable
 from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
 from agents.xid_watch import XidWatch
@@ -41,6 +46,100 @@ from agents.xid_watch import XidWatch
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 """linux/prctl.h"""
 BY_TURNS = "the agent was started with --sharing turns"
+
+
+NOT_TURNED = "clocks and limits of this GPU are not to be changed"
+
+
+class NoKnobs:
+    """Knobs of GPUs whose clocks and limits are not ours to change."""
+
+    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def unlock_clock(self, gpu: GpuIdentity) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def close(self) -> None:
+        """Nothing was turned."""
+
+
+NO_KNOBS = NoKnobs()
+WITHOUT_KNOBS = GpuCapabilities(
+    why_not=((Capability.LOCK_CLOCK, NOT_TURNED), (Capability.LIMIT_POWER, NOT_TURNED)),
+)
+"""What a GPU can do whose knobs are not turned."""
+
+
+class FixedSlices:
+    """GPUs whose layout nobody changes meanwhile."""
+
+    def look(self) -> Changes:
+        """Nothing became of any slice."""
+        return Changes()
+
+
+FIXED_SLICES = FixedSlices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What differs between a node's device, one that measures, and one of a test."""
+
+    telemetry: ReadOnlyDevice
+    gpus: tuple[GpuIdentity, ...]
+    capabilities: Mapping[int, GpuCapabilities]
+    """By index, as are `sharings`."""
+    sharings: Mapping[int, Sharing]
+    errors: Errors
+    peaks: Callable[[], PowerWatch]
+    """Opened when everything else is."""
+    memory: ForeignMemory
+    uses: gpu_use.Driver
+    templates: Templates
+    workers: WorkersSettings
+    tasks: TasksSettings
+    knobs: Turnable = NO_KNOBS
+    slices: Slices = FIXED_SLICES
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    """Of which some is passed on to replicas and tasks."""
+    make_router: Callable[[Workers], Awaitable[RequestRouter]]
+    keeps_replicas: bool = False
+    looks: Looks = DEFAULT_LOOKS
+
+
+async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
+    """The device. Raises DeviceError or OSError, and then what was adopted goes on without it."""
+    sharing = Hooks(terminate=partial(let_go, basis.sharings), prove=partial(prove, basis.sharings))
+    hooks = TaskHooks(sharing=sharing, why_no_checkpoint=partial(why_no_checkpoint, basis.sharings))
+    workers = Workers(basis.workers, templates=basis.templates, hooks=sharing, environment=basis.environment)
+    tasks = Tasks(basis.tasks, templates=basis.templates, hooks=hooks, environment=basis.environment)
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(workers.close, keep=True)
+        await workers.open()
+        opened.push_async_callback(tasks.close, keep=True)
+        await tasks.open()
+        router = await basis.make_router(workers)
+        opened.pop_all()
+    parts = GpuParts(
+        telemetry=basis.telemetry,
+        gpus=basis.gpus,
+        capabilities=basis.capabilities,
+        knobs=basis.knobs,
+        errors=basis.errors,
+        power=basis.peaks(),
+        memory=basis.memory,
+        use=GpuUse(basis.uses, shared_gpus(basis.gpus, basis.capabilities, basis.sharings), clock),
+        sharings=basis.sharings,
+        workers=workers,
+        tasks=tasks,
+        slices=basis.slices,
+        router=router,
+    )
+    return GpuDevice(parts, clock, keeps_replicas=basis.keeps_replicas, looks=basis.looks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,39 +175,26 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         starts = GpuStarts(SliceErrors(XidWatch(nvml, devices.wholes), gpus), partial(_start, settings, nvml))
         opened.callback(starts.close)
         await starts.begin(gpus)
-        sharings, capabilities = starts.sharings, starts.capabilities
-        workers = Workers(
-            WorkersSettings(directory=settings.state_dir / "workers"),
-            templates=templates,
-            hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
-        )
-        await workers.open()
-        tasks = Tasks(
-            TasksSettings(directory=settings.state_dir / "tasks"),
-            templates=templates,
-            hooks=TaskHooks(
-                sharing=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
-                why_no_checkpoint=partial(why_no_checkpoint, sharings),
-            ),
-        )
-        await tasks.open()
-        parts = GpuParts(
+        basis = Basis(
             telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
             gpus=gpus,
-            capabilities=capabilities,
-            knobs=knobs,
+            capabilities=starts.capabilities,
+            sharings=starts.sharings,
             errors=starts,
-            power=PowerWatch(devices.sample),
+            peaks=partial(PowerWatch, devices.sample),
             memory=ForeignMemory(devices),
-            use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
-            sharings=sharings,
-            workers=workers,
-            tasks=tasks,
+            uses=nvml,
+            templates=templates,
+            workers=WorkersSettings(directory=settings.state_dir / "workers"),
+            tasks=TasksSettings(directory=settings.state_dir / "tasks"),
+            knobs=knobs,
             slices=devices,
-            router=await _router(settings, workers),
+            make_router=partial(_router, settings),
+            keeps_replicas=settings.keeps_replicas,
         )
+        device = await put_together(basis, clock)
         opened.pop_all()
-        return GpuDevice(parts, clock, keeps_replicas=settings.keeps_replicas)
+        return device
 
 
 async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:

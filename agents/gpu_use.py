@@ -166,6 +166,8 @@ class GpuUse:
 
     def _attribute(self, reading: GpuReading, placed: Sequence[Placed], seconds: float) -> Sequence[Use]:
         shared = self._gpus[reading.index]
+        if reading.power_w > 0.0:  # Its own window, which other reads made a little longer or shorter than ours.
+            seconds = reading.energy_j / reading.power_w
         idle_w = self._idle_w[reading.index] = min(self._idle_w.get(reading.index, reading.power_w), reading.power_w)
         try:
             processes = self._driver.processes(shared.gpu)

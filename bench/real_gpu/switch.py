@@ -20,22 +20,19 @@ import aiohttp
 from aiohttp import web
 
 from agents.clock import ScaledClock
-from agents.device import LaunchFailed, NotSupported
+from agents.device import LaunchFailed
 from agents.enforce import actions, is_settled
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts
-from agents.gpu_use import GpuUse, shared_gpus
-from agents.mig_devices import Changes
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity
+from agents.gpu_device import GpuDevice
+from agents.gpu_node import WITHOUT_KNOBS, Basis, put_together
 from agents.perform import perform
 from agents.power_watch import PowerWatch
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.readonly_device import ReadOnlyDevice
 from agents.router import Router
-from agents.sharing import ByTurns, Sharing, UnderMps, let_go, prove
-from agents.tasks import Tasks, TasksSettings
+from agents.sharing import ByTurns, Sharing, UnderMps
+from agents.tasks import TasksSettings
 from agents.templates import Template, Templates
-from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
 from agents.xid_watch import XidWatch
 from bench.real_gpu.probe import trusted_nvml
@@ -65,32 +62,6 @@ HOW = (
     "the agent's device changes the SM percent by a shadow switch. Latency is that of a client of the router on the "
     "same machine. `failures` counts answers other than 200 and requests without one; it must be 0."
 )
-NOT_OURS = "this GPU's clocks and limits are not to be changed"
-NOT_TURNED = tuple((knob, NOT_OURS) for knob in (Capability.LOCK_CLOCK, Capability.LIMIT_POWER))
-
-
-class NoKnobs:
-    """Knobs of a GPU that is not ours."""
-
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:  # noqa: ARG002
-        raise NotSupported(NOT_OURS)
-
-    def unlock_clock(self, gpu: GpuIdentity) -> None:  # noqa: ARG002
-        raise NotSupported(NOT_OURS)
-
-    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:  # noqa: ARG002
-        raise NotSupported(NOT_OURS)
-
-    def close(self) -> None:
-        pass
-
-
-class WholeGpus:
-    """GPUs whose layout nobody changes meanwhile."""
-
-    def look(self) -> Changes:
-        """Nothing became of any slice."""
-        return Changes()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,38 +176,29 @@ async def _settle(device: GpuDevice, wanted: NodeCommand) -> None:
 @contextlib.asynccontextmanager
 async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[GpuDevice]:
     """The agent's device on this GPU, without knobs; nothing of it is left afterwards."""
-    clock = ScaledClock()
-    gpus, nvml = run.nvml.gpus(), trusted_nvml(run)
+    gpus, nvml, clock = run.nvml.gpus(), trusted_nvml(run), ScaledClock()
     sharings: dict[int, Sharing] = {gpu.index: ByTurns(gpu, "it is not measured") for gpu in gpus}
     sharings[run.gpu.index] = UnderMps(run.gpu, session.mps, total_sms=run.gpu.sm_count)
-    capabilities = dict.fromkeys(sharings, GpuCapabilities(why_not=NOT_TURNED))
-    workers = Workers(
-        WorkersSettings(directory=session.directory / "workers"),
+
+    async def make_router(_: Workers) -> Router:
+        return router
+
+    basis = Basis(
+        telemetry=ReadOnlyDevice(run.nvml, clock, type_of=lambda _: run.gpu_type),
+        gpus=gpus,
+        capabilities=dict.fromkeys(sharings, WITHOUT_KNOBS),
+        sharings=sharings,
+        errors=XidWatch(run.nvml, (run.gpu,)),
+        peaks=partial(PowerWatch, run.nvml.sample),
+        memory=ForeignMemory(nvml),
+        uses=nvml,
         templates=_templates(run),
-        hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
+        workers=WorkersSettings(directory=session.directory / "workers"),
+        tasks=TasksSettings(directory=session.directory / "tasks"),
         environment=run.environment,
+        make_router=make_router,
     )
-    await workers.open()
-    tasks = Tasks(TasksSettings(directory=session.directory / "tasks"), templates=_templates(run))
-    await tasks.open()
-    device = GpuDevice(
-        GpuParts(
-            telemetry=ReadOnlyDevice(run.nvml, clock, type_of=lambda _: run.gpu_type),
-            gpus=gpus,
-            capabilities=capabilities,
-            knobs=NoKnobs(),
-            errors=XidWatch(run.nvml, (run.gpu,)),
-            power=PowerWatch(run.nvml.sample),
-            memory=ForeignMemory(nvml),
-            use=GpuUse(nvml, shared_gpus(gpus, capabilities, sharings), clock),
-            sharings=sharings,
-            workers=workers,
-            tasks=tasks,
-            slices=WholeGpus(),
-            router=router,
-        ),
-        clock,
-    )
+    device = await put_together(basis, clock)
     try:
         yield device
     finally:

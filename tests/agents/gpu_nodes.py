@@ -15,22 +15,19 @@ from aiohttp import web
 from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
 from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, GpuParts, Looks
-from agents.gpu_use import GpuUse, shared_gpus
+from agents.gpu_device import GpuDevice, Looks
+from agents.gpu_node import Basis, put_together
 from agents.haproxy_config import HaProxySettings
 from agents.haproxy_router import open_haproxy
-from agents.mig_devices import Changes
 from agents.mps import Mps, MpsSettings
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
 from agents.power_watch import PowerWatch
 from agents.readonly_device import ReadOnlyDevice
 from agents.request_router import RequestRouter
 from agents.router import Router
-from agents.sharing import ByTurns, Sharing, UnderMps, let_go, prove, why_no_checkpoint
-from agents.task_process import TaskHooks
-from agents.tasks import Tasks, TasksSettings
+from agents.sharing import ByTurns, Sharing, UnderMps
+from agents.tasks import TasksSettings
 from agents.templates import BatchChange, Template, Templates
-from agents.worker_replica import Hooks
 from agents.workers import Workers, WorkersSettings
 from tests.ports import PORTS, own_ports
 
@@ -45,16 +42,6 @@ GPUS = tuple(
     GpuIdentity(index=at, uuid=f"GPU-{os.getpid()}p-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2)
 )
 """Of this process alone: MPS daemons of another's tests must not be taken for somebody else's on these GPUs."""
-
-
-class Unsliced:
-    """GPUs of which none is in MIG mode."""
-
-    def look(self) -> Changes:
-        return Changes()
-
-
-UNSLICED = Unsliced()
 
 
 class PretendedDriver:
@@ -197,40 +184,25 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         gpu.index: UnderMps(gpu, mps, total_sms=SMS) if wanted.has_mps else ByTurns(gpu, "no MPS in this test")
         for gpu, mps in zip(GPUS, daemons, strict=True)
     }
-    workers = Workers(
-        WorkersSettings(directory=wanted.directory / "workers", first_port=FIRST_PORT, port_count=PORTS),
-        templates=templates(wanted),
-        hooks=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
-        environment=environment(),
-    )
-    await workers.open()
-    tasks = Tasks(
-        TasksSettings(directory=wanted.directory / "tasks", first_port=TASK_PORT, port_count=PORTS, ask_s=0.05),
-        templates=templates(wanted),
-        hooks=TaskHooks(
-            sharing=Hooks(terminate=partial(let_go, sharings), prove=partial(prove, sharings)),
-            why_no_checkpoint=partial(why_no_checkpoint, sharings),
-        ),
-        environment=environment(),
-    )
-    await tasks.open()
-    capabilities = {0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()}
-    parts = GpuParts(
+    basis = Basis(
         telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
-        capabilities=capabilities,
-        knobs=wanted.knobs,
-        errors=wanted.errors,
-        power=PowerWatch(PretendedDriver().sample, period_s=0.01),
-        memory=ForeignMemory(wanted.memory, look_s=0.0),
-        use=GpuUse(wanted.memory, shared_gpus(GPUS, capabilities, sharings), CLOCK),
+        capabilities={0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()},
         sharings=sharings,
-        workers=workers,
-        tasks=tasks,
-        slices=UNSLICED,
-        router=await a_router(wanted, workers),
+        errors=wanted.errors,
+        peaks=partial(PowerWatch, PretendedDriver().sample, period_s=0.01),
+        memory=ForeignMemory(wanted.memory, look_s=0.0),
+        uses=wanted.memory,
+        templates=templates(wanted),
+        workers=WorkersSettings(directory=wanted.directory / "workers", first_port=FIRST_PORT, port_count=PORTS),
+        tasks=TasksSettings(directory=wanted.directory / "tasks", first_port=TASK_PORT, port_count=PORTS, ask_s=0.05),
+        knobs=wanted.knobs,
+        environment=environment(),
+        make_router=partial(a_router, wanted),
+        keeps_replicas=wanted.keeps_replicas,
+        looks=wanted.looks,
     )
-    device = GpuDevice(parts, CLOCK, keeps_replicas=wanted.keeps_replicas, looks=wanted.looks)
+    device = await put_together(basis, CLOCK)
     try:
         yield device
     finally:
