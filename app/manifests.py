@@ -281,5 +281,15 @@ class Policy(_Manifest):
 Manifest = Annotated[Project | GpuType | Node | Network | Profile | Service | Policy, Field(discriminator="kind")]
 """Any of the kinds, told apart by `kind`."""
 
-APPLY_ORDER: tuple[str, ...] = ("Project", "GpuType", "Node", "Network", "Profile", "Policy", "Service", "Task")
+APPLY_ORDER: tuple[str, ...] = (
+    "Project",
+    "GpuType",
+    "Node",
+    "Network",
+    "Profile",
+    "Policy",
+    "Budget",
+    "Service",
+    "Task",
+)
 """References point backwards in this order, so that one file may hold everything."""

@@ -12,6 +12,7 @@ from app.api import errors
 from app.api.auth import AuthMiddleware
 from app.api.middleware import RequestMiddleware
 from app.api.routes import (
+    budgets,
     compare,
     costs,
     demand,
@@ -62,6 +63,7 @@ RESOURCES = (
     policies,
     reports,
     costs,
+    budgets,
     events,
     metrics,
     tokens,

@@ -149,6 +149,21 @@ def project_row(item: Document) -> Cells:
     )
 
 
+def budget_row(item: Document) -> Cells:
+    used = number(item, "status", "spent_percent")
+    style = "" if used is None else BAD if used >= 100 else WARN if used >= 80 else GOOD
+    return (
+        text(item, "metadata", "name"),
+        text(item, "spec", "project") or "whole cluster",
+        usd(number(item, "spec", "usd"), 2),
+        text(item, "spec", "period"),
+        usd(number(item, "status", "spent_usd"), 2),
+        Cell(text="-" if used is None else f"{used:.1f} %", style=style),
+        usd(number(item, "status", "projected_usd"), 2),
+        text(item, "spec", "action"),
+    )
+
+
 def policy_row(item: Document) -> Cells:
     is_paused = bool(dig(item, "spec", "paused"))
     return (

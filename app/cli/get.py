@@ -36,7 +36,7 @@ def get(
 ) -> None:
     """List objects of one kind, or show one of them.
 
-    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, policies, plans, demand, tokens.
+    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, policies, plans, demand, tokens.
     """
     surroundings = surroundings_of(context)
     found = find_kind(kind)

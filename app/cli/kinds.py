@@ -150,6 +150,13 @@ KINDS = (
         is_deletable=True,
     ),
     Kind(
+        name="Budget",
+        path="budgets",
+        headings=_headings("name", "of", ">limit", "period", ">spent", ">used", ">at present plan", "when spent"),
+        row=columns.budget_row,
+        is_deletable=True,
+    ),
+    Kind(
         name="Policy",
         path="policies",
         headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),

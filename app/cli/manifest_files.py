@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app import manifests, task_manifests
+from app import budget_manifests, manifests, task_manifests
 from app.cli.errors import CliError
 from app.cli.remedies import remedy, unknown_kind
 from app.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
@@ -24,6 +24,7 @@ AnyManifest = (
     | manifests.Policy
     | manifests.Service
     | task_manifests.Task
+    | budget_manifests.Budget
 )
 KINDS: Mapping[str, type[AnyManifest]] = {
     "Project": manifests.Project,
@@ -34,6 +35,7 @@ KINDS: Mapping[str, type[AnyManifest]] = {
     "Policy": manifests.Policy,
     "Service": manifests.Service,
     "Task": task_manifests.Task,
+    "Budget": budget_manifests.Budget,
 }
 STDIN = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -29,6 +29,7 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
     "energy_by_service_hour": ("hour", "hour, service"),
     "gpu_utilisation_hour": ("hour", "hour, gpu"),
     "use_hour": ("hour", "hour, gpu, kind, name"),
+    "budget_status": (None, "budget"),
     "plan_history": ("at", "plan_id"),
     "node_health": (None, "node"),
     "fit_quality": (None, "network, gpu_type, quantity"),

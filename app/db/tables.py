@@ -379,6 +379,19 @@ acknowledgement = Table(
     _must("at", TIME),
 )
 
+budget = Table(
+    "budget",
+    metadata,
+    _key("name"),
+    Column("project", Text),
+    _must("period", Text),
+    _must("limit_usd", Numeric),
+    _must("action", Text),
+    _must("created_at", TIME),
+    Column("told_since", TIME),
+    _must("told_percent", Integer),
+)
+
 note = Table(
     "note",
     metadata,

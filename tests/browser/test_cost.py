@@ -93,3 +93,16 @@ def test_a_person_of_a_project_sees_its_cost(fresh_demo: Api, opened: Open) -> N
     fresh_demo.add_token("mine", "viewer", projects=("team-a",))
     page = opened(fresh_demo, "cost", scope="mine")
     assert set(table(page)) == {"chat", "thumbnails", "Bill"}
+
+
+def test_budgets_stand_beside_the_cost(fresh_demo: Api, opened: Open, pictures: Path) -> None:
+    for name, project, usd in (("all", None, "0.13"), ("mine", "team-a", "2")):
+        spec = {"usd": usd, "project": project, "period": "hour", "action": "block_new"}
+        fresh_demo.put(f"budgets/{name}", {"kind": "Budget", "metadata": {"name": name}, "spec": spec})
+    page = opened(fresh_demo, "cost")
+    row = page.locator("tr", has=page.locator("th", has_text=re.compile("^all$")))
+    row.wait_for()
+    ((spent,),) = ask(fresh_demo, "SELECT spent_usd FROM report.budget_status WHERE budget = 'all'")
+    cells = row.locator("td").all_inner_texts()
+    assert (cells[0], cells[2], cells[3]) == ("whole cluster", "$0.13/hour", cents(spent))
+    page.screenshot(path=pictures / "cost-budgets.png", full_page=True)

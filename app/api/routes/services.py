@@ -14,6 +14,7 @@ from app.api.forecast_schemas import ServiceForecast
 from app.api.objects import Conditions, Kind, check_name, delete, etag, replace
 from app.api.pages import Paging
 from app.api.parts import Context
+from app.api.routes.budgets import require_budget
 from app.api.schemas import Page, ServiceView
 from app.catalogue import not_for_services
 from app.control.feasible import infeasibility
@@ -150,6 +151,7 @@ async def _save(context: Context, connection: Connection, manifest: manifests.Se
         present = await services.get(connection, service.name)
     except NotFound:
         present = None
+        await require_budget(connection, service.project)
     if present is not None and not context.sees(present.service.project):
         raise Forbidden(f"the name {service.name!r} is taken by a project that this token does not reach")
     await services.save(

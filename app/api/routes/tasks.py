@@ -13,6 +13,7 @@ from app.api.idempotency import IdempotencyKey, once
 from app.api.objects import Conditions, Kind, check_name, delete, read, replace
 from app.api.pages import Paging
 from app.api.parts import Context
+from app.api.routes.budgets import require_budget
 from app.api.schemas import Page
 from app.api.task_conversions import submission_of, task_view
 from app.api.task_schemas import TaskView
@@ -138,6 +139,7 @@ async def _save(context: Context, connection: Connection, manifest: task_manifes
     except NotFound:
         present = None
         await _check_names(context, connection, manifest)
+        await require_budget(connection, manifest.metadata.project)
     if present is not None and not context.sees(present.record.task.project):
         raise Forbidden(f"the name {name!r} is taken by a project that this token does not reach")
     await tasks.save(connection, submission_of(manifest), at=context.now(), actor=context.actor)

@@ -54,7 +54,7 @@ let asked = 0;
 async function load() {
   const mine = (asked += 1);
   try {
-    const [found, budgets] = [await api.get("/costs", chosen), []];
+    const [found, budgets] = await Promise.all([api.get("/costs", chosen), api.list("/budgets", {}, 500)]);
     if (mine !== asked) return;
     complain(null);
     draw(found, budgets);

@@ -1,0 +1,134 @@
+"""Budgets against figures that were worked out by hand: what is spent, who is told, and what is refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.db.budgets import tell_spent
+from app.db.engine import make_engine
+from tests.integration.api_harness import Api, run_apart, running_api
+from tests.integration.test_reports import a_busy_morning
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    """The morning of `test_reports`, seen until 11:15: 3.60 USD today, of which 1.20 USD since 11:00."""
+
+    async def fill() -> None:
+        engine = make_engine(database, pool_size=2)
+        try:
+            await a_busy_morning(engine)
+        finally:
+            await engine.dispose()
+
+    with running_api(database) as running:
+        run_apart(fill())
+        yield running
+
+
+def budget(usd: str, *, project: str | None = None, period: str = "day", action: str = "warn") -> dict[str, Any]:
+    spec = {"usd": usd, "project": project, "period": period, "action": action}
+    return {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
+
+
+def service(name: str, project: str) -> dict[str, Any]:
+    spec = {"network": "resnet50", "slo": {"latency_ms": 100.0, "percentile": 0.98}}
+    return {"kind": "Service", "metadata": {"name": name, "project": project}, "spec": spec}
+
+
+def tell(api: Api) -> int:
+    """What the leader does every minute."""
+
+    async def run() -> int:
+        engine = make_engine(api.url, pool_size=2)
+        try:
+            async with engine.begin() as connection:
+                return await tell_spent(connection, api.clock.now())
+        finally:
+            await engine.dispose()
+
+    return run_apart(run())
+
+
+def told(api: Api) -> list[tuple[str, str]]:
+    events = api.get("events?subject=budget/limit")["items"]
+    return [(each["kind"], each["reason"]) for each in reversed(events) if each["actor"] == "controller"]
+
+
+@pytest.mark.parametrize(
+    ("project", "period", "spent", "per_hour", "projected"),
+    [
+        # 10:00-11:15: 2.40 + 1.20. Two GPUs at 2.40 from here; 12.75 hours are left of the day, 45 minutes of the hour.
+        (None, "day", 3.60, 4.80, 3.60 + 12.75 * 4.80),
+        (None, "hour", 1.20, 4.80, 1.20 + 0.75 * 4.80),
+        # chat and vision: 0.72 + 0.30, then 60 % of 0.60; chat has 60 % of one GPU in force.
+        ("web", "day", 1.38, 1.44, 1.38 + 12.75 * 1.44),
+        # March has 31 days.
+        ("web", "month", 1.38, 1.44, 1.38 + (30 * 24 + 12.75) * 1.44),
+    ],
+)
+def test_spent_and_projected(
+    api: Api, project: str | None, period: str, spent: float, per_hour: float, projected: float
+) -> None:
+    api.put("budgets/limit", budget("100", project=project, period=period))
+    status = api.get("budgets/limit")["status"]
+    assert (status["spent_usd"], status["spent_percent"], status["usd_per_hour"]) == (spent, spent, per_hour)
+    assert status["projected_usd"] == pytest.approx(projected, abs=1e-9)
+
+
+def test_each_level_is_told_once_and_again_where_the_limit_was_raised_meanwhile(api: Api) -> None:
+    api.put("budgets/limit", budget("4.50"))
+    assert [tell(api), tell(api)] == [1, 0]
+    api.put("budgets/limit", budget("3.60"))
+    assert [tell(api), tell(api)] == [1, 0]
+    assert told(api) == [
+        ("BudgetNearlySpent", "3.60 of 4.50 USD of this day are spent by the whole cluster"),
+        ("BudgetSpent", "3.60 of 3.60 USD of this day are spent by the whole cluster"),
+    ]
+
+
+def test_below_80_percent_nobody_is_told(api: Api) -> None:
+    api.put("budgets/limit", budget("4.51"))
+    assert (tell(api), told(api)) == (0, [])
+
+
+def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
+    api.put("budgets/limit", budget("1.38", project="web", action="block_new"))
+    answer = api.call("PUT", "services/fresh?force=true", service("fresh", "web"))
+    assert answer.status_code == 409
+    assert answer.json()["detail"].startswith(
+        "budget 'limit' takes nothing new until 2026-03-02 00:00 UTC: 1.38 of 1.38 USD of this day are spent by "
+        "project web"
+    )
+    task = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 10}
+    manifest = {"kind": "Task", "metadata": {"name": "nightly", "project": "web"}, "spec": task}
+    assert api.call("PUT", "tasks/nightly", manifest).status_code == 409
+    assert api.call("PUT", "services/fresh?force=true", service("fresh", "default")).status_code == 201
+    api.put("services/chat?force=true", service("chat", "web"))
+
+
+@pytest.mark.parametrize(("usd", "action"), [("1.39", "block_new"), ("1.00", "warn")])
+def test_a_budget_that_is_not_spent_or_only_warns_refuses_nothing(api: Api, usd: str, action: str) -> None:
+    api.put("budgets/limit", budget(usd, project="web", action=action))
+    assert api.call("PUT", "services/fresh?force=true", service("fresh", "web")).status_code == 201
+
+
+def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
+    api.put("budgets/limit", budget("100"))
+    api.add_token("web", "viewer", projects=("web",))
+    assert api.get("budgets", token="web")["items"] == []
+    assert api.call("GET", "budgets/limit", token="web").status_code == 404
+    api.put("budgets/limit", budget("100", project="web"))
+    assert [each["spec"]["project"] for each in api.get("budgets", token="web")["items"]] == ["web"]
+
+
+def test_a_budget_goes_and_a_wrong_one_is_refused(api: Api) -> None:
+    api.put("budgets/limit", budget("100"))
+    assert api.call("DELETE", "budgets/limit", If_Match="*").status_code == 204
+    assert api.call("GET", "budgets/limit").status_code == 404
+    for wrong in (budget("0"), budget("1", period="week"), budget("1", project="nobody")):
+        assert api.call("PUT", "budgets/limit", wrong).status_code == 422
+    assert api.call("PUT", "budgets/limit", budget("1"), token="operator").status_code == 403
