@@ -121,8 +121,8 @@ class AgentMetrics:
                 _add_limits(page, commands[gpu.index], gpu.gpu_type)
         for (service, state), count in sorted(Counter((each.service, each.state) for each in seen.replicas).items()):
             page.add("plimsoll_agent_replicas", count, service, state)
-        for state, count in sorted(Counter(each.state for each in seen.tasks).items()):
-            page.add("plimsoll_agent_tasks", count, state)
+        for now, count in sorted(Counter(task.state for task in seen.tasks).items()):
+            page.add("plimsoll_agent_tasks", count, now)
         for use in seen.uses:
             _add_use(page, use, seen.window_s)
 
@@ -170,7 +170,7 @@ def _add_limits(page: Page, gpu: GpuCommand, gpu_type: str) -> None:
     labels = (str(gpu.index), gpu_type)
     page.add("plimsoll_agent_gpu_power_limit_watts", gpu.power_cap_w or None, *labels)
     page.add("plimsoll_agent_gpu_clock_limit_hertz", gpu.clock_mhz * MHZ or None, *labels)
-    granted = sum(part.sm_percent for part in (*gpu.replicas, *gpu.tasks))
+    granted = sum(replica.sm_percent for replica in gpu.replicas) + sum(task.sm_percent for task in gpu.tasks)
     page.add("plimsoll_agent_gpu_sm_granted_ratio", granted / 100.0, *labels)
 
 
