@@ -40,7 +40,7 @@ class FaultWatch:
     async def close(self) -> None:
         """Look no more; a look that has begun is finished, for it may be ending replicas."""
         if self._looking is not None:
-            await self._looking
+            await asyncio.wait({self._looking})
 
     async def _look(self) -> None:
         """A device's fault must not end the agent: the next look may find it well."""
@@ -50,7 +50,7 @@ class FaultWatch:
             try:
                 if await self._sharings[index].watch():
                     await self._end_all(index)
-            except DeviceError as error:
+            except (DeviceError, OSError) as error:
                 log.error("GPU %d: MPS cannot be asked whether it is in a fault: %s", index, error)
 
     async def _end_all(self, index: int) -> None:

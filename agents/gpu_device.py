@@ -14,6 +14,7 @@ A knob that a GPU does not have, or that this user may not turn, is not asked fo
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -143,7 +144,8 @@ class GpuDevice:
         readings = await self._parts.telemetry.read()
         self._faults.begin()
         slices = await fail_stranded(self._parts.slices, self._parts.workers)
-        replicas = [await self._read_replica(view) for view in self._parts.workers.replicas()]
+        # At once: several that do not answer must not make the node itself late.
+        replicas = await asyncio.gather(*map(self._read_replica, self._parts.workers.replicas()))
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
@@ -228,16 +230,18 @@ class GpuDevice:
         await self._turned.limit_power_w(self._gpu(gpu_index), limit_w)
 
     async def close(self) -> None:
-        await self._faults.close()
-        await self.router.close(keep=self._keeps_replicas)
-        await self._parts.workers.close(keep=self._keeps_replicas)
-        await self._parts.tasks.close(keep=self._keeps_replicas)
-        if not self._keeps_replicas:
-            await self._end_sharing()
-        await asyncio.to_thread(self._parts.errors.close)
-        await asyncio.to_thread(self._parts.power.close)
-        await self._turned.close()
-        await self._parts.telemetry.close()
+        """Whatever fails to close keeps nothing else from it, least of all the knobs."""
+        async with contextlib.AsyncExitStack() as closing:  # the last one first
+            closing.push_async_callback(self._parts.telemetry.close)
+            closing.push_async_callback(self._turned.close)
+            closing.push_async_callback(asyncio.to_thread, self._parts.power.close)
+            closing.push_async_callback(asyncio.to_thread, self._parts.errors.close)
+            if not self._keeps_replicas:
+                closing.push_async_callback(self._end_sharing)
+            closing.push_async_callback(self._parts.tasks.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self._parts.workers.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self.router.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self._faults.close)
 
     async def _end_sharing(self) -> None:
         for index, sharing in sorted(self._parts.sharings.items()):
@@ -302,7 +306,9 @@ class GpuDevice:
         try:
             return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))
         except DeviceError as error:
-            log.warning("replica %s does not tell what it did: %s", view.id, error)
+            # One that drains may end at any moment, and its port with it.
+            level = logging.DEBUG if view.state == "draining" else logging.WARNING
+            log.log(level, "replica %s does not tell what it did: %s", view.id, error)
             return None
 
     def _problems(self) -> tuple[str, ...]:
