@@ -65,8 +65,7 @@ gpu_type = Table(
     _must("idle_w", Double),
     _must("power_cap_w", Double),
     _must("clocks_mhz", ARRAY(Double)),
-    _must("launch_per_neighbour", Double),
-    _must("launch_base", Double),
+    *(_must(name, Double) for name in ("launch_per_neighbour", "launch_base")),
     _must("provenance", Text),
     _must("labels", JSON),
     _must("created_at", TIME),
@@ -223,9 +222,7 @@ token = Table(
     _must("scope", Text),
     Column("projects", TEXTS),
     _must("created_at", TIME),
-    Column("expires_at", TIME),
-    Column("last_used_at", TIME),
-    Column("revoked_at", TIME),
+    *(Column(name, TIME) for name in ("expires_at", "last_used_at", "revoked_at")),
 )
 
 session = Table(
@@ -233,8 +230,7 @@ session = Table(
     metadata,
     Column("sha256", LargeBinary, primary_key=True),
     _must("token", Text),
-    _must("created_at", TIME),
-    _must("expires_at", TIME),
+    *(_must(name, TIME) for name in ("created_at", "expires_at")),
 )
 
 idempotency = Table(
@@ -260,8 +256,7 @@ event = Table(
     _must("reason", Text),
     Column("plan_id", BigInteger),
     Column("request_id", Text),
-    Column("before", JSON),
-    Column("after", JSON),
+    *(Column(name, JSON) for name in ("before", "after")),
 )
 
 task = Table(
