@@ -36,9 +36,9 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     const axis = { stroke: colour("faint"), grid: { stroke: colour("edge"), width: 1 }, ticks: { stroke: colour("edge") } };
     const values = (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     plot = new uPlot({
-      width: place.clientWidth, height, hooks, bands: bands(), series: [{}, ...series()],
+      width: place.clientWidth, height, hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series()],
       scales: fromZero ? { y: { range: (_, least, most) => [0, 1.08 * (most || 1)] } } : {},
-      axes: [axis, { ...axis, values, size: 64 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
+      axes: [{ ...axis, values: clocks }, { ...axis, values, size: 64 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
     }, data, place);
   };
   place.style.minHeight = `${height + 34}px`; // With the legend: the page does not jump when the data come.
@@ -58,9 +58,6 @@ function clocks(_, times_s, __, ___, step_s) {
   const time = (at) => at.toLocaleTimeString("en-GB", step_s < 60 ? {} : { hour: "2-digit", minute: "2-digit" });
   return times_s.map((each) => new Date(1000 * each)).map((at) => (step_s < 86400 ? time(at) : at.toLocaleDateString("en-CA")));
 }
-
-/** A scale of values that begins at 0. */
-export const FROM_ZERO = { y: { range: { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1, soft: 0, mode: 2 } } } };
 
 /** Any other chart: {element, set(option)}; `option()` is ECharts', asked again when the theme turns. */
 export function chart({ title, height = 300 }) {

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { begin, complain, content, isOperator } from "./page.js";
-import { makeForm, makeProposals } from "./service_form.js";
+import { atFields, makeForm, makeProposals } from "./service_form.js";
 
 const PLAIN = {
   apiVersion: "plimsoll/v1",
@@ -54,7 +54,7 @@ async function save(manifest, _, query) {
 /** The same beside the text, by line, where the fields came from it. */
 function sayInYaml(problems) {
   if (lines === null) return;
-  sayWrong(problems.map((each) => ({ line: lineOf(each.pointer ?? ""), problem: `${each.pointer ?? each.parameter}: ${each.detail}` })));
+  sayWrong(atFields(problems).map((each) => ({ line: lineOf(each.pointer ?? ""), problem: `${each.pointer ?? each.parameter}: ${each.detail}` })));
 }
 
 function lineOf(pointer) {

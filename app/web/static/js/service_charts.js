@@ -1,6 +1,6 @@
 // The last hour of a service in two charts, and the same as a table: rate with its forecast, latency against the SLO.
 
-import { FROM_ZERO, colour, timeChart, veil } from "./charts.js";
+import { colour, timeChart, veil } from "./charts.js";
 import { h, show } from "./dom.js";
 import { moment, ms, number, percent, rps } from "./format.js";
 
@@ -14,7 +14,7 @@ let horizon_s = 0;
 
 export const rates = timeChart({
   title: "Requests per second, last hour",
-  scales: FROM_ZERO,
+  fromZero: true,
   format: (value) => `${number(value)}/s`,
   series: () => [
     { label: "came", stroke: colour("accent"), width: 2, value: (_, value) => rps(value) },
@@ -27,7 +27,7 @@ export const rates = timeChart({
 
 export const latencies = timeChart({
   title: "Latency at the SLO's percentile, last hour",
-  scales: FROM_ZERO,
+  fromZero: true,
   format: (value) => `${number(value)} ms`,
   series: () => [
     { label: "latency", stroke: colour("accent"), width: 2, value: (_, value) => ms(value) },
@@ -38,7 +38,7 @@ export const latencies = timeChart({
 const rows = h("tbody", {});
 const words = h("p", { class: "hint" });
 const shown = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "The same as a table"),
-  h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "The last hour, newest first"),
+  h("div", { class: "scroll short", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "The last hour, newest first"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "From"), ["Rate", "Latency", "Met"].map((title) => h("th", { scope: "col", class: "number" }, title)))), rows)));
 /** What is beside the charts, in words and as a table. */
 export const stepTable = { element: h("div", {}, words, shown) };

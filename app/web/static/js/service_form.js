@@ -47,7 +47,8 @@ export function makeForm({ manifest, isNew, save }) {
     force.checked = false;
   }
 
-  function complain(words, problems = [], more = null) {
+  function complain(words, found = [], more = null) {
+    const problems = atFields(found);
     for (const field of fields) field.complain(problems.filter((each) => isOf(field, each, fields)).map((each) => each.detail).join("; "));
     const rest = problems.filter((each) => !fields.some((field) => isOf(field, each, fields)));
     const lines = problems.length ? rest.map((each) => `${each.pointer ?? each.parameter}: ${each.detail}`) : [words];
@@ -87,6 +88,12 @@ export function makeForm({ manifest, isNew, save }) {
     if (!isTouched && fresh.metadata.generation > (base.metadata.generation ?? 0)) fill(fresh);
   };
   return { element, fill, isTouched: () => isTouched, notePresent, complain };
+}
+
+/** The name stands in the path, too, where it is no field: what is wrong with it is said once. */
+export function atFields(problems) {
+  const placed = problems.map((each) => (each.parameter === "name" ? { pointer: "/metadata/name", detail: each.detail } : each));
+  return placed.filter((each, at) => placed.findIndex((one) => one.pointer === each.pointer && one.detail === each.detail) === at);
 }
 
 /** A problem is of the field that it names, of the first one below an object that it names, or of the field around it. */

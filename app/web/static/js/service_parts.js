@@ -34,14 +34,14 @@ export function budgetTable(rows) {
     h("th", { scope: "row" }, row.period), figure(number(row.finished, 0)), figure(number(row.misses, 0)), figure(number(row.allowed_misses, 1)),
     figure(row.budget_used_percent === null ? "–" : `${number(row.budget_used_percent, 2)} %`),
     figure(row.burn_rate === null ? "–" : number(row.burn_rate, 2), row.is_alerting ? "bad" : ""),
-    figure(row.alert_burn_rate === null ? "" : `above ${row.alert_burn_rate}`)));
+    figure(row.alert_burn_rate === null ? "" : number(row.alert_burn_rate, 1))));
   return [
     h("p", {}, used === null ? "No request finished yet: nothing of the budget is used." : [
-      h("strong", { class: used > 100 ? "bad" : "" }, `${number(100 - used, 2)} % of the error budget is left`),
-      ` of 30 days (requests are counted since ${moment(whole.counted_since)}).`]),
+      used > 100 ? h("strong", { class: "bad" }, `The error budget is used up: ${number(used, 2)} % of it`) : h("strong", {}, `${number(100 - used, 2)} % of the error budget is left`),
+      `, over 30 days (requests are counted since ${moment(whole.counted_since)}).`]),
     h("div", { class: "scroll", tabindex: 0 }, h("table", { id: "budget" }, h("caption", { class: "hidden" }, "Error budget by period"),
-      heads(["Last"], ["Requests", "Missed", "May miss", "Of the budget", "Burn rate", "Alert"]), h("tbody", {}, lines))),
-    h("p", { class: "hint" }, "At a burn rate of 1 the budget lasts exactly as long as the period. An alert needs a shorter period, too: 5 min for 1 h, 30 min for 6 h, 6 h for 3 d."),
+      heads(["Last"], ["Requests", "Missed", "May miss", "Used", "Burn rate", "Alert above"]), h("tbody", {}, lines))),
+    h("p", { class: "hint" }, "Used: of the budget of 30 days. At a burn rate of 1 the budget lasts exactly as long as the period. An alert needs a shorter period, too: 5 min for 1 h, 30 min for 6 h, 6 h for 3 d."),
   ];
 }
 
