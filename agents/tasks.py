@@ -48,11 +48,10 @@ from agents.task_process import (
     with_phase,
 )
 from agents.task_swap import Mover
-from agents.task_waits import cancelled, first
 from agents.templates import Templates
+from agents.worker_care import cancelled, end_for_good, end_unrecorded, first, keep_logs
 from agents.worker_launch import Crashes, Place, Ports
-from agents.worker_logs import rotate
-from agents.worker_process import Ending, WorkerProcess, end_left_over, marks
+from agents.worker_process import Ending, WorkerProcess, end_left_over
 from agents.worker_records import Records
 from agents.worker_replica import with_log
 
@@ -60,9 +59,6 @@ SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
 LAST_WORDS_S = 2.0
 """For a program that refuses a swap because it is just ending."""
-LOG_LOOK_S = 2.0
-UNKILLABLE_S = 5.0
-"""Between two attempts to end what does not end."""
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +105,9 @@ class Tasks:
         self._records = records = Records(self._settings.directory, TaskRecord)
         self._hook = HookClient()
         found = records.load()
-        for each in sorted(marks(f"{records.mark}.") - {record.mark for record in found}):
-            log.warning("processes without a record are ended, by their mark %s", each)
-            await end_left_over(each, Ending(grace_s=0.0, terminate=partial(self._hooks.sharing.terminate, -1)))
+        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.sharing.terminate)
         await asyncio.gather(*map(self._adopt, found))
-        self._logs = asyncio.create_task(self._keep_logs(records))
+        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._tasks)))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -191,9 +185,10 @@ class Tasks:
                     self._begin_stop(each)
             jobs = [each.job for each in self._tasks.values() if each.job is not None]
             await asyncio.gather(*jobs, return_exceptions=True)
-        for each in self._tasks.values():
+        left = tuple(self._tasks.values())  # Others may still be forgotten while these are waited for.
+        for each in left:
+            await cancelled(each.swap)  # First: it may begin a stop.
             await cancelled(each.job)
-            await cancelled(each.swap)
             if each.process is not None:
                 each.process.abandon()
         await cancelled(self._logs)
@@ -237,7 +232,7 @@ class Tasks:
             up = await first(self._bring_up(each), each.process.wait(), limit_s=limit_s)
             reason = f"it was not ready within {limit_s:g} s: {each.message}" if up is None else up
             if not reason:
-                self._keep(each, "running")
+                self._note(each, "running")
                 each.state, each.message = "running", ""
         if not reason:
             reason = await first(each.process.wait(), self._follow(each), self._doomed(each)) or ""
@@ -284,6 +279,7 @@ class Tasks:
         """Its process has ended, or must: what became of it."""
         assert each.process is not None
         has_ended = each.process.has_ended
+        each.is_leaving = True  # From here on it is neither swapped nor stopped.
         await cancelled(each.swap)
         await self._end(each)
         if has_ended:
@@ -295,7 +291,7 @@ class Tasks:
 
     def _finish(self, each: Task) -> None:
         each.kept = float(each.record.command.iterations)
-        self._keep(each, "finished")
+        self._note(each, "finished")
         each.state, each.message = "finished", ""
 
     def _fail(self, each: Task, reason: str) -> None:
@@ -306,8 +302,8 @@ class Tasks:
         each.state = "failed"
 
     def _begin_swap(self, each: Task, way: Literal["out", "in"]) -> None:
-        each.state = "swapping"
         self._keep(each, way)
+        each.state = "swapping"
         each.swap = asyncio.create_task(self._swap(each, way))
 
     async def _swap(self, each: Task, way: Literal["out", "in"]) -> None:
@@ -317,7 +313,8 @@ class Tasks:
             async with asyncio.timeout(SWAP_LIMIT_S):
                 await self._mover().move(each, way)
         except NotSupported as error:
-            self._make_room(each, str(error))
+            if not each.is_leaving and not each.process.has_ended:
+                self._make_room(each, str(error))
         except (DeviceError, TimeoutError) as error:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(each.process.wait(), LAST_WORDS_S)
@@ -325,7 +322,7 @@ class Tasks:
             each.doom_by(f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}")
         else:
             if way == "in":
-                self._keep(each, "running")
+                self._note(each, "running")
             each.state = "swapped" if way == "out" else "running"
 
     def _make_room(self, each: Task, why: str) -> None:
@@ -339,7 +336,9 @@ class Tasks:
 
     def _begin_stop(self, each: Task) -> None:
         each.is_leaving = True
-        before, each.job = each.job, None
+        before = each.job
+        if before is not None:
+            before.cancel()  # Now: the stop itself may be cancelled before it has begun.
         each.job = asyncio.create_task(self._stop(each, before))
 
     async def _stop(self, each: Task, before: "asyncio.Task[None] | None") -> None:
@@ -351,10 +350,7 @@ class Tasks:
     async def _end(self, each: Task) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
-        while not await each.process.end(self._ending(each)):
-            pids = each.process.members()
-            log.error("task %s: processes %s do not end after SIGKILL; the GPU may need a reset", each.record.id, pids)
-            await asyncio.sleep(UNKILLABLE_S)
+        await end_for_good(each.process, self._ending(each), partial(log.error, "task %s: %s", each.record.id))
 
     def _ending(self, each: Task) -> Ending:
         terminate = partial(self._hooks.sharing.terminate, each.record.gpu_index)
@@ -366,15 +362,18 @@ class Tasks:
         del self._tasks[each.record.id]
 
     def _keep(self, each: Task, phase: Phase) -> None:
+        """Raises DeviceError where it cannot be written; nothing has changed then."""
         if each.record.phase != phase:
-            each.record = with_phase(each.record, phase)
-            self._opened().save(each.record)
+            record = with_phase(each.record, phase)
+            self._opened().save(record)
+            each.record = record
 
-    async def _keep_logs(self, records: Records[TaskRecord]) -> None:
-        while True:
-            await asyncio.sleep(LOG_LOOK_S)
-            for name in tuple(self._tasks):
-                await asyncio.to_thread(rotate, records.log(name))
+    def _note(self, each: Task, phase: Phase) -> None:
+        """Keep what has happened already. Where that cannot be written a later agent finds it out once more."""
+        try:
+            self._keep(each, phase)
+        except DeviceError as error:
+            log.error("task %s is %s, and %s", each.record.id, phase, error)
 
     def _sorted(self) -> list[tuple[str, Task]]:
         return sorted(self._tasks.items())

@@ -199,12 +199,5 @@ def with_log(reason: str, path: Path) -> str:
     return f"{reason}; its log ends: {text}" if text else f"{reason}; its log is empty"
 
 
-async def cancelled(task: "asyncio.Task[None] | asyncio.Task[str] | None") -> None:
-    """Cancel a task and wait until it is over."""
-    if task is not None:
-        task.cancel()
-        await asyncio.wait({task})
-
-
 def _url(port: int) -> str:
     return f"http://{HOST}:{port}"

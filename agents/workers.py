@@ -25,6 +25,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -32,11 +33,11 @@ import aiohttp
 from agents.adapters import Adapter, BatchOutcome, Endpoint, Metrics, make_adapters, warm_up
 from agents.device import DeviceError, LaunchFailed, UnknownPart
 from agents.templates import Server, Templates
+from agents.worker_care import cancelled, end_for_good, end_unrecorded, first, keep_logs
 from agents.worker_launch import Crashes, Launch, Place, Ports, prepare
-from agents.worker_logs import rotate
-from agents.worker_process import Ending, WorkerProcess, boot_id, end_left_over, marks
+from agents.worker_process import Ending, WorkerProcess, boot_id, end_left_over
 from agents.worker_records import Record, Records
-from agents.worker_replica import Hooks, Replica, ReplicaView, cancelled, listens, start_replica, with_log
+from agents.worker_replica import Hooks, Replica, ReplicaView, listens, start_replica, with_log
 
 FIRST_ASK_S = 0.05
 LONGEST_ASK_S = 0.25
@@ -45,9 +46,6 @@ KNOWN_LIMIT_S = 30.0
 """For adopted replicas, which answered an earlier agent, to answer this one."""
 HUNG_QUESTIONS = 6
 """Questions in a row that a ready replica's server leaves unanswered until it counts as hung."""
-LOG_LOOK_S = 2.0
-UNKILLABLE_S = 5.0
-"""Between two attempts to end what does not end."""
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +101,9 @@ class Workers:
         self._adapters = make_adapters(self._session)
         found = records.load()
         self.problems = records.problems
-        await self._end_unrecorded(records.mark, {record.mark for record in found})
+        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.terminate)
         await asyncio.gather(*map(self._adopt, found))
-        self._logs = asyncio.create_task(self._keep_logs(records))
+        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._replicas)))
 
     async def until_known(self) -> None:
         """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it."""
@@ -161,16 +159,14 @@ class Workers:
             self._forget(each)
         elif not each.is_leaving:
             self._leave(each)
-            before, each.task = each.task, None
-            each.task = asyncio.create_task(self._stop(each, before))
+            each.task = asyncio.create_task(self._stop(each, _given_up(each)))
 
     async def fail(self, replica_id: str, reason: str) -> None:
         """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""
         each = self._find(replica_id)
         if each.state != "failed" and not each.is_leaving:
             self._leave(each)
-            before, each.task = each.task, None
-            each.task = asyncio.create_task(self._fail_after(each, reason, before))
+            each.task = asyncio.create_task(self._fail_after(each, reason, _given_up(each)))
 
     async def set_batch(self, replica_id: str, batch: int) -> BatchOutcome:
         """Give a replica another largest batch, as its template says. Raises DeviceError where it does not take it."""
@@ -183,8 +179,7 @@ class Workers:
             raise DeviceError(f"replica {replica_id} is {each.state} and takes no other batch now")
         if each.record.template.batch_change == "reload":
             each.state = "starting"
-            before, each.task = each.task, None
-            each.task = asyncio.create_task(self._reload(each, batch, before))
+            each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"
         outcome = await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
         self._keep_batch(each, batch)
@@ -219,13 +214,6 @@ class Workers:
         if self._records is not None:
             self._records.close()
 
-    async def _end_unrecorded(self, mark: str, known: Collection[str]) -> None:
-        """End what carries this directory's mark and has no record: a child whose agent died while it was being started
-        and that is about to leave, or a worker whose record was damaged."""
-        for each in sorted(marks(f"{mark}.") - set(known)):
-            log.warning("processes without a record are ended, by their mark %s", each)
-            await end_left_over(each, Ending(grace_s=0.0, terminate=lambda pids: self._hooks.terminate(-1, pids)))
-
     async def _adopt(self, record: Record) -> None:
         """Go on with the recorded process, or tell that it is gone."""
         process = WorkerProcess.adopt(record.identity, record.mark)
@@ -251,12 +239,7 @@ class Workers:
     async def _watch(self, each: Replica) -> str:
         """Why a ready replica serves no more: it has ended, or hung."""
         assert each.process is not None
-        ended, hung = asyncio.create_task(each.process.wait()), asyncio.create_task(self._hung(each))
-        try:
-            await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
-            return ended.result() if ended.done() else hung.result()
-        finally:
-            await asyncio.gather(cancelled(ended), cancelled(hung))
+        return await first(each.process.wait(), self._hung(each)) or ""
 
     async def _hung(self, each: Replica) -> str:
         """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
@@ -276,14 +259,8 @@ class Workers:
         """Why it does not become ready; empty = it is."""
         assert each.process is not None
         limit_s = each.record.template.start_limit_s
-        up, ended = asyncio.create_task(self._bring_up(each)), asyncio.create_task(each.process.wait())
-        try:
-            await asyncio.wait((up, ended), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return ended.result()
-            return up.result() if up.done() else f"it was not ready within {limit_s:g} s: {each.message}"
-        finally:
-            await asyncio.gather(cancelled(up), cancelled(ended))
+        said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
+        return f"it was not ready within {limit_s:g} s: {each.message}" if said is None else said
 
     async def _bring_up(self, each: Replica) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
@@ -351,17 +328,18 @@ class Workers:
     async def _end(self, each: Replica) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
-        while not await each.process.end(self._ending(each)):
-            pids = each.process.members()
-            each.message = f"processes {pids} do not end after SIGKILL; the GPU may need a reset"
-            log.error("replica %s: %s", each.record.id, each.message)
-            await asyncio.sleep(UNKILLABLE_S)
+
+        def tell(words: str) -> None:
+            each.message = words
+            log.error("replica %s: %s", each.record.id, words)
+
+        await end_for_good(each.process, self._ending(each), tell)
 
     def _ending(self, each: Replica) -> Ending:
         record = each.record
         return Ending(
             grace_s=record.template.drain_limit_s,
-            terminate=lambda pids: self._hooks.terminate(record.gpu_index, pids),
+            terminate=partial(self._hooks.terminate, record.gpu_index),
         )
 
     def _forget(self, each: Replica) -> None:
@@ -373,12 +351,6 @@ class Workers:
         if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
-
-    async def _keep_logs(self, records: Records[Record]) -> None:
-        while True:
-            await asyncio.sleep(LOG_LOOK_S)
-            for replica_id in tuple(self._replicas):
-                await asyncio.to_thread(rotate, records.log(replica_id))
 
     def _opened(self) -> Records[Record]:
         if self._records is None:
@@ -392,3 +364,10 @@ class Workers:
 
     def _adapter(self, each: Replica) -> Adapter:
         return self._adapters[each.record.template.server]
+
+
+def _given_up(each: Replica) -> "asyncio.Task[None] | None":
+    """Its task, cancelled at once: what takes its place may be cancelled before it has begun."""
+    if each.task is not None:
+        each.task.cancel()
+    return each.task
