@@ -4,6 +4,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
 
+from app.db.questions import chapter
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 
 HEAD = """# Reporting views
@@ -54,7 +56,7 @@ FROM pg_attribute a WHERE a.attrelid = CAST('report.' || :view AS regclass) AND 
 
 def document(connection: Connection) -> str:
     """The text of docs/sql.md."""
-    parts = [HEAD]
+    parts = [HEAD, chapter()]
     for view in connection.execute(text(_VIEWS)).all():
         rows = connection.execute(text(_COLUMNS), {"view": view.view}).all()
         lines = [f"| `{row.name}` | {_plain(row.kind)} | {row.meaning} |" for row in rows]
