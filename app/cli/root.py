@@ -68,7 +68,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("what-if", "what_if:what_if", "Plan what would be different, and rank it by cost."),
         Entry("approve", "decisions:approve", "Let a proposed plan become the target."),
         Entry("reject", "decisions:reject", "Refuse a proposed plan."),
-        Entry("rollback", "decisions:rollback", "Put an earlier plan back in force."),
+        Entry("rollback", "decisions:rollback", "Put an earlier plan back in force, bound anew to the fleet of now."),
         Entry("pause", "decisions:pause", "Stop the control loop from changing anything."),
         Entry("resume", "decisions:resume", "Let the control loop go on."),
     ),

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import psycopg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app import postgres
@@ -21,6 +22,13 @@ from tests.integration.test_reports import Rows, a_busy_morning, at
 
 pytestmark = pytest.mark.integration
 
+HEALTH = """
+INSERT INTO fit_health (network, gpu_type, profile_id, now, planned, planned_at)
+SELECT network, gpu_type, id, jsonb_build_object(
+           'mean', ARRAY[0.0953102], 'covariance', ARRAY[ARRAY[0.01]], 'error', 0.042, 'band', 0.03,
+           'alarm_since_s', 1772359200, 'readings', 7, 'seen_until_s', 1772362800), '{}', created_at
+FROM profile WHERE is_current
+"""
 NOW = "timestamptz '2026-03-01 11:15+00'"
 
 
@@ -38,6 +46,7 @@ async def _fill(engine: AsyncEngine) -> None:
     await PostgresStore(engine).ingest((make_observation(2, at(11, 10), services=seen, gpus=drawn),), at(11, 10))
     late = Task(name="late", project="web", kind="offline", network="resnet50", batch=8, iterations=1000, due_in_s=60.0)
     async with engine.begin() as connection:
+        await connection.execute(text(HEALTH))
         await tasks.save(connection, tasks.Submission(task=late), at=START, actor="test")
         for name, usd in (("small", "50"), ("large", "70")):
             await budgets.save(
@@ -85,7 +94,8 @@ ANSWERS: dict[str, Rows] = {
         ("chat", 400, usd("0.016667"), usd("0.15")),
     ],
     "Which tasks are late": [("web", "late", 1, "queued", usd("0"), at(10, 1), None)],
-    "Which predictions": [],
+    # exp(0.0953102) = 1.1.
+    "Which predictions": [("resnet50", "T4", "measured", usd("4.2"), usd("10.0"), True, 7)],
     # 3.60 spent; 4.80 an hour for 12.75 hours: 64.80 in the end.
     "Which budgets": [("small", "(whole cluster)", "day", usd("50"), usd("3.60"), usd("64.80"), at(0).replace(day=2))],
     # gpu-0: 60 % given; gpu-1: all of it. The readings say 50 % busy.
