@@ -13,7 +13,7 @@ What an idle GPU draws is the least that it was seen to draw over a window.
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -93,18 +93,31 @@ class SharedGpu:
     """MPS limits each part to its SM percent."""
 
 
+class _SharedGpus:
+    """Looked up anew each time: a GPU may start later than its agent, and with another sharing."""
+
+    def __init__(
+        self,
+        gpus: Iterable[GpuIdentity],
+        capabilities: Mapping[int, GpuCapabilities],
+        sharings: Mapping[int, Sharing],
+    ) -> None:
+        self._gpus, self._capabilities, self._sharings = tuple(gpus), capabilities, sharings
+
+    def __iter__(self) -> Iterator[SharedGpu]:
+        for gpu in self._gpus:
+            yield SharedGpu(
+                gpu=gpu,
+                capabilities=self._capabilities[gpu.index],
+                is_limited=isinstance(self._sharings[gpu.index], UnderMps),
+            )
+
+
 def shared_gpus(
     gpus: Iterable[GpuIdentity], capabilities: Mapping[int, GpuCapabilities], sharings: Mapping[int, Sharing]
-) -> tuple[SharedGpu, ...]:
-    """What is known of the GPUs; capabilities and sharings by index."""
-    return tuple(
-        SharedGpu(
-            gpu=gpu,
-            capabilities=capabilities[gpu.index],
-            is_limited=isinstance(sharings[gpu.index], UnderMps),
-        )
-        for gpu in gpus
-    )
+) -> Iterable[SharedGpu]:
+    """What is known of the GPUs whenever it is asked; capabilities and sharings by index, filled in as GPUs start."""
+    return _SharedGpus(gpus, capabilities, sharings)
 
 
 @dataclass(slots=True)
@@ -118,8 +131,9 @@ class GpuUse:
     """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
 
     def __init__(self, driver: Driver, gpus: Iterable[SharedGpu], clock: Clock) -> None:
-        self._driver, self._clock = driver, clock
-        self._gpus = {each.gpu.index: each for each in gpus}
+        """`gpus` are listed anew by each reading."""
+        self._driver, self._clock, self._shared = driver, clock, gpus
+        self._gpus: Mapping[int, SharedGpu] = {}
         self._last_s = clock.now_s()
         self._judge = Judge()
         self._idle_w: dict[int, float] = {}
@@ -157,6 +171,7 @@ class GpuUse:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
+        self._gpus = {each.gpu.index: each for each in self._shared}
         uses: list[Use] = []
         if seconds > 0.0:
             for reading in readings:

@@ -10,9 +10,12 @@ import msgspec
 
 from agents.attribution import OTHERS, WINDOWS, Key
 from agents.device import NotSupported
-from agents.gpu_use import GpuUse, SharedGpu, owner_of
+from agents.gpu_starts import NotStarted
+from agents.gpu_use import GpuUse, SharedGpu, owner_of, shared_gpus
+from agents.mps import Mps
 from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
 from agents.protocol import GpuReading, Observation, Overuse, UseReading
+from agents.sharing import Sharing, UnderMps
 from agents.worker_replica import ReplicaView
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
@@ -244,6 +247,21 @@ def test_sms_beyond_the_share_are_told() -> None:
         for _ in range(WINDOWS):
             found = node.read(a_view(pid=leader, sm_percent=40.0, sm_count=100))["r1"]
     assert {each.quantity: each.used for each in found.over} == {"sm_count": 100.0, "sm_use": 100.0}
+
+
+def test_a_gpu_that_starts_after_its_agent_is_judged_by_how_it_is_shared_then(tmp_path: Path) -> None:
+    sharings: dict[int, Sharing] = {0: NotStarted(GPU, "it fell off the bus")}
+    node = Node()
+    node.use = GpuUse(node.driver, shared_gpus((GPU,), {0: GpuCapabilities()}, sharings), node.clock)
+    with _Started("") as (leader, _):
+        node.driver.listed = (a_process(leader, is_mps=True),)
+        node.driver.used = (ProcessUse(pid=leader, sm_percent=100.0),)
+        first = node.read(a_view(pid=leader))["r1"]
+        assert (first.sm_percent, first.is_estimated) == (100.0, False)
+        sharings[0] = UnderMps(GPU, Mps(GPU.uuid, tmp_path), total_sms=100)
+        # All of the time on the 40 % of the SMs that MPS lets it have.
+        second = node.read(a_view(pid=leader))["r1"]
+        assert (second.sm_percent, second.is_estimated) == (40.0, True)
 
 
 def test_of_a_gpu_that_does_not_answer_or_lists_nobody_nothing_is_told() -> None:
