@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from bench.real_gpu.probe import TABLE_COLUMNS, TABLE_FILE, TABLE_SHARES
+from bench.real_gpu.tables import Table
+from bench.report import Figures
 from tests.agents.fakes.nvml.fake_gpus import KILL_BEFORE, STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
 
@@ -60,6 +63,14 @@ class Machine:
         """Of one of its files."""
         with (self.set / name).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
+
+    def knows_sms(self, *, but: Collection[float] = ()) -> None:
+        """The table of SMs by share is there already, but for these shares, so that nobody measures it."""
+        self.set.mkdir(exist_ok=True)
+        for share in TABLE_SHARES:
+            if share not in but:
+                row: Figures = {**dict.fromkeys(TABLE_COLUMNS), "gpu_type": "seeded", "sm_percent": share}
+                Table(self.set / TABLE_FILE, TABLE_COLUMNS).add(row)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """The command, which goes on."""
