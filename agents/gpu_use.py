@@ -40,8 +40,8 @@ class Driver(Protocol):
         """Who computes on it."""
         ...
 
-    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
-        """How busy each process kept it."""
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+        """How busy each process kept it since then."""
         ...
 
 
@@ -138,6 +138,7 @@ class GpuUse:
         self._judge = Judge()
         self._idle_w: dict[int, float] = {}
         self._busy: dict[str, _Busy] = {}
+        self._since_us: dict[int, int] = {}
         self._owners: dict[int, dict[int, Key | None]] = {}
 
     def note_busy(self, replica_id: str, busy_s: float | None) -> None:
@@ -203,13 +204,17 @@ class GpuUse:
         )
 
     def _process_use(self, shared: SharedGpu) -> dict[int, float] | None:
-        """Percent of time by PID; None where the driver does not measure processes."""
+        """Percent of time by PID since the last reading; None where the driver does not measure processes."""
         if not shared.capabilities.can(Capability.PROCESS_USE):
             return None
         try:
-            return {each.pid: each.sm_percent for each in self._driver.process_use(shared.gpu)}
+            since_us = self._since_us.get(shared.gpu.index, 0)
+            found = self._driver.process_use(shared.gpu, since_us)
         except DeviceError:
             return None
+        # Of an earlier window the driver would tell again: whoever ran then would seem to run for ever.
+        self._since_us[shared.gpu.index] = max((each.at_us for each in found), default=since_us)
+        return {each.pid: each.sm_percent for each in found}
 
     def _owned(
         self, gpu_index: int, placed: Sequence[Placed], processes: Sequence[GpuProcess], use: Mapping[int, float]

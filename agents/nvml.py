@@ -130,9 +130,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """Who computes on the GPU, by PID. Raises NotSupported where the driver's list cannot be read."""
         return self._on(gpu, "list the processes of", reading.processes)
 
-    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
-        """The last sample of each process, by PID; empty when none ran. Raises NotSupported (old GPU, MIG)."""
-        return self._on(gpu, "measure the processes of", reading.process_use)
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+        """Of each process that ran since then, the newest `at_us` of the answer before, by PID; 0: as far back as the
+        driver knows. Raises NotSupported (old GPU, MIG)."""
+        return self._on(gpu, "measure the processes of", lambda handle: reading.process_use(handle, since_us))
 
     def sm_activity_percent(self, gpu: GpuIdentity) -> float:
         """Mean share of SMs that are busy in the next 0.12 s, which this takes. Raises NotSupported before Hopper."""

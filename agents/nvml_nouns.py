@@ -11,7 +11,7 @@ Slices have nouns of their own: `agents.mig_nouns`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -119,10 +119,12 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """How busy one process kept a GPU in the driver's last sample of it."""
+    """How busy one process kept a GPU since it was asked last."""
 
     pid: int
     sm_percent: float
+    at_us: int = field(default=0, compare=False)
+    """When the driver looked, by its clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

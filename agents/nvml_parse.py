@@ -28,8 +28,10 @@ def join_processes(running: Mapping[int, int | None], clients: Mapping[int, int 
 
 def newest_use(samples: Iterable[tuple[int, int, int]]) -> tuple[ProcessUse, ...]:
     """The newest sample of each process, by PID; from (time, PID, percent of SMs) in any order."""
-    newest = {pid: percent for _, pid, percent in sorted(samples)}
-    return tuple(ProcessUse(pid=pid, sm_percent=float(percent)) for pid, percent in sorted(newest.items()))
+    newest = {pid: (percent, at_us) for at_us, pid, percent in sorted(samples)}
+    return tuple(
+        ProcessUse(pid=pid, sm_percent=float(percent), at_us=at_us) for pid, (percent, at_us) in sorted(newest.items())
+    )
 
 
 def upper_clocks_mhz(highest_mhz: float) -> tuple[float, ...]:

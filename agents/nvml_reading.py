@@ -129,10 +129,10 @@ def processes(handle: Handle) -> tuple[GpuProcess, ...]:
     )
 
 
-def process_use(handle: Handle) -> tuple[ProcessUse, ...]:
-    """The last sample of each process."""
+def process_use(handle: Handle, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    """Of each process that ran since then; 0: in all that the driver still has in its buffer, however long ago."""
     try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, 0)
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError_NotFound:
         return ()
     return newest_use((each.timeStamp, each.pid, each.smUtil) for each in samples)

@@ -72,7 +72,7 @@ class PretendedMemory:
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         return self.strangers if gpu.index == 0 else ()
 
-    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
         return self.uses if gpu.index == 0 else ()
 
 

@@ -53,9 +53,9 @@ class Driver:
             raise NotSupported("another layout")
         return self.listed
 
-    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
         self.asked += 1
-        return self.used
+        return tuple(each for each in self.used if each.at_us == 0 or each.at_us > since_us)
 
 
 @dataclass
@@ -247,6 +247,23 @@ def test_sms_beyond_the_share_are_told() -> None:
         for _ in range(WINDOWS):
             found = node.read(a_view(pid=leader, sm_percent=40.0, sm_count=100))["r1"]
     assert {each.quantity: each.used for each in found.over} == {"sm_count": 100.0, "sm_use": 100.0}
+
+
+def test_what_ran_in_a_window_before_does_not_count_again() -> None:
+    node = Node()
+    with _Started("") as (one, _), _Started("") as (other, _):
+        node.driver.listed = (a_process(one), a_process(other))
+        # The driver keeps what it saw: the first ran at 1 s, the second at 2 s.
+        first = ProcessUse(pid=one, sm_percent=80.0, at_us=1_000_000)
+        node.driver.used = (first,)
+        views = a_view("r1", pid=one), a_view("r2", pid=other)
+        found = node.read(*views)
+        assert (found["r1"].sm_percent, found["r2"].sm_percent) == (80.0, 0.0)
+        node.driver.used = (first, ProcessUse(pid=other, sm_percent=30.0, at_us=2_000_000))
+        found = node.read(*views)
+        assert (found["r1"].sm_percent, found["r2"].sm_percent) == (0.0, 30.0)
+        found = node.read(*views)
+        assert (found["r1"].sm_percent, found["r2"].sm_percent) == (0.0, 0.0)
 
 
 def test_a_gpu_that_starts_after_its_agent_is_judged_by_how_it_is_shared_then(tmp_path: Path) -> None:

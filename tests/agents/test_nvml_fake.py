@@ -331,7 +331,10 @@ def test_use_is_told_by_process_and_an_idle_gpu_has_none(nvml: Nvml, fake: FakeG
     assert nvml.process_use(first(nvml)) == ()
     fake.gpu(0).load_percent = 55
     expected = (ProcessUse(pid=12, sm_percent=35.0), ProcessUse(pid=31, sm_percent=20.0))
-    assert nvml.process_use(first(nvml)) == expected
+    found = nvml.process_use(first(nvml))
+    assert found == expected
+    later_us = found[0].at_us + 3_600_000_000
+    assert nvml.process_use(first(nvml), later_us) == (), "nobody has run since an hour from now"
 
 
 def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(nvml: Nvml, fake: FakeGpus) -> None:

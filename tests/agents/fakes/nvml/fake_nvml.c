@@ -192,10 +192,9 @@ int nvmlDeviceGetUtilizationRates(handle_t *h, utilization *u) {
 }
 
 int nvmlDeviceGetProcessUtilization(handle_t *h, use_t *list, unsigned *count, unsigned long long since_us) {
-    (void)since_us;
     ON(h, NO_USE);
     if (gpu->mig_mode) return finish(NOT_SUPPORTED);
-    if (!gpu->load_percent || !gpu->process_count) return finish(NOT_FOUND);
+    if (!gpu->load_percent || !gpu->process_count || since_us >= now_ns() / 1000) return finish(NOT_FOUND);
     unsigned room = *count;
     *count = gpu->process_count;
     if (!list || room < *count) return finish(TOO_SMALL);
