@@ -143,7 +143,7 @@ class GpuDevice:
     async def read(self) -> Readings:
         readings = await self._parts.telemetry.read()
         self._faults.begin()
-        slices = await fail_stranded(self._parts.slices, self._parts.workers)
+        slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
         # At once: several that do not answer must not make the node itself late.
         replicas = await asyncio.gather(*map(self._read_replica, self._parts.workers.replicas()))
         running = self._parts.workers.replicas(), self._parts.tasks.holders()

@@ -10,7 +10,7 @@ SMs, so that their sum is what the GPU drew and nothing counts twice. A slice th
 more than it is said to: the board has one meter.
 
 A critical error of a GPU condemns its slices (`SliceErrors`): only a reset of the whole GPU helps. Slices that are made
-while an agent runs wait for its next start; replicas on one that goes are failed (`fail_stranded`).
+while an agent runs wait for its next start; replicas and tasks on one that goes are failed (`fail_stranded`).
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from typing import Protocol
 from agents.device import DeviceError, GpuLost, NotSupported, UnknownPart
 from agents.mig_nouns import MigSlice, slice_index, slice_type
 from agents.nvml_nouns import GpuIdentity, GpuProcess, GpuSample, SlicePart
+from agents.task_process import TaskHolder
 from agents.worker_replica import ReplicaView
 
 
@@ -64,6 +65,18 @@ class Failing(Protocol):
         ...
 
     async def fail(self, replica_id: str, reason: str) -> None:
+        """End one and tell why."""
+        ...
+
+
+class FailingTasks(Protocol):
+    """The part of `agents.tasks.Tasks` that is needed."""
+
+    def holders(self) -> tuple[TaskHolder, ...]:
+        """Every task that has not ended."""
+        ...
+
+    def fail(self, name: str, reason: str) -> None:
         """End one and tell why."""
         ...
 
@@ -189,13 +202,16 @@ class SliceErrors:
         self._errors.close()
 
 
-async def fail_stranded(slices: Slices, workers: Failing) -> tuple[str, ...]:
-    """Fail the replicas of slices that are gone; what an operator should know of all slices."""
+async def fail_stranded(slices: Slices, workers: Failing, tasks: FailingTasks) -> tuple[str, ...]:
+    """Fail the replicas and tasks of slices that are gone; what an operator should know of all slices."""
     changes = await asyncio.to_thread(slices.look)
     gone = dict(changes.gone)
     for view in workers.replicas():
         if view.gpu_index in gone and view.state != "failed":
             await workers.fail(view.id, gone[view.gpu_index])
+    for task in tasks.holders():
+        if task.gpu_index in gone:
+            tasks.fail(task.name, gone[task.gpu_index])
     return changes.problems
 
 

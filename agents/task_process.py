@@ -69,7 +69,7 @@ class TaskHolder:
 
     gpu_index: int
     memory_mib: float
-    """0 while it is swapped out, or has ended."""
+    """0 while it is swapped out."""
     state: TaskState
     pid: int
     name: str
@@ -179,6 +179,11 @@ class Task:
         """Let whoever watches it end it."""
         self.doom = reason
         self.doomed.set()
+
+    async def is_doomed(self) -> str:
+        """Return when it must be ended: why."""
+        await self.doomed.wait()
+        return self.doom
 
     def proof(self, pids: tuple[int, ...]) -> Proof:
         """What is known of its share."""

@@ -120,8 +120,8 @@ class Tasks:
         return tuple(each.running_task() for _, each in self._sorted() if each.record.gpu_index == gpu_index)
 
     def holders(self) -> tuple[TaskHolder, ...]:
-        """What each has of its GPU now."""
-        return tuple(each.holder() for _, each in self._sorted())
+        """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
+        return tuple(each.holder() for _, each in self._sorted() if each.state not in ("failed", "finished"))
 
     def record(self, name: str) -> TaskRecord:
         """What a task was started with. Raises UnknownPart."""
@@ -158,6 +158,10 @@ class Tasks:
             self._forget(each)
         elif not each.is_leaving:
             self._begin_stop(each)
+
+    def fail(self, name: str, reason: str) -> None:
+        """Begin to end a task that cannot go on, and tell why; one that ends anyway is left to that."""
+        self._find(name).doom_by(reason)
 
     async def swap_out(self, name: str) -> None:
         """Begin to move a task's memory to the host. Raises DeviceError where it does not run."""
@@ -229,13 +233,13 @@ class Tasks:
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
         if each.record.phase == "starting":
-            up = await first(self._bring_up(each), each.process.wait(), limit_s=limit_s)
+            up = await first(self._bring_up(each), each.process.wait(), each.is_doomed(), limit_s=limit_s)
             reason = f"it was not ready within {limit_s:g} s: {each.message}" if up is None else up
             if not reason:
                 self._note(each, "running")
                 each.state, each.message = "running", ""
         if not reason:
-            reason = await first(each.process.wait(), self._follow(each), self._doomed(each)) or ""
+            reason = await first(each.process.wait(), self._follow(each), each.is_doomed()) or ""
         await self._conclude(each, reason)
 
     async def _bring_up(self, each: Task) -> str:
@@ -270,10 +274,6 @@ class Tasks:
                 if time.monotonic() - answered_s > limit_s:
                     return f"it hung: its hook answered nothing for {limit_s:g} s: {error}"
             await asyncio.sleep(self._settings.ask_s)
-
-    async def _doomed(self, each: Task) -> str:
-        await each.doomed.wait()
-        return each.doom
 
     async def _conclude(self, each: Task, reason: str) -> None:
         """Its process has ended, or must: what became of it."""

@@ -22,7 +22,7 @@ from agents.nvml_nouns import Capability, GpuIdentity
 from agents.sharing import ByTurns, UnderMps
 from agents.worker_replica import Proof
 from agents.xid_watch import XidWatch
-from tests.agents.factories import a_replica
+from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
 from tests.agents.gpu_nodes import CLOCK, environment, play, states, until
@@ -207,16 +207,26 @@ def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(sliced: FakeG
             assert [gpu.has_clock_lock for gpu in gpus.values()] == [True, False, False, False]
             await device.start_replica(LARGE, a_replica("r1"))
             await device.start_replica(SMALL, a_replica("r2"))
+            for index, name in ((LARGE, "t1"), (SMALL, "t2")):
+                await device.start_task(index, a_task(name, iterations=1_000_000))
             await until(lambda: _are(device, r1="ready", r2="ready"))
             sliced.gpu(0).slices[1].in_use = 0
             readings = await device.read()
             assert {gpu.index: gpu.healthy for gpu in readings.gpus}[SMALL] is False
             await until(lambda: _are(device, r1="ready", r2="failed"))
-            problems = (await device.read()).problems
+            await until(lambda: _task_has_failed(device, "t2"))
+            readings = await device.read()
+            assert {task.name: task.state for task in readings.tasks}["t1"] in ("starting", "running")
+            problems = readings.problems
+            assert any("task t2: slice 1050 (MIG-5) is gone" in words for words in problems), problems
             assert any("replica r2: slice 1050 (MIG-5) is gone" in words for words in problems), problems
             assert not any("clock is not in force" in words for words in problems)
 
     play(scenario)
+
+
+async def _task_has_failed(device: GpuDevice, name: str) -> bool:
+    return any(task.name == name and task.state == "failed" for task in (await device.read()).tasks)
 
 
 async def _are(device: GpuDevice, **wanted: str) -> bool:

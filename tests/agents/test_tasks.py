@@ -49,7 +49,7 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
         assert min(ms) >= 10.0
         last = reading(tasks)
         assert (last.state, last.done_iterations, tasks.problems) == ("finished", 60.0, ())
-        assert tasks.holders()[0].memory_mib == 0.0
+        assert tasks.holders() == (), "its process id may be another's by now"
         with pytest.raises(LaunchFailed, match="t1 is there already"):
             await tasks.start(launch())
         await tasks.stop("t1")
