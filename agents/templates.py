@@ -384,7 +384,9 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise LaunchFailed(f"{match[0]} is not known for this replica: its memory, or that of its GPU, is missing")
+            raise LaunchFailed(
+                f"{match[0]} is not known here: the memory of the replica or task, or of its GPU, is missing"
+            )
         return values[match[1]]
 
     return _PLACEHOLDER.sub(value, text)
