@@ -64,6 +64,7 @@ PAGES = (
     Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
     Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet")),
     Page(name="cost", title="Cost"),
+    Page(name="predictors", title="Predictors"),
     Page(name="nodes", title="Nodes", topics=("nodes",)),
     Page(name="gpu", title="GPU", path="/gpus/{argument:path}", under="nodes", is_in_navigation=False, topics=("gpu",)),
     Page(name="events", title="Events"),

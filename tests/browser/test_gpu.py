@@ -1,0 +1,41 @@
+"""GPU: what it carries as planned, its last hour, and whoever uses more than it was given."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Open
+from tests.integration.api_harness import Api
+
+pytestmark = pytest.mark.integration
+
+
+def test_replicas_of_the_plan_stand_there_and_the_last_hour_is_drawn(demo: Api, opened: Open) -> None:
+    gpu = demo.get("plans/1")["gpus"][0]
+    page = opened(demo, f"gpus/{gpu['id']}")
+    for replica in gpu["replicas"]:
+        expect(page.locator("tr", has_text=replica["id"])).to_contain_text(f"{replica['sm_percent']:.0f} %")
+    expect(page.locator(".uplot")).to_have_count(4)
+    expect(page.get_by_text("of readings, up to")).to_be_visible()
+
+
+def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) -> None:
+    gpu = fresh_demo.get("plans/1")["gpus"][0]
+    replica, index = gpu["replicas"][0], int(gpu["id"].split("-")[-1])
+    over = {"quantity": "memory", "granted": 1024, "used": 2048}
+    use = {"kind": "replica", "name": replica["id"], "gpu_index": index, "service": replica["service"], "energy_j": 4}
+    answer = fresh_demo.sync(
+        gpu["node"],
+        sequence=50,
+        window_start_s=fresh_demo.clock.now().timestamp() - 2.0,
+        uses=[{**use, "memory_used_mib": 2048, "sm_percent": 20, "over": [over]}],
+    )
+    assert answer.status_code == 200, answer.text
+    page = opened(fresh_demo, f"gpus/{gpu['id']}")
+    expect(page.locator("tr", has_text=replica["id"])).to_contain_text("uses 2 GiB of 1 GiB memory")
+
+
+def test_readings_of_a_gpu_that_is_not_there_are_not_found(demo: Api) -> None:
+    readings = demo.call("GET", "gpus/n1/gpu-0/readings?minutes=30")
+    assert readings.status_code == 200
+    assert readings.json()["readings"]
+    assert demo.call("GET", "gpus/n9/gpu-0/readings").status_code == 404

@@ -1,0 +1,39 @@
+"""What-if: an operator's question is planned beside today's, and nothing is put in force."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Open
+from tests.integration.api_harness import Api
+
+pytestmark = pytest.mark.integration
+
+PLANNING_MS = 120_000
+"""A solver's process starts first, on a machine that tests other things beside."""
+
+
+def test_an_answer_stands_beside_today_and_nothing_changes(fresh_demo: Api, opened: Open) -> None:
+    before = fresh_demo.get("plans")["items"]
+    page = opened(fresh_demo, "what-if")
+    page.get_by_label("Demand of chat times").fill("2")
+    page.get_by_role("button", name="Plan it").click()
+    answers = page.locator("table", has=page.locator("caption", has_text="Answers")).locator("tbody tr")
+    expect(answers).to_have_count(2, timeout=PLANNING_MS)
+    expect(answers.first).to_contain_text("Today")
+    expect(answers.first).to_contain_text("$0.70")
+    assert "demand.chat=2" in page.url
+    assert fresh_demo.get("plans")["items"] == before
+
+
+def test_an_address_that_somebody_sent_is_filled_in(demo: Api, opened: Open) -> None:
+    page = opened(demo, "what-if")
+    page.goto(f"{demo.client.base_url}/what-if?demand.all=1.5&gpus.T4=-1&slo.chat=80")
+    expect(page.get_by_label("Demand of every service")).to_have_value("1.5")
+    expect(page.get_by_label("GPUs of T4 more")).to_have_value("-1")
+    expect(page.get_by_label("SLO of chat")).to_have_value("80")
+
+
+def test_a_viewer_may_not_plan(demo: Api, opened: Open) -> None:
+    page = opened(demo, "what-if", scope="viewer")
+    expect(page.get_by_role("button", name="Plan it")).to_be_disabled()
+    expect(page.get_by_text("only an operator's may plan")).to_be_visible()
