@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -145,7 +145,9 @@ class GpuDevice:
         self._faults.begin()
         slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
         # At once: several that do not answer must not make the node itself late.
-        replicas = await asyncio.gather(*map(self._read_replica, self._parts.workers.replicas()))
+        views = self._parts.workers.replicas()
+        self._forget_all_but({view.id for view in views})
+        replicas = await asyncio.gather(*map(self._read_replica, views))
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
@@ -193,10 +195,6 @@ class GpuDevice:
         await self._parts.workers.drain(replica_id)
 
     async def stop_replica(self, replica_id: str) -> None:
-        self._counted.pop(replica_id, None)
-        self._asked_s.pop(replica_id, None)
-        self._parts.use.forget(replica_id)
-        self._glanced.replicas.pop(replica_id, None)
         await self._parts.workers.stop(replica_id)
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
@@ -298,6 +296,14 @@ class GpuDevice:
             requests=int(grown(before.requests, after.requests)),
             execution_ms=1000.0 * busy_s / batches if batches else 0.0,
         )
+
+    def _forget_all_but(self, present: Collection[str]) -> None:
+        """Counts of replicas that are gone; one that is only being stopped still counts."""
+        for replica_id in self._counted.keys() - present:
+            del self._counted[replica_id]
+            self._asked_s.pop(replica_id, None)
+            self._glanced.replicas.pop(replica_id, None)
+            self._parts.use.forget(replica_id)
 
     async def _metrics(self, view: ReplicaView) -> Metrics | None:
         if view.state not in ("ready", "draining"):

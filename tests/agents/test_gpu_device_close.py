@@ -1,4 +1,4 @@
-"""The end of a node's device, and replicas that answer nothing: neither may take anything else along."""
+"""What ends or hangs takes nothing else along and leaves nothing behind: a device, its replicas, their counts."""
 
 import asyncio
 import os
@@ -58,5 +58,27 @@ def test_replicas_that_answer_nothing_are_waited_for_together(tmp_path: Path) ->
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
             assert [each.requests for each in readings.replicas] == [0, 0, 0]
+
+    play(scenario)
+
+
+def test_of_a_replica_that_is_gone_no_counts_are_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with gpu_device(Wanted(directory=tmp_path)) as device:
+            await device.start_replica(0, a_replica("r1"))
+
+            async def is_ready() -> bool:
+                return await states(device) == {"r1": "ready"}
+
+            async def is_gone() -> bool:
+                return await states(device) == {}
+
+            await until(is_ready)
+            await device.stop_replica("r1")
+            (reading,) = (await device.read()).replicas  # while it is being ended
+            assert reading.state == "draining"
+            await until(is_gone)
+            assert (await device.read()).replicas == ()
+            assert not device._counted and not device._asked_s
 
     play(scenario)
