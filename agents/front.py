@@ -39,9 +39,7 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     handed_over = handed_over_socket(os.environ)
     if make_app is None:
         if handed_over is not None:
-            raise BadSocket(
-                "systemd hands a port over that this process does not serve: disable plimsoll-agent.socket"
-            )
+            raise BadSocket("systemd hands a port over that this process does not serve: disable plimsoll-agent.socket")
         yield
         return
     app = make_app()
