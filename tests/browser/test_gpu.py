@@ -23,6 +23,7 @@ def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) ->
     replica, index = gpu["replicas"][0], int(gpu["id"].split("-")[-1])
     over = {"quantity": "memory", "granted": 1024, "used": 2048}
     use = {"kind": "replica", "name": replica["id"], "gpu_index": index, "service": replica["service"], "energy_j": 4}
+    fresh_demo.clock.advance(3.0)
     answer = fresh_demo.sync(
         gpu["node"],
         sequence=50,

@@ -22,6 +22,7 @@ def test_an_operator_cordons_a_node_and_lets_it_be_used_again(fresh_demo: Api, o
 
 def test_what_a_node_cannot_do_and_that_it_is_silent_is_shown(fresh_demo: Api, opened: Open) -> None:
     page = opened(fresh_demo, "nodes")
+    fresh_demo.clock.advance(3.0)
     fresh_demo.sync(
         "n2", sequence=50, window_start_s=fresh_demo.clock.now().timestamp() - 2.0, problems=["no power caps"]
     )

@@ -61,7 +61,7 @@ function draw({ today, answers }) {
   charts.hidden = false;
   costs.set(() => bars(all, [{ name: "cost per hour", type: "bar", data: all.map((each) => ({ value: each.cost_usd_per_hour, itemStyle: { color: colour(each === today ? "unknown" : "accent") } })), barMaxWidth: 40 }], (value) => usd(value)));
   const types = [...new Set(all.flatMap((each) => Object.keys(each.gpus)))].sort();
-  mix.set(() => bars(all, types.map((name) => ({ name, type: "bar", stack: "gpus", barMaxWidth: 40, itemStyle: { color: colourOf(name) }, data: all.map((each) => each.gpus[name] ?? 0) })), (value) => number(value, 0)));
+  mix.set(() => bars(all, types.map((name) => ({ name, type: "bar", stack: "gpus", barMaxWidth: 40, itemStyle: { color: colourOf(name) }, data: all.map((each) => each.gpus[name] ?? 0) })), (value) => number(value, 0), 1));
   show(results, answerTable(today, answers), h("p", { class: "hint" }, "Ranked: what leaves least unserved first, then what costs least. All are planned from nothing, so that what runs now does not favour one."));
 }
 
@@ -72,13 +72,13 @@ function comes(answer) {
 }
 
 /** Bars that lie: their names are whole sentences. */
-function bars(all, series, words) {
+function bars(all, series, words, minInterval = 0) {
   const names = all.map((each, at) => (at === 0 ? "today" : each.question));
   return {
     grid: { left: 170, right: 24, top: 8, bottom: 56 }, series,
     tooltip: { trigger: "axis", renderMode: "richText", confine: true, backgroundColor: colour("paper"), borderColor: colour("edge"), textStyle: { color: colour("ink") }, valueFormatter: words },
     legend: { show: series.length > 1, type: "scroll", bottom: 0, textStyle: { color: colour("ink") } },
-    xAxis: { type: "value", min: 0, ...axisStyle(), axisLabel: { color: colour("faint"), formatter: words, hideOverlap: true } },
+    xAxis: { type: "value", min: 0, minInterval, ...axisStyle(), axisLabel: { color: colour("faint"), formatter: words, hideOverlap: true } },
     yAxis: { type: "category", inverse: true, data: names, ...axisStyle(), axisLabel: { color: colour("ink"), width: 150, overflow: "truncate" } },
   };
 }
@@ -96,7 +96,7 @@ function answerRow(each, today, name) {
   const note = each.planned_for && each.planned_for !== each.question ? h("div", { class: "hint" }, `as planned for: ${each.planned_for}`) : null;
   return h("tr", {}, h("th", { scope: "row", class: "wrap" }, name, note),
     h("td", { class: "number" }, usd(each.cost_usd_per_hour)),
-    h("td", { class: `number ${off > 0 ? "warn" : "good"}` }, each === today ? "–" : `${sign}${usd(Math.abs(off))}`),
+    h("td", { class: `number ${sign && (off > 0 ? "warn" : "good")}` }, each === today ? "–" : `${sign}${usd(Math.abs(off))}`),
     h("td", { class: "wrap" }, gpus(each.gpus, today.gpus)),
     h("td", { class: `number ${each.unserved_percent > 0 ? "bad" : ""}` }, `${number(each.unserved_percent, 1)} %`),
     h("td", { class: "wrap" }, each.unserved.map((part) => `${part.service}: ${number(part.rate_rps)}/s (${part.reason.replaceAll("_", " ")})`).join("; ") || "nothing"),
