@@ -9,7 +9,6 @@ directory/mig.journal   JSON, a list of `Cut`; none = no change is under way
 A restart of the machine drops all slices, so that what was noted before it is void.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,19 +61,20 @@ class MigJournal:
     def note(self, gpu_uuid: str, before: tuple[Made, ...], wanted: tuple[str, ...]) -> None:
         """A change begins. Raises DeviceError."""
         cut = Cut(gpu_uuid=gpu_uuid, boot_id=self._boot_id, before=before, wanted=wanted)
-        self._write(lambda: self._cuts.update({gpu_uuid: cut}))
+        self._write({**self._cuts, gpu_uuid: cut}, "nothing was changed")
 
     def forget(self, gpu_uuid: str) -> None:
         """A change is over, one way or the other. Raises DeviceError."""
         if gpu_uuid in self._cuts:
-            self._write(lambda: self._cuts.pop(gpu_uuid))
+            left = {uuid: cut for uuid, cut in self._cuts.items() if uuid != gpu_uuid}
+            self._write(left, "the slices are as `mig list` shows them, and the same command ends the change")
 
-    def _write(self, change: Callable[[], object]) -> None:
-        change()
+    def _write(self, cuts: dict[str, Cut], else_words: str) -> None:
         try:
-            replace_file(self._path, msgspec.json.encode(self.all()))
+            replace_file(self._path, msgspec.json.encode([cut for _, cut in sorted(cuts.items())]))
         except OSError as error:
-            raise DeviceError(f"{self._path} cannot be written: {error.strerror}; nothing was changed") from error
+            raise DeviceError(f"{self._path} cannot be written: {error.strerror}; {else_words}") from error
+        self._cuts = cuts
 
 
 def _load(path: Path) -> tuple[Cut, ...]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.mig_journal import NAME
+from agents.device import DeviceError
+from agents.mig_journal import NAME, MigJournal
 from agents.mps import Mps
 from agents.task_process import Phase, TaskRecord
 from agents.templates import built_in
@@ -244,6 +245,21 @@ def test_a_command_that_is_killed_anywhere_is_told_and_can_be_finished(
     assert apply(mig, "3g.71gb,3g.71gb").returncode == 0
     assert fake.devices() == [("3g.71gb", 0), ("3g.71gb", 4)]
     assert "cut off" not in mig("list").stdout
+
+
+def test_a_journal_that_cannot_be_written_says_what_became_of_the_slices(tmp_path: Path) -> None:
+    journal = MigJournal(tmp_path, boot_id="b1")
+    (tmp_path / f"{NAME}.new").mkdir()  # Where a new one would be written, by root, too.
+    with pytest.raises(DeviceError, match="cannot be written: Is a directory; nothing was changed"):
+        journal.note("GPU-0", (), ("3g.71gb",))
+    assert journal.all() == (), "no change has begun"
+    (tmp_path / f"{NAME}.new").rmdir()
+    journal.note("GPU-0", (), ("3g.71gb",))
+    (tmp_path / f"{NAME}.new").mkdir()
+    with pytest.raises(DeviceError, match="the slices are as `mig list` shows them") as raised:
+        journal.forget("GPU-0")
+    assert "nothing was changed" not in str(raised.value)
+    assert journal.find("GPU-0") is not None, "so that the same command forgets it"
 
 
 def test_a_journal_of_another_boot_is_void_and_a_damaged_one_is_said(mig: Mig, fake: FakeGpus, tmp_path: Path) -> None:
