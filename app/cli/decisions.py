@@ -41,9 +41,7 @@ def rollback(
     for warning in warnings if isinstance(warnings, list) else []:
         show_line(Cell(text=f"  not kept at the demand of now: {warning}", style=WARN))
     if answer.get("mode_before") != answer.get("mode"):
-        words = (
-            "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
-        )
+        words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
         show_line(Cell(text=words, style=WARN))
 
 
