@@ -36,11 +36,11 @@ class ReadNvml:
             raise NotSupported(self._why_no_processes)
         return self._nvml.processes(gpu)
 
-    def process_use(self, gpu: GpuIdentity) -> tuple[ProcessUse, ...]:
-        """How busy each process kept it. Raises NotSupported."""
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+        """How busy each process kept it since then. Raises NotSupported."""
         if self._why_no_processes:
             raise NotSupported(self._why_no_processes)
-        return self._nvml.process_use(gpu)
+        return self._nvml.process_use(gpu, since_us)
 
     def check(self, gpu: GpuIdentity, capability: Capability) -> None:
         """Return when the GPU can be read in this way; raises DeviceError with why not."""

@@ -3,12 +3,13 @@
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agents.capabilities import probe
-from agents.device import GpuLost, NotSupported
+from agents.device import DeviceError, GpuLost, NotSupported
 from agents.gpu_device import GpuDevice
 from agents.gpu_node import GpuNodeSettings, open_gpu_device
 from agents.knob_journal import KnobJournal
@@ -227,6 +228,29 @@ def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(sliced: FakeG
 
 async def _task_has_failed(device: GpuDevice, name: str) -> bool:
     return any(task.name == name and task.state == "failed" for task in (await device.read()).tasks)
+
+
+@pytest.mark.integration
+def test_a_node_that_cannot_be_opened_leaves_nothing_open_and_its_replicas_alone(
+    sliced: FakeGpus, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        in_the_way = tmp_path / "s" / "tasks"
+        settings = GpuNodeSettings(state_dir=tmp_path / "s", mps_dir=tmp_path / "m", uses_mps=False)
+        device = await open_gpu_device(replace(settings, keeps_replicas=True), CLOCK)
+        await device.start_replica(LARGE, a_replica("r1"))
+        await until(lambda: _are(device, r1="ready"))
+        await device.close()
+        in_the_way.rename(tmp_path / "aside")
+        in_the_way.write_text("no directory")
+        with pytest.raises(DeviceError, match="tasks cannot hold records of processes"):
+            await open_gpu_device(settings, CLOCK)
+        in_the_way.unlink()
+        device = await open_gpu_device(settings, CLOCK)
+        await until(lambda: _are(device, r1="ready"))
+        await device.close()
+
+    play(scenario)
 
 
 async def _are(device: GpuDevice, **wanted: str) -> bool:
