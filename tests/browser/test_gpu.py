@@ -13,7 +13,9 @@ def test_replicas_of_the_plan_stand_there_and_the_last_hour_is_drawn(demo: Api, 
     gpu = demo.get("plans/1")["gpus"][0]
     page = opened(demo, f"gpus/{gpu['id']}")
     for replica in gpu["replicas"]:
-        expect(page.locator("tr", has_text=replica["id"])).to_contain_text(f"{replica['sm_percent']:.0f} %")
+        expect(page.locator(f"tr[data-key='replica/{replica['id']}']")).to_contain_text(
+            f"{replica['sm_percent']:.0f} %"
+        )
     expect(page.locator(".uplot")).to_have_count(4)
     expect(page.get_by_text("of readings, up to")).to_be_visible()
 
@@ -32,7 +34,7 @@ def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) ->
     )
     assert answer.status_code == 200, answer.text
     page = opened(fresh_demo, f"gpus/{gpu['id']}")
-    expect(page.locator("tr", has_text=replica["id"])).to_contain_text("uses 2 GiB of 1 GiB memory")
+    expect(page.locator(f"tr[data-key='replica/{replica['id']}']")).to_contain_text("uses 2 GiB of 1 GiB memory")
 
 
 def test_readings_of_a_gpu_that_is_not_there_are_not_found(demo: Api) -> None:
