@@ -11,6 +11,7 @@ comes takes requests once the routes of its last command are in force, so that n
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -22,6 +23,8 @@ from agents.device import Device, DeviceError
 
 FIRST_HANDED_OVER = 3
 """SD_LISTEN_FDS_START."""
+BACKLOG = 128
+"""Connections that wait at the agent's own port."""
 LEAVE_S = 0.5
 """For requests on connections that were there before: far above the time from a connection to its request."""
 
@@ -49,7 +52,7 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
-        site = web.SockSite(runner, handed_over) if handed_over else web.TCPSite(runner, port=port)
+        site = web.SockSite(runner, handed_over or open_port(port))
         await site.start()
         log.info("requests are taken on port %d%s", runner.addresses[0][1], ", which stays open" if handed_over else "")
         yield
@@ -59,6 +62,16 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
             await asyncio.sleep(LEAVE_S)
     finally:
         await runner.cleanup()
+
+
+def open_port(port: int) -> socket.socket:
+    """A port of all addresses, IPv4 and IPv6 where there is such; 0: any free one, the same of both. Raises OSError."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise
+        return socket.create_server(("", port), backlog=BACKLOG)
 
 
 def _sender_off(leaving: asyncio.Event) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
-from agents.front import BadSocket, handed_over_socket
+from agents.clock import ScaledClock
+from agents.front import BadSocket, front, handed_over_socket, open_port
 from agents.ledger import Ledger
+from agents.standin_device import StandInDevice
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.gpu_nodes import inputs
 
@@ -110,6 +113,35 @@ def test_a_restart_under_load_refuses_no_connection_and_loses_no_request(tmp_pat
         outcomes = asyncio.run(scenario(unit))
         assert outcomes.keys() == {"200"}, outcomes
         assert unit.log().count("which stays open") == 3
+
+
+def listened() -> set[int]:
+    """Ports at which this process takes connections."""
+    found = psutil.Process().net_connections(kind="tcp")
+    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+
+
+def test_any_free_port_is_one_port_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        before = listened()
+        async with front(StandInDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0):
+            (port,) = listened() - before
+            assert f"requests are taken on port {port}" in caplog.text
+            url = f"http://127.0.0.1:{port}/v2/health/live"
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 200
+        assert listened() == before
+
+    def never(*_: object) -> float:
+        raise AssertionError("nothing runs here")
+
+    caplog.set_level("INFO")
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
+    with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
+        open_port(taken.getsockname()[1])
 
 
 def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(tmp_path: Path) -> None:

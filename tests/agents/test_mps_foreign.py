@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -67,7 +68,11 @@ def daemon(tmp_path: Path, gpu: GpuIdentity) -> Iterator[subprocess.Popen[bytes]
 def test_a_running_one_is_found_with_its_settings(
     daemon: "subprocess.Popen[bytes]", gpu: GpuIdentity, tmp_path: Path
 ) -> None:
-    (found,) = [each for each in mps_processes() if each.visible == gpu.uuid]
+    # Its name and environment are there a moment after it is.
+    end_s = time.monotonic() + 30.0
+    while not (mine := [each for each in mps_processes() if each.visible == gpu.uuid]):
+        assert time.monotonic() < end_s
+    (found,) = mine
     assert (found.pid, found.uid, found.pipe) == (daemon.pid, os.getuid(), str(tmp_path / "theirs"))
 
 
