@@ -41,7 +41,7 @@ function draw() {
   show(summary, serving.length + fits.length === 0
     ? "Nothing was served or fitted yet. Predictions are held against measurements once a service runs; plimsoll samples send brings measurements of your own, plimsoll samples fit fits them."
     : alarmed.length === 0 ? "No prediction has drifted." : h("strong", { class: "bad" }, `Drifted: ${alarmed.slice(0, 5).map((row) => `${row.network} on ${row.gpu_type}`).join(", ")}${alarmed.length > 5 ? " …" : ""}. More room is planned there.`));
-  show(places.serving, listed("Against what is served now", ["Network", "GPU type", "Known as", "State"], ["Correction", "± (1 σ)", "Error", "Alarm above", "Readings", "Until"], serving.filter(isWanted).map(healthRow), "Nothing served fits."));
+  show(places.serving, listed("Against what is served now", ["Network", "GPU type", "Known as", "State"], ["Correction", "± (1 σ)", "Error", "Alarm above", "Readings", "Until"], serving.filter(isWanted).map(healthRow), "Nothing of what is served was compared yet."));
   show(places.fits, listed("Fits in force", ["Network", "GPU type", "Of what", "Technique", "From"], ["Held-out error", "90 % below", "Training error", "Samples", "Version", "Made"], fits.filter(isWanted).map(fitRow), "No fit is in force: operating points are as profiled."));
 }
 
