@@ -38,6 +38,12 @@ def drawn(page: Page) -> None:
     page.locator("#content > *").first.wait_for(state="attached")
 
 
+def take_picture(page: Page, pictures: Path, path: str, kind: str) -> None:
+    """Keep what the page looks like a moment later, for people; what it asked for is there by then, or late."""
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / f"{path.replace('/', '-')}-{kind}.png", full_page=True)
+
+
 def serious_findings(page: Page) -> list[str]:
     """What axe-core finds that keeps somebody from using the page."""
     page.evaluate(AXE)
@@ -54,7 +60,7 @@ def serious_findings(page: Page) -> list[str]:
 def test_with_data(demo: Api, opened: Open, pictures: Path, path: str, theme: str) -> None:
     page = opened(demo, path, theme=theme)
     settle(page)
-    page.screenshot(path=pictures / f"{path.replace('/', '-')}-{theme}.png", full_page=True)
+    take_picture(page, pictures, path, theme)
     assert serious_findings(page) == []
     assert page.locator("#problem").is_hidden()
 
@@ -65,7 +71,7 @@ def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(
 ) -> None:
     page = opened(demo, path, width=380)
     settle(page)
-    page.screenshot(path=pictures / f"{path.replace('/', '-')}-phone.png", full_page=True)
+    take_picture(page, pictures, path, "phone")
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
@@ -74,7 +80,7 @@ def test_without_data_every_page_says_what_to_do(empty: Api, opened: Open, pictu
     for path in (each.address.lstrip("/") for each in PAGES if "{" not in each.address):
         page.goto(f"{empty.client.base_url}/{path}")
         drawn(page)
-        page.screenshot(path=pictures / f"{path.replace('/', '-')}-empty.png", full_page=True)
+        take_picture(page, pictures, path, "empty")
         assert len(page.inner_text("#main")) > len(page.inner_text("h1"))
 
 

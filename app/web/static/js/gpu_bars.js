@@ -15,7 +15,7 @@ export function colourOf(name) {
 export function planBar(gpu, changed = new Set(), mark = "") {
   const parts = partsOf(gpu);
   return h("span", { class: "bar sm" }, parts.map((part) => {
-    const element = h("span", { class: `part ${changed.has(part.key) ? mark : ""}`, width_percent: part.sm_percent, title: part.words },
+    const element = h("span", { class: `part tinted ${changed.has(part.key) ? mark : ""}`, width_percent: part.sm_percent, title: part.words },
       part.sm_percent >= 15 ? part.name : "");
     element.style.setProperty("--colour", colourOf(part.name));
     return element;
