@@ -13,11 +13,11 @@ from agents.agent import AgentSettings, NodeAgent
 from agents.agent_metrics import AgentMetrics, MeteredTransport
 from agents.clock import Clock, ScaledClock
 from agents.device import Device, DeviceError, GpuState, LaunchFailed
-from agents.front import front
 from agents.ledger import Ledger
 from agents.metrics_port import advertised, metrics_port
 from agents.protocol import ReplicaCommand, TaskCommand
-from agents.standin_device import StandInDevice
+from agents.router.front import front
+from agents.standin.device import StandInDevice
 from agents.transport import HttpTransport
 
 LOAD_DURATION_S = 7 * 86400
@@ -104,7 +104,7 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 
 async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
-    from agents.gpu_node import GpuNodeSettings, open_gpu_device
+    from agents.gpus.node import GpuNodeSettings, open_gpu_device
 
     settings = GpuNodeSettings(
         state_dir=options.state_dir,
@@ -174,9 +174,9 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
 
 
 def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
-    from agents.mig_devices import Devices, type_of
-    from agents.nvml import Nvml
-    from agents.readonly_device import ReadOnlyDevice
+    from agents.gpus.readonly_device import ReadOnlyDevice
+    from agents.mig.devices import Devices, type_of
+    from agents.nvml.session import Nvml
 
     return ReadOnlyDevice(
         Devices(Nvml()), clock, type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name)

@@ -200,7 +200,8 @@ class GpuGlance:
 
 class Device(Protocol):
     """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything
-    simulated), `agents.standin_device` (real HTTP, no GPU) and `agents.readonly_device` (real GPUs, telemetry only).
+    simulated), `agents.standin.device` (real HTTP, no GPU), `agents.gpus.device` and
+    `agents.gpus.readonly_device` (real GPUs, telemetry only).
     """
 
     async def state(self) -> NodeState:

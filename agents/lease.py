@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from agents.durable import checked_body, checked_line, replace_file
-from agents.knobs import read_boot_id
+from agents.knobs.knobs import read_boot_id
 from agents.protocol import LeaseTerms, NodeCommand, Wire
 
 FILE = "lease.json"

@@ -1,7 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
 
-With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.restore`,
-`agents.doctor` or `agents.mig_command` reads.
+With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.knobs.restore`,
+`agents.doctor.doctor` or `agents.mig.command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.
@@ -138,15 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["restore"]:
-        from agents.restore import main as restore
+        from agents.knobs.restore import main as restore
 
         return restore(given[1:])
     if given[:1] == ["doctor"]:
-        from agents.doctor import main as doctor
+        from agents.doctor.doctor import main as doctor
 
         return doctor(given[1:])
     if given[:1] == ["mig"]:
-        from agents.mig_command import main as mig
+        from agents.mig.command import main as mig
 
         return mig(given[1:])
     parser = make_parser()

@@ -17,7 +17,7 @@ import msgspec
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.device import NodeState
-from agents.gpu_device import DEFAULT_LOOKS, GpuDevice
+from agents.gpus.device import DEFAULT_LOOKS, GpuDevice
 from agents.ledger import Ledger
 from agents.protocol import NodeCommand, Observation, SyncReply
 from agents.transport import DirectTransport

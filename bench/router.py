@@ -29,9 +29,9 @@ import psutil
 from aiohttp import web
 
 from agents.device import ServiceRoute
-from agents.haproxy import HaProxy
-from agents.haproxy_config import HaProxySettings
-from agents.router import Router
+from agents.router.haproxy import HaProxy
+from agents.router.haproxy_config import HaProxySettings
+from agents.router.router import Router
 from bench.report import Figures, print_table, write_results
 
 SECONDS = 8.0

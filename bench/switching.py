@@ -27,7 +27,7 @@ from statistics import median
 import aiohttp
 
 from agents.agent import AgentSettings, NodeAgent
-from agents.gpu_device import DEFAULT_LOOKS, GpuDevice
+from agents.gpus.device import DEFAULT_LOOKS, GpuDevice
 from agents.ledger import Ledger
 from agents.protocol import GpuCommand, NodeCommand, Route
 from agents.transport import DirectTransport

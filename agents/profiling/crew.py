@@ -17,18 +17,18 @@ from typing import TypeVar
 import msgspec
 
 from agents.device import DeviceError, LaunchFailed
-from agents.nvml_nouns import GpuIdentity
+from agents.mps.sharing import Sharing
+from agents.nvml.nouns import GpuIdentity
 from agents.profiling.cells import Crew as Seats
 from agents.profiling.cells import Seat
 from agents.profiling.errors import BenchFailed, BenchLost
 from agents.profiling.messages import LONGEST_LINE, Answer, Exit, Failed, Order, Ready
 from agents.protocol import ReplicaCommand
-from agents.sharing import Sharing
-from agents.templates import Template, Templates
-from agents.worker_launch import Launch, Place, prepare
-from agents.worker_logs import tail
-from agents.worker_process import MARK, Ending, Spawn, end_left_over, exit_in_words
-from agents.worker_replica import Proof
+from agents.workers.launch import Launch, Place, prepare
+from agents.workers.logs import tail
+from agents.workers.process import MARK, Ending, Spawn, end_left_over, exit_in_words
+from agents.workers.replica import Proof
+from agents.workers.templates import Template, Templates
 
 WORKER = "agents.serving"
 BENCH = "agents.profiling"

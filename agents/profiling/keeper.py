@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from agents.device import DeviceError, LaunchFailed
-from agents.mps import Mps
-from agents.worker_process import Ending, end_left_over, marks
+from agents.mps.daemon import Mps
+from agents.workers.process import Ending, end_left_over, marks
 
 BENCHES_S = 20.0
 """For benches to end by themselves."""
@@ -121,7 +121,7 @@ async def _stop(mps: Mps) -> bool:
 def _restore(directory: str) -> bool:
     if not directory:
         return True
-    from agents.restore import restore
+    from agents.knobs.restore import restore
 
     try:
         words, is_over = restore(Path(directory))

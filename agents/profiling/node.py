@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Protocol
 
 from agents.device import LaunchFailed, NotSupported, UnknownPart
-from agents.knob_journal import KnobJournal
-from agents.knobs import KnobDriver, Knobs, read_boot_id
-from agents.mps import Mps
-from agents.nvml_nouns import GpuIdentity
+from agents.knobs.journal import KnobJournal
+from agents.knobs.knobs import KnobDriver, Knobs, read_boot_id
+from agents.mps.daemon import Mps
+from agents.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.nvml.nouns import GpuIdentity
 from agents.profiling.cells import Cell, Seat
 from agents.profiling.crew import Site, find_template, open_crew
 from agents.profiling.journal import Header, Journal
@@ -31,13 +32,12 @@ from agents.profiling.keeper import Duties, daemon_mark, keeping
 from agents.profiling.profiler import Listener, Profiler, refuse_foreign
 from agents.profiling.watch import GpuWatch, ProfileDriver
 from agents.profiling.windows import Rules
-from agents.sharing import ByTurns, Sharing, UnderMps
-from agents.templates import Templates
-from agents.worker_process import MARK
+from agents.workers.process import MARK
+from agents.workers.templates import Templates
 
 
 class ReadDriver(ProfileDriver, Protocol):
-    """The part of `agents.nvml.Nvml` that is needed; it turns nothing."""
+    """The part of `agents.nvml.session.Nvml` that is needed; it turns nothing."""
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """Every GPU."""

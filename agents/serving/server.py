@@ -26,8 +26,8 @@ from aiohttp import web
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from agents.deadline import DEADLINE, parse_deadline_ms
 from agents.problems import problem
+from agents.router.deadline import DEADLINE, parse_deadline_ms
 from agents.serving.batching import Answer
 from agents.serving.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
 from agents.serving.metrics import Outcome

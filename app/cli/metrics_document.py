@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agents import agent_metrics
 from agents.exposition import Family
-from agents.lane import Counts
-from agents.router_metrics import Shown, exposition
+from agents.router.lane import Counts
+from agents.router.metrics import Shown, exposition
 from agents.serving.metrics import GAUGES
 from agents.serving.metrics import Metrics as WorkerMetrics
 from app.api import cluster_families
@@ -203,9 +203,9 @@ closed set of values."""
 TAIL = """
 ## Metrics of others
 
-`agents/presets.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and new: agents read
-by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page of another program
-means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below. Its
+`agents/workers/presets.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and new: agents
+read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page of another
+program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below. Its
 histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
 
 ## Services that no agent serves

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import httpx2
 import typer
 
-from agents.presets import (
+from agents.workers.presets import (
     GpuCounts,
     Histogram,
     NotAPage,

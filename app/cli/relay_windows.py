@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agents.presets import Histogram, ServerCounts
+from agents.workers.presets import Histogram, ServerCounts
 from app.cli.client import Document
 
 

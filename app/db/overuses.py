@@ -1,7 +1,7 @@
 """Overuse as it begins and ends: one line of the audit each, however many windows it lasts.
 
-Agents judge it over several windows (`agents.attribution`) and tell it as long as it goes on; the table `overuse` holds
-what goes on, so that only changes are written down. An observation without uses says nothing about it.
+Agents judge it over several windows (`agents.gpus.attribution`) and tell it as long as it goes on; the table `overuse`
+holds what goes on, so that only changes are written down. An observation without uses says nothing about it.
 """
 
 from collections.abc import Iterator, Sequence

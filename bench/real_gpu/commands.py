@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
         print(f"Error: {lacking}", file=sys.stderr)
         return 1
     from agents.device import DeviceError, NoDriver
-    from agents.nvml import Nvml
+    from agents.nvml.session import Nvml
     from bench.real_gpu.reading import ReadNvml
     from bench.real_gpu.run import open_run
 

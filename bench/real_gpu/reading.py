@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 
 from agents.device import NotSupported
-from agents.nvml import Nvml
-from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
+from agents.nvml.nouns import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
+from agents.nvml.session import Nvml
 
 
 class ReadNvml:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.device import NotSupported, UnknownPart
-from agents.mps import Mps
-from agents.nvml_nouns import GpuIdentity
+from agents.mps.daemon import Mps
+from agents.nvml.nouns import GpuIdentity
 from agents.profiling.keeper import Duties, daemon_mark, keeping
-from agents.worker_process import MARK
+from agents.workers.process import MARK
 from bench.real_gpu.reading import ReadNvml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 
 from agents.clock import ScaledClock
 from agents.device import LaunchFailed, NotSupported
+from agents.gpus.readonly_device import ReadOnlyDevice
+from agents.mps.sharing import ByTurns
 from agents.profiling.cells import Seat
 from agents.profiling.crew import BenchProcess, Site, open_crew
 from agents.profiling.messages import Load, Loaded, Timed, Window
-from agents.readonly_device import ReadOnlyDevice
-from agents.sharing import ByTurns
 from bench.real_gpu.profiling import templates
 from bench.real_gpu.run import Run
 from bench.real_gpu.tables import Table

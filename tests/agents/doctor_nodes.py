@@ -19,12 +19,12 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from agents.doctor import examine, render
-from agents.doctor_nouns import Asked, Finding, Here
-from agents.knob_journal import Change, KnobJournal
-from agents.templates import built_in
-from agents.worker_process import boot_id
-from agents.worker_records import Identity, Record, Records
+from agents.doctor.doctor import examine, render
+from agents.doctor.nouns import Asked, Finding, Here
+from agents.knobs.journal import Change, KnobJournal
+from agents.workers.process import boot_id
+from agents.workers.records import Identity, Record, Records
+from agents.workers.templates import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
 
 FAKES = Path(__file__).with_name("fakes")

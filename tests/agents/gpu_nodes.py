@@ -14,21 +14,21 @@ from aiohttp import web
 
 from agents.clock import ScaledClock
 from agents.device import DeviceError, NotPermitted
-from agents.foreign_memory import ForeignMemory
-from agents.gpu_device import GpuDevice, Looks
-from agents.gpu_node import Basis, put_together
-from agents.haproxy_config import HaProxySettings
-from agents.haproxy_router import open_haproxy
-from agents.mps import Mps, MpsSettings
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
-from agents.power_watch import PowerWatch
-from agents.readonly_device import ReadOnlyDevice
-from agents.request_router import RequestRouter
-from agents.router import Router
-from agents.sharing import ByTurns, Sharing, UnderMps
-from agents.tasks import TasksSettings
-from agents.templates import BatchChange, Template, Templates
-from agents.workers import Workers, WorkersSettings
+from agents.gpus.device import GpuDevice, Looks
+from agents.gpus.foreign_memory import ForeignMemory
+from agents.gpus.node import Basis, put_together
+from agents.gpus.readonly_device import ReadOnlyDevice
+from agents.mps.daemon import Mps, MpsSettings
+from agents.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.nvml.nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
+from agents.nvml.power_watch import PowerWatch
+from agents.router.haproxy_config import HaProxySettings
+from agents.router.haproxy_router import open_haproxy
+from agents.router.request_router import RequestRouter
+from agents.router.router import Router
+from agents.tasks.tasks import TasksSettings
+from agents.workers.templates import BatchChange, Template, Templates
+from agents.workers.workers import Workers, WorkersSettings
 from tests.ports import PORTS, own_ports
 
 FAKES = Path(__file__).with_name("fakes")

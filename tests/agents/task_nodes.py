@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.protocol import TaskCommand, TaskReading
-from agents.task_process import TaskHooks, TaskLaunch
-from agents.tasks import Tasks, TasksSettings
-from agents.templates import Template, Templates
-from agents.worker_replica import Hooks, Proof
+from agents.tasks.process import TaskHooks, TaskLaunch
+from agents.tasks.tasks import Tasks, TasksSettings
+from agents.workers.replica import Hooks, Proof
+from agents.workers.templates import Template, Templates
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import until
 from tests.ports import PORTS, own_ports

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.attribution import (
+from agents.gpus.attribution import (
     IDLE,
     OTHERS,
     WINDOWS,

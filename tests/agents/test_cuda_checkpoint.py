@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cuda_checkpoint import CudaCheckpoint
 from agents.device import DeviceError, NotSupported
+from agents.tasks.cuda_checkpoint import CudaCheckpoint
 from tests.agents.fakes.replicas import in_loop
 
 FAKES = Path(__file__).with_name("fakes")

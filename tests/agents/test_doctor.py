@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.doctor import as_json, examine, exit_code
-from agents.doctor_driver import Silent, answer_of
-from agents.doctor_facts import ask_control_plane, read_mps
-from agents.doctor_nouns import GpuFacts
-from agents.knob_journal import KnobJournal
-from agents.worker_records import Record, Records
+from agents.doctor.doctor import as_json, examine, exit_code
+from agents.doctor.driver import Silent, answer_of
+from agents.doctor.facts import ask_control_plane, read_mps
+from agents.doctor.nouns import GpuFacts
+from agents.knobs.journal import KnobJournal
+from agents.workers.records import Record, Records
 from tests.agents.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
 from tests.agents.fakes.nvml.fixtures import library
 
@@ -295,8 +295,8 @@ def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(node: Docto
     node.state_dir.chmod(0)
     # Root may read everything unless it has given that right away.
     code = (
-        "import sys; from pathlib import Path; from agents.doctor_facts import read_state; "
-        "from agents.doctor_nouns import Here; facts = read_state(Path(sys.argv[1]), Here()); "
+        "import sys; from pathlib import Path; from agents.doctor.facts import read_state; "
+        "from agents.doctor.nouns import Here; facts = read_state(Path(sys.argv[1]), Here()); "
         "print(facts.is_closed, facts.turned, 'cannot be written' in facts.problem)"
     )
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []

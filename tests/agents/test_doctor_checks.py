@@ -2,9 +2,9 @@
 
 import pytest
 
-from agents import doctor_checks as checks
-from agents.doctor import render
-from agents.doctor_nouns import (
+from agents.doctor import checks
+from agents.doctor.doctor import render
+from agents.doctor.nouns import (
     Asked,
     ControlPlaneFacts,
     DriverFacts,
@@ -21,7 +21,7 @@ from agents.doctor_nouns import (
     StateFacts,
     SystemdFacts,
 )
-from agents.nvml_nouns import Capability
+from agents.nvml.nouns import Capability
 from tests.agents.doctor_nodes import NODE_DIRECTORY
 
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)

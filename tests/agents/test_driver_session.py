@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from agents.device import GpuLost, NoDriver, UnknownPart
-from agents.driver_session import RESTART_PERIOD_S, DriverSession
+from agents.nvml.driver_session import RESTART_PERIOD_S, DriverSession
 
 LONGEST_S = 30.0
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.gpu_device import GpuDevice
+from agents.gpus.device import GpuDevice
 from agents.protocol import TaskReading
 from tests.agents.factories import a_task
 from tests.agents.fakes.mps_client import break_gpu

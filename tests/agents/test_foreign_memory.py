@@ -15,11 +15,11 @@ from agents.actions import Drain, Start
 from agents.agent import AgentSettings, NodeAgent
 from agents.device import DeviceError, GpuLost, LaunchFailed, NodeState
 from agents.enforce import actions
-from agents.foreign_memory import ForeignMemory
+from agents.gpus.foreign_memory import ForeignMemory
 from agents.ledger import Ledger
-from agents.nvml_nouns import GpuIdentity, GpuProcess, GpuSample
-from agents.worker_process import MARK
-from agents.worker_replica import ReplicaView
+from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
+from agents.workers.process import MARK
+from agents.workers.replica import ReplicaView
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
 from tests.agents.gpu_nodes import CLOCK, GPUS, PretendedMemory, Wanted, gpu_device, play, states, until
 from tests.agents.test_enforce import settle, settled
@@ -149,9 +149,7 @@ def test_a_node_measures_before_it_starts_and_says_why_it_waits(tmp_path: Path) 
         memory = PretendedMemory(used_mib=16000.0)
         control, stop = Commands(), asyncio.Event()
         async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
-            with pytest.raises(
-                LaunchFailed, match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others"
-            ):
+            with pytest.raises(LaunchFailed, match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others"):
                 await device.start_replica(0, a_replica())
             assert (await device.state()).gpus[0].foreign_mib == 16000.0
             assert any("16000 MiB are held by others" in words for words in (await device.read()).problems)

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from agents.clock import ScaledClock
-from agents.front import BadSocket, front, handed_over_socket, open_port
 from agents.ledger import Ledger
-from agents.standin_device import StandInDevice
+from agents.router.front import BadSocket, front, handed_over_socket, open_port
+from agents.standin.device import StandInDevice
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.gpu_nodes import inputs
 
@@ -166,7 +166,7 @@ def test_what_is_handed_over_must_be_an_open_port(make: str, words: str) -> None
     # In a process of its own, whose descriptor 3 may be taken.
     code = f"""
 import os, socket
-from agents.front import handed_over_socket, BadSocket
+from agents.router.front import handed_over_socket, BadSocket
 os.dup2({make}, 3)
 try:
     found = handed_over_socket({{"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}})

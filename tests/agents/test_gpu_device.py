@@ -9,9 +9,9 @@ import pytest
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.device import LaunchFailed, ServiceRoute, UnknownPart
-from agents.gpu_device import GpuDevice
+from agents.gpus.device import GpuDevice
 from agents.ledger import Ledger
-from agents.nvml_nouns import Capability
+from agents.nvml.nouns import Capability
 from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.mps_client import break_gpu

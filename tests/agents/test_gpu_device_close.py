@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.adapters import ASK_S
-from agents.haproxy import HaProxyError
+from agents.router.haproxy import HaProxyError
+from agents.workers.adapters import ASK_S
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import PretendedKnobs, Wanted, gpu_device, play, states, until
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.attribution import WINDOWS
-from agents.nvml_nouns import GpuProcess, ProcessUse
+from agents.gpus.attribution import WINDOWS
+from agents.nvml.nouns import GpuProcess, ProcessUse
 from agents.protocol import Overuse
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import PretendedMemory, Wanted, gpu_device, play, states, until

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from agents.agent import AgentSettings, NodeAgent
-from agents.gpu_device import GpuDevice
-from agents.haproxy_router import PLACES
+from agents.gpus.device import GpuDevice
 from agents.ledger import Ledger
+from agents.router.haproxy_router import PLACES
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import CLOCK, Wanted, front, gpu_device, inputs, play, states, until
 from tests.agents.test_gpu_device import Commands, a_command

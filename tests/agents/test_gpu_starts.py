@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agents.device import DeviceError, GpuLost, LaunchFailed
-from agents.gpu_starts import FIRST_S, LONGEST_S, GpuStarts, StartedGpu
-from agents.nvml_nouns import GpuCapabilities, GpuIdentity
-from agents.sharing import ByTurns
+from agents.gpus.starts import FIRST_S, LONGEST_S, GpuStarts, StartedGpu
+from agents.mps.sharing import ByTurns
+from agents.nvml.nouns import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import GPUS, PretendedErrors
 

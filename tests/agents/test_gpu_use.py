@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from agents.attribution import OTHERS, WINDOWS, Key
 from agents.device import NotSupported
-from agents.gpu_starts import NotStarted
-from agents.gpu_use import GpuUse, SharedGpu, owner_of, shared_gpus
-from agents.mps import Mps
-from agents.nvml_nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
+from agents.gpus.attribution import OTHERS, WINDOWS, Key
+from agents.gpus.starts import NotStarted
+from agents.gpus.use import GpuUse, SharedGpu, owner_of, shared_gpus
+from agents.mps.daemon import Mps
+from agents.mps.sharing import Sharing, UnderMps
+from agents.nvml.nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
 from agents.protocol import GpuReading, Observation, Overuse, UseReading
-from agents.sharing import Sharing, UnderMps
-from agents.worker_replica import ReplicaView
+from agents.workers.replica import ReplicaView
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
 CHILD = """

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from agents.device import NotSupported, ServiceRoute
-from agents.haproxy import HaProxyError, plan_slos
-from agents.haproxy_config import HaProxySettings
-from agents.haproxy_counts import Counted, Counter, parse_counts
-from agents.haproxy_router import PLACES, HaProxyRouter, end_earlier, find_program, open_haproxy
 from agents.main import main
 from agents.protocol import ServiceReading
+from agents.router.haproxy import HaProxyError, plan_slos
+from agents.router.haproxy_config import HaProxySettings
+from agents.router.haproxy_counts import Counted, Counter, parse_counts
+from agents.router.haproxy_router import PLACES, HaProxyRouter, end_earlier, find_program, open_haproxy
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 from tests.agents.test_router_haproxy import Worker, a_free_port
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agents.device import DeviceError, NotPermitted, OutOfRange
-from agents.knob_journal import MOST_LINES, NAME, Change, Held, Knob, KnobJournal, Setting
-from agents.knobs import Knobs
-from agents.nvml import Nvml
-from agents.nvml_nouns import GpuIdentity
+from agents.knobs.journal import MOST_LINES, NAME, Change, Held, Knob, KnobJournal, Setting
+from agents.knobs.knobs import Knobs
+from agents.nvml.nouns import GpuIdentity
+from agents.nvml.session import Nvml
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
 

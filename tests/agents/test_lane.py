@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from agents.device import ServiceRoute
-from agents.lane import Lane, Overloaded
+from agents.router.lane import Lane, Overloaded
 
 
 def a_route(*shares: tuple[str, float], slo_ms: float = 100.0) -> ServiceRoute:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from agents.device import DeviceError
-from agents.mig_journal import NAME, MigJournal
-from agents.mps import Mps
-from agents.task_process import Phase, TaskRecord
-from agents.templates import built_in
-from agents.worker_process import boot_id
-from agents.worker_records import Identity, Record, Records
+from agents.mig.journal import NAME, MigJournal
+from agents.mps.daemon import Mps
+from agents.tasks.process import Phase, TaskRecord
+from agents.workers.process import boot_id
+from agents.workers.records import Identity, Record, Records
+from agents.workers.templates import built_in
 from tests.agents.doctor_nodes import doctor_node
 from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, NO_MIG, FakeGpus, Process, Slice

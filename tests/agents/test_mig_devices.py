@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from agents.capabilities import probe
 from agents.device import DeviceError, GpuLost, NotSupported
-from agents.gpu_device import GpuDevice
-from agents.gpu_node import GpuNodeSettings, open_gpu_device
-from agents.knob_journal import KnobJournal
-from agents.knobs import Knobs
-from agents.mig_devices import Devices, SliceErrors, type_of
-from agents.mig_sharing import make_slice_sharing, mps_folder
-from agents.mps import Mps, MpsSettings
-from agents.mps_directory import LONGEST_PIPE_PATH
-from agents.nvml import Nvml
-from agents.nvml_nouns import Capability, GpuIdentity
-from agents.sharing import ByTurns, UnderMps
-from agents.worker_replica import Proof
-from agents.xid_watch import XidWatch
+from agents.gpus.device import GpuDevice
+from agents.gpus.node import GpuNodeSettings, open_gpu_device
+from agents.knobs.journal import KnobJournal
+from agents.knobs.knobs import Knobs
+from agents.mig.devices import Devices, SliceErrors, type_of
+from agents.mig.sharing import make_slice_sharing, mps_folder
+from agents.mps.daemon import Mps, MpsSettings
+from agents.mps.directory import LONGEST_PIPE_PATH
+from agents.mps.sharing import ByTurns, UnderMps
+from agents.nvml.capabilities import probe
+from agents.nvml.nouns import Capability, GpuIdentity
+from agents.nvml.session import Nvml
+from agents.nvml.xid_watch import XidWatch
+from agents.workers.replica import Proof
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library

@@ -6,8 +6,8 @@ from math import factorial
 import pytest
 
 from agents.device import OutOfRange
-from agents.mig_layout import MOST_ORDERS, fits, names_of, orders, parse, what_fits
-from agents.mig_nouns import MigProfile, Placement, most_clients, slice_index, slice_type, whole_index
+from agents.mig.layout import MOST_ORDERS, fits, names_of, orders, parse, what_fits
+from agents.mig.nouns import MigProfile, Placement, most_clients, slice_index, slice_type, whole_index
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
 H200 = tuple(

@@ -18,10 +18,10 @@ import pytest
 from aiohttp import web
 
 from agents.device import ServiceRoute
-from agents.router import Router
-from agents.templates import load_templates
-from agents.worker_launch import Launch
-from agents.workers import Workers, WorkersSettings
+from agents.router.router import Router
+from agents.workers.launch import Launch
+from agents.workers.templates import load_templates
+from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.agents.fakes.replicas import FIRST_PORT, gone, in_loop, the, until
 from tests.agents.router_harness import served

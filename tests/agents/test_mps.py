@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from agents.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
-from agents.mps import Mps, MpsSettings
-from agents.mps_share import proves
-from agents.nvml_nouns import GpuIdentity
-from agents.sharing import UnderMps
+from agents.mps.daemon import Mps, MpsSettings
+from agents.mps.share import proves
+from agents.mps.sharing import UnderMps
+from agents.nvml.nouns import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
 

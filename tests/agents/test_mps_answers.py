@@ -3,7 +3,7 @@
 import pytest
 
 from agents.device import DeviceError, NotPermitted, NotSupported
-from agents.mps_answers import ServerState, explanation, is_zero, lines_of, percent, pids, state, worst
+from agents.mps.answers import ServerState, explanation, is_zero, lines_of, percent, pids, state, worst
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import pytest
 
-from agents.mps import Mps
-from agents.mps_foreign import DEFAULT_PIPE, MpsProcess, mps_processes, why_foreign
-from agents.nvml_nouns import GpuIdentity
-from agents.sharing import ByTurns, make_sharing
+from agents.mps.daemon import Mps
+from agents.mps.foreign import DEFAULT_PIPE, MpsProcess, mps_processes, why_foreign
+from agents.mps.sharing import ByTurns, make_sharing
+from agents.nvml.nouns import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import environment
 

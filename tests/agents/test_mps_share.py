@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from agents.device import OutOfRange
-from agents.mps_share import expected_sms, memory_limit, objection, proves, step_sms, thread_percentage
+from agents.mps.share import expected_sms, memory_limit, objection, proves, step_sms, thread_percentage
 
 
 @pytest.mark.parametrize(

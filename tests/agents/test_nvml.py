@@ -11,8 +11,8 @@ import pytest
 
 from agents.clock import ManualClock
 from agents.device import DeviceError, GpuLost, NotSupported
-from agents.nvml_nouns import GpuIdentity, GpuSample
-from agents.readonly_device import ReadOnlyDevice
+from agents.gpus.readonly_device import ReadOnlyDevice
+from agents.nvml.nouns import GpuIdentity, GpuSample
 from tests.agents.factories import a_replica, run
 
 # Two GPUs; what fails is said by environment variables that hold NVML's return codes.
@@ -52,7 +52,7 @@ int nvmlDeviceGetUtilizationRates(void *device, utilization *u) {
 PROBE = """
 import dataclasses, json
 from agents.device import DeviceError
-from agents.nvml import Nvml
+from agents.nvml.session import Nvml
 try:
     with Nvml() as nvml:
         gpus = nvml.gpus()

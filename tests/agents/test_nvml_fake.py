@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.capabilities import WATCH_ONLY, probe, problems
 from agents.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSupported, OutOfRange, UnknownPart
-from agents.mig_nouns import InUse, NoRoom
-from agents.nvml import Nvml
-from agents.nvml_errors import translate
-from agents.nvml_nouns import Capability, GpuIdentity, GpuProcess, ProcessUse, event_reasons
-from agents.nvml_parse import sms
+from agents.mig.nouns import InUse, NoRoom
+from agents.nvml.capabilities import WATCH_ONLY, probe, problems
+from agents.nvml.errors import translate
+from agents.nvml.nouns import Capability, GpuIdentity, GpuProcess, ProcessUse, event_reasons
+from agents.nvml.parse import sms
+from agents.nvml.session import Nvml
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -295,7 +295,7 @@ def test_a_driver_that_is_away_is_asked_for_only_now_and_then(fake: FakeGpus) ->
 
 
 def test_other_processes_see_the_same_gpu(nvml: Nvml, fake: FakeGpus, library: Path) -> None:
-    script = "from agents.nvml import Nvml\nwith Nvml() as n: n.limit_power_w(n.gpus()[1], 333.0)"
+    script = "from agents.nvml.session import Nvml\nwith Nvml() as n: n.limit_power_w(n.gpus()[1], 333.0)"
     subprocess.run([sys.executable, "-c", script], env=fake.environment(library), cwd=ROOT, check=True)
     assert [nvml.power_limit_w(gpu) for gpu in nvml.gpus()] == [700.0, 333.0]
 

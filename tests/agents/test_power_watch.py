@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from agents.device import GpuLost
-from agents.nvml_nouns import GpuIdentity, GpuSample
-from agents.power_watch import PowerWatch
+from agents.nvml.nouns import GpuIdentity, GpuSample
+from agents.nvml.power_watch import PowerWatch
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=1000.0)
 OTHER = GpuIdentity(index=1, uuid="GPU-1", name="a", memory_mib=1000.0)

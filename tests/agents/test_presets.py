@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from agents.presets import Histogram, NotAPage, read_gpus, read_page, read_server, told
+from agents.workers.presets import Histogram, NotAPage, read_gpus, read_page, read_server, told
 
 VLLM_NEW = """\
 # TYPE vllm:num_requests_running gauge

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from agents.knob_journal import NAME, KnobJournal
+from agents.knobs.journal import NAME, KnobJournal
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
 
@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 TURN = """
 import signal, sys
 from pathlib import Path
-from agents.knob_journal import KnobJournal
-from agents.knobs import Knobs, read_boot_id
-from agents.nvml import Nvml
+from agents.knobs.journal import KnobJournal
+from agents.knobs.knobs import Knobs, read_boot_id
+from agents.nvml.session import Nvml
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 with Nvml() as nvml, Knobs(nvml, KnobJournal(Path(sys.argv[1])), boot_id=read_boot_id()) as knobs:

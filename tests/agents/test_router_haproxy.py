@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from agents.device import ServiceRoute
-from agents.haproxy import (
+from agents.router.haproxy import (
     HaProxy,
     HaProxyError,
     Place,
@@ -26,7 +26,7 @@ from agents.haproxy import (
     parse_state,
     plan_commands,
 )
-from agents.haproxy_config import HaProxySettings, make_config
+from agents.router.haproxy_config import HaProxySettings, make_config
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.router_health import LONGEST_PROBE_S, PROBE_S, STRIKES, Health
+from agents.router.health import LONGEST_PROBE_S, PROBE_S, STRIKES, Health
 
 
 def a_health(*members: str) -> Health:

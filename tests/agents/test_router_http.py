@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.router import LARGEST_BODY, Router
-from agents.router_health import STRIKES
+from agents.router.health import STRIKES
+from agents.router.router import LARGEST_BODY, Router
 from tests.agents.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
 
 pytestmark = pytest.mark.integration

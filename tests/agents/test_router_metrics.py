@@ -5,9 +5,9 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.device import ServiceRoute
-from agents.lane import Lane
 from agents.protocol import BUCKET_COUNT
-from agents.router_metrics import MOST_SERVICES, OTHERS, exposition, shown
+from agents.router.lane import Lane
+from agents.router.metrics import MOST_SERVICES, OTHERS, exposition, shown
 
 
 class Time:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agents.router_pool import PIECES_LIMIT, WHOLE_LIMIT, Answer, LateAnswer, NoAnswer, NotConnected, Pool
+from agents.router.pool import PIECES_LIMIT, WHOLE_LIMIT, Answer, LateAnswer, NoAnswer, NotConnected, Pool
 from tests.agents.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
 
 pytestmark = pytest.mark.integration

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agents.deadline import parse_deadline_ms
-from agents.router_requests import make_head
+from agents.router.deadline import parse_deadline_ms
+from agents.router.requests import make_head
 
 HEADERS = (
     (b"Host", b"front:80"),

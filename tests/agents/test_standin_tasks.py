@@ -8,8 +8,8 @@ from agents.daemon import make_device
 from agents.device import GpuState, LaunchFailed, RunningTask, UnknownPart
 from agents.main import make_parser
 from agents.protocol import TaskCommand, TaskReading
-from agents.standin_device import StandInDevice
-from agents.standin_tasks import SWAP_MIB_PER_S
+from agents.standin.device import StandInDevice
+from agents.standin.tasks import SWAP_MIB_PER_S
 from tests.agents.factories import GPU_TYPE, a_replica, a_task, run
 
 MEMORY_MIB = 4000.0

@@ -7,7 +7,7 @@ import pytest
 
 from agents.device import LaunchFailed
 from agents.serving.trainer import make_parser
-from agents.templates import BUILT_IN_TASK, BadTemplate, Parameters, built_in_task, load_templates
+from agents.workers.templates import BUILT_IN_TASK, BadTemplate, Parameters, built_in_task, load_templates
 
 TASKS = """
 [tasks]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from agents.device import DeviceError, LaunchFailed, UnknownPart
-from agents.tasks import Tasks
+from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state

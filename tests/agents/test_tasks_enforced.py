@@ -9,7 +9,7 @@ import pytest
 
 from agents.agent import AgentSettings, NodeAgent
 from agents.device import LaunchFailed
-from agents.gpu_device import GpuDevice
+from agents.gpus.device import GpuDevice
 from agents.ledger import Ledger
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
 from tests.agents.factories import a_replica, a_task

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from agents.device import DeviceError
-from agents.tasks import Tasks
-from agents.worker_process import marks
-from agents.worker_replica import Proof
+from agents.tasks.tasks import Tasks
+from agents.workers.process import marks
+from agents.workers.replica import Proof
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
 from tests.agents.task_nodes import TaskNode, come, launch, pid, state

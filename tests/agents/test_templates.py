@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.device import DeviceError, LaunchFailed
-from agents.templates import (
+from agents.workers.templates import (
     BUILT_IN,
     BUILT_IN_TASK,
     LARGEST_FILE,

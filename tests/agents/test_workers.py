@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from agents.device import DeviceError, LaunchFailed, UnknownPart
-from agents.templates import WarmUp
-from agents.worker_launch import Crashes
-from agents.worker_replica import Proof
+from agents.workers.launch import Crashes
+from agents.workers.replica import Proof
+from agents.workers.templates import WarmUp
 from tests.agents.fakes.replicas import (
     FIRST_PORT,
     WORKER,

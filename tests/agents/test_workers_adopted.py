@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from agents.device import DeviceError, LaunchFailed
-from agents.templates import Template
-from agents.worker_launch import Ports
-from agents.worker_logs import TAIL_CHARACTERS, rotate, tail
-from agents.worker_process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
-from agents.worker_records import MOST_OLD_LOGS, Identity, Record, Records
+from agents.workers.launch import Ports
+from agents.workers.logs import TAIL_CHARACTERS, rotate, tail
+from agents.workers.process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
+from agents.workers.records import MOST_OLD_LOGS, Identity, Record, Records
+from agents.workers.templates import Template
 from tests.agents.fakes.replicas import FIRST_PORT, Node, a_launch, gone, in_loop, started, the, until
 from tests.ports import own_ports
 

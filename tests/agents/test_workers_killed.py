@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from agents.device import LaunchFailed
-from agents.templates import Template, Templates
-from agents.worker_launch import Launch
-from agents.worker_process import MARK, boot_id, marks, members
-from agents.worker_records import Identity
-from agents.workers import Workers, WorkersSettings
+from agents.workers.launch import Launch
+from agents.workers.process import MARK, boot_id, marks, members
+from agents.workers.records import Identity
+from agents.workers.templates import Template, Templates
+from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.ports import PORTS, own_ports
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agents.nvml import Nvml
-from agents.nvml_nouns import XidEvent
-from agents.xid_watch import MOST_EVENTS, XidWatch
+from agents.nvml.nouns import XidEvent
+from agents.nvml.session import Nvml
+from agents.nvml.xid_watch import MOST_EVENTS, XidWatch
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library

@@ -15,8 +15,8 @@ from compose_spec import PyOptions
 
 from agents.clock import ManualClock
 from agents.daemon import make_device
+from agents.knobs.restore import main as restore
 from agents.main import make_parser
-from agents.restore import main as restore
 from app.catalogue import list_networks, load_gpu_types
 from app.cli.manifest_files import read_manifests
 from app.cli.root import root_command

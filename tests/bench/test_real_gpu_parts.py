@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from agents.device import DeviceError, LaunchFailed, NotSupported
-from agents.nvml import Nvml
-from agents.nvml_nouns import GpuIdentity
+from agents.nvml.nouns import GpuIdentity
+from agents.nvml.session import Nvml
 from agents.profiling.cells import Cell, Member, make_cell
 from agents.profiling.inputs import make_inputs
 from agents.profiling.journal import Measurement, Timing

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
-from agents.worker_process import marks, members
+from agents.workers.process import marks, members
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library

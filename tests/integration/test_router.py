@@ -14,9 +14,9 @@ from agents.device import DeviceError, GpuState, LaunchFailed, ServiceRoute, Unk
 from agents.enforce import actions, is_settled
 from agents.perform import perform
 from agents.protocol import NodeCommand, ReplicaCommand
-from agents.router import Router
-from agents.standin_device import StandInDevice
-from agents.worker import StandInWorker
+from agents.router.router import Router
+from agents.standin.device import StandInDevice
+from agents.standin.worker import StandInWorker
 from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
 
 pytestmark = pytest.mark.integration

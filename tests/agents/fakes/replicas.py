@@ -14,10 +14,10 @@ from typing import ParamSpec
 
 import aiohttp
 
-from agents.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
-from agents.worker_launch import Launch
-from agents.worker_replica import Hooks, Proof, ReplicaView
-from agents.workers import Workers, WorkersSettings
+from agents.workers.launch import Launch
+from agents.workers.replica import Hooks, Proof, ReplicaView
+from agents.workers.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
+from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.ports import PORTS, own_ports
 

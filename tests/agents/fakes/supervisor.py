@@ -14,9 +14,9 @@ from pathlib import Path
 
 from agents.device import DeviceError
 from agents.protocol import ReplicaCommand
-from agents.templates import Template, Templates
-from agents.worker_launch import Launch
-from agents.workers import Workers, WorkersSettings
+from agents.workers.launch import Launch
+from agents.workers.templates import Template, Templates
+from agents.workers.workers import Workers, WorkersSettings
 
 WORKER = Path(__file__).with_name("http_worker.py")
 LIFE_S = 60.0

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from agents.nvml_nouns import GpuIdentity, GpuProcess, GpuSample
+from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
 from agents.profiling.cells import Cell, Member, make_cell
 from agents.profiling.errors import BenchFailed, NotSteady
 from agents.profiling.journal import Measurement

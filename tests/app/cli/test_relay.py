@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from agents.presets import Histogram, ServerCounts
+from agents.workers.presets import Histogram, ServerCounts
 from app.cli.relay_windows import Reading, make_window
 from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.cli.runner import cli

@@ -1,0 +1,1 @@
+"""Clocks and power limits: turned only after they are in the journal, and put back from it."""

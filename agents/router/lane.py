@@ -1,0 +1,312 @@
+"""The way of one service through a router: who takes the next request, who waits, and what was counted.
+
+No I/O: `agents.router.router` puts HTTP around it. Everything happens in one event loop, so a switch is atomic.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from agents.device import ServiceRoute
+from agents.protocol import ServiceReading, bucket_of
+from agents.router.health import Health
+
+Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
+"""Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
+
+RATE_WINDOW_S = 5.0
+LONGEST_RETRY_S = 60
+SHORTEST_RETRY_S = 1
+
+
+class Overloaded(Exception):
+    """The service's queue is full; the request must be answered with "come again"."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was counted; whoever is served or rejected is so once per arrival."""
+
+    arrivals: int = 0
+    served: int = 0
+    in_slo: int = 0
+    latency_ms_sum: float = 0.0
+    gap_ms_sum: float = 0.0
+    """Of the times between arrivals."""
+    rejected: Counter[Reason] = field(default_factory=Counter)
+    buckets: Counter[int] = field(default_factory=Counter)
+    """Latencies of those served; see `protocol.bucket_of`."""
+    gaps: Counter[int] = field(default_factory=Counter)
+    """Times between arrivals, in the same buckets."""
+
+    def add(self, other: "Counts") -> None:
+        """Count what another one counted too."""
+        self.arrivals += other.arrivals
+        self.served += other.served
+        self.in_slo += other.in_slo
+        self.latency_ms_sum += other.latency_ms_sum
+        self.gap_ms_sum += other.gap_ms_sum
+        self.rejected.update(other.rejected)
+        self.buckets.update(other.buckets)
+        self.gaps.update(other.gaps)
+
+
+@dataclass(slots=True)
+class _Rate:
+    """Good answers per second: those of the current window and of the one before it."""
+
+    start_s: float
+    count: int = 0
+    before: int = 0
+
+    def note(self, now_s: float) -> None:
+        self._turn(now_s)
+        self.count += 1
+
+    def rps(self, now_s: float) -> float:
+        self._turn(now_s)
+        return (self.before + self.count) / (RATE_WINDOW_S + now_s - self.start_s)
+
+    def _turn(self, now_s: float) -> None:
+        if (windows := int((now_s - self.start_s) / RATE_WINDOW_S)) > 0:
+            self.before = self.count if windows == 1 else 0
+            self.start_s += windows * RATE_WINDOW_S
+            self.count = 0
+
+
+@dataclass(slots=True)
+class _Target:
+    """One replica that takes new requests; `credit` is the state of the smooth weighted round robin."""
+
+    replica_id: str
+    weight: float
+    credit: float = 0.0
+
+
+class Lane:
+    """One service's targets, waiting requests and counters."""
+
+    def __init__(
+        self,
+        route: ServiceRoute,
+        *,
+        queue_limit: int,
+        replica_limit: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`queue_limit`: requests that wait at most; `replica_limit`: requests that one replica has at most."""
+        self._route = route
+        self._queue_limit = queue_limit
+        self._replica_limit = replica_limit
+        self._now_s = now_s
+        self._targets: list[_Target] = []
+        """All of the route's that take new requests."""
+        self._open: list[_Target] = []
+        """Those of them that are not left out for their failures."""
+        self._health = Health()
+        self._in_flight: Counter[str] = Counter()
+        self._waiting: deque[asyncio.Future[str]] = deque()
+        self._counts = Counts()
+        self._total = Counts()
+        """Of all windows before this one."""
+        self._last_arrival_s = math.nan
+        self._rate = _Rate(now_s())
+        self.switch(route)
+
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+        return self._route.service
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, runs, or is still to be read."""
+        return not self._waiting and not self._in_flight.total() and self._counts == Counts()
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that a replica has and has not answered."""
+        return self._in_flight[replica_id]
+
+    def switch(self, route: ServiceRoute) -> None:
+        """From now on new requests go by this route; those under way stay where they are."""
+        self._route = route
+        is_weightless = all(weight <= 0.0 for _, weight in route.shares)
+        self._targets = [
+            _Target(replica_id, 1.0 if is_weightless else weight)
+            for replica_id, weight in route.shares
+            if is_weightless or weight > 0.0
+        ]
+        self._health.set_members(frozenset(each.replica_id for each in self._targets))
+        self._reopen()
+
+    def close(self) -> None:
+        """The service is gone: what waits is turned away, what runs is finished."""
+        self._targets, self._open = [], []
+        self._health.set_members(frozenset())
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(Overloaded(f"service {self.service} has left this node"))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a replica."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that replicas have and have not answered."""
+        return self._in_flight.total()
+
+    @property
+    def busy(self) -> tuple[str, ...]:
+        """Replicas with requests that they have not answered."""
+        return tuple(self._in_flight)
+
+    @property
+    def members(self) -> int:
+        """Replicas that the route sends new requests to."""
+        return len(self._targets)
+
+    @property
+    def out(self) -> frozenset[str]:
+        """Those of them that get nothing, because they fail."""
+        return self._health.out
+
+    def total(self) -> Counts:
+        """Everything counted since the lane is there."""
+        total = Counts()
+        total.add(self._total)
+        total.add(self._counts)
+        return total
+
+    def arrive(self) -> None:
+        """Count a request that came."""
+        self._counts.arrivals += 1
+        now_s = self._now_s()
+        gap_ms = 1000.0 * (now_s - self._last_arrival_s)
+        self._last_arrival_s = now_s
+        if gap_ms >= 0.0:  # not at the first arrival
+            self._counts.gaps[bucket_of(gap_ms)] += 1
+            self._counts.gap_ms_sum += gap_ms
+
+    def succeed(self, replica_id: str) -> None:
+        """The replica answered well."""
+        self._rate.note(self._now_s())
+        self._health.succeed(replica_id)
+
+    def fail(self, replica_id: str, *, is_unreachable: bool) -> bool:
+        """The replica did not; whether it gets nothing from now on."""
+        is_out = self._health.fail(replica_id, is_unreachable=is_unreachable)
+        if is_out:
+            self._reopen()
+        return is_out
+
+    def readmit(self, replica_id: str) -> None:
+        """The replica is well again."""
+        self._health.readmit(replica_id)
+        self._reopen()
+
+    def probe_in_s(self, replica_id: str) -> float:
+        """How long to wait before the replica's readiness is asked for again."""
+        return self._health.probe_in_s(replica_id)
+
+    def has_other(self, replica_id: str) -> bool:
+        """Whether another replica than this one takes requests."""
+        return any(each.replica_id != replica_id for each in self._open)
+
+    def retry_after_s(self) -> int:
+        """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
+        rps = self._rate.rps(self._now_s())
+        if rps <= 0.0:
+            return SHORTEST_RETRY_S
+        return max(SHORTEST_RETRY_S, min(LONGEST_RETRY_S, math.ceil(len(self._waiting) / rps)))
+
+    def take(self) -> str | None:
+        """A replica with room, where nobody waits for one."""
+        return None if self._waiting else self._choose()
+
+    async def acquire(self) -> str:
+        """Wait for a replica with room; its id. Raises Overloaded when too many wait already."""
+        if (chosen := self.take()) is not None:
+            return chosen
+        if len(self._waiting) >= self._queue_limit:
+            raise Overloaded(f"{len(self._waiting)} requests of service {self.service} wait already")
+        turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.release(turn.result())  # its turn came while it gave up
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            raise
+
+    def release(self, replica_id: str) -> None:
+        """The replica is done with a request, or will never be."""
+        self._in_flight[replica_id] -= 1
+        if not self._in_flight[replica_id]:
+            del self._in_flight[replica_id]
+        self._hand_out()
+
+    def finish(self, latency_ms: float) -> None:
+        """Count a request that was answered."""
+        counts = self._counts
+        counts.served += 1
+        counts.in_slo += latency_ms <= self._route.slo_ms
+        counts.latency_ms_sum += latency_ms
+        counts.buckets[bucket_of(latency_ms)] += 1
+
+    def reject(self, reason: Reason = "lost") -> None:
+        """Count a request that was refused or lost."""
+        self._counts.rejected[reason] += 1
+
+    def read(self) -> ServiceReading:
+        """The counts since the last reading; starts a new window."""
+        counts, self._counts = self._counts, Counts()
+        self._total.add(counts)
+        return ServiceReading(
+            service=self.service,
+            arrivals=counts.arrivals,
+            served=counts.served,
+            in_slo=counts.in_slo,
+            rejected=counts.rejected.total(),
+            queued=len(self._waiting) + self._in_flight.total(),
+            latency_buckets=tuple(sorted(counts.buckets.items())),
+        )
+
+    def _reopen(self) -> None:
+        out = self._health.out
+        self._open = [each for each in self._targets if each.replica_id not in out]
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and (chosen := self._choose()) is not None:
+            turn = self._waiting.popleft()
+            if turn.done():
+                self.release(chosen)
+            else:
+                turn.set_result(chosen)
+
+    def _choose(self) -> str | None:
+        """The next replica by smooth weighted round robin (nginx's), among those with room; takes its place there.
+
+        Every one with room gains its weight in credit; the richest is chosen and pays the sum.
+        """
+        best, paid = None, 0.0
+        for each in self._open:
+            if self._in_flight.get(each.replica_id, 0) < self._replica_limit:
+                each.credit += each.weight
+                paid += each.weight
+                if best is None or each.credit > best.credit:
+                    best = each
+        if best is None:
+            return None
+        best.credit -= paid
+        self._in_flight[best.replica_id] += 1
+        return best.replica_id

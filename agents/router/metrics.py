@@ -1,0 +1,118 @@
+"""The router's counts as Prometheus text (exposition format 0.0.4), written by hand: it is lines of text.
+
+Labels are bounded: services come from the routing table, never from a request, and beyond MOST_SERVICES they are added
+up as `(others)`. Histograms have one bucket per doubling; the readings that go to the control plane have four.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from agents.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
+from agents.router.lane import Counts, Lane, Reason
+
+MOST_SERVICES = 256
+OTHERS = "(others)"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REASONS: tuple[Reason, ...] = ("expired", "full", "gone", "lost")
+_ENDS = tuple(range(0, BUCKET_COUNT - 1, BUCKETS_PER_DOUBLING))
+"""Buckets whose ends are shown; the last one has no end of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One service's figures."""
+
+    service: str
+    counts: Counts
+    waiting: int
+    running: int
+    replicas: int
+    replicas_out: int
+
+
+def shown(lanes: Iterable[Lane]) -> tuple[Shown, ...]:
+    """By service; those beyond the bound together."""
+    each = [
+        Shown(
+            service=lane.service,
+            counts=lane.total(),
+            waiting=lane.waiting,
+            running=lane.running,
+            replicas=lane.members,
+            replicas_out=len(lane.out),
+        )
+        for lane in sorted(lanes, key=lambda lane: lane.service)
+    ]
+    named, rest = each[:MOST_SERVICES], each[MOST_SERVICES:]
+    return (*named, _together(rest)) if rest else tuple(named)
+
+
+def _together(services: Sequence[Shown]) -> Shown:
+    counts = Counts()
+    for each in services:
+        counts.add(each.counts)
+    return Shown(
+        service=OTHERS,
+        counts=counts,
+        waiting=sum(each.waiting for each in services),
+        running=sum(each.running for each in services),
+        replicas=sum(each.replicas for each in services),
+        replicas_out=sum(each.replicas_out for each in services),
+    )
+
+
+def exposition(services: Sequence[Shown], *, unknown: int) -> str:
+    """All metrics. `unknown`: requests for services that the node does not know."""
+    by_service = [(f'service="{_escaped(each.service)}"', each) for each in services]
+    rejected = [
+        (f'{label},reason="{reason}"', each.counts.rejected[reason]) for label, each in by_service for reason in REASONS
+    ]
+    families = (
+        ("arrivals_total", "counter", "Requests that came.", [(b, s.counts.arrivals) for b, s in by_service]),
+        ("served_total", "counter", "Requests that were answered.", [(b, s.counts.served) for b, s in by_service]),
+        ("in_slo_total", "counter", "Of them within the SLO.", [(b, s.counts.in_slo) for b, s in by_service]),
+        ("rejected_total", "counter", "Requests that were refused or lost.", rejected),
+        ("waiting", "gauge", "Requests that wait for a replica.", [(b, s.waiting) for b, s in by_service]),
+        ("running", "gauge", "Requests that replicas have.", [(b, s.running) for b, s in by_service]),
+        ("replicas", "gauge", "Replicas in the routing table.", [(b, s.replicas) for b, s in by_service]),
+        ("replicas_out", "gauge", "Of them left out for failures.", [(b, s.replicas_out) for b, s in by_service]),
+        ("unknown_service_total", "counter", "Requests for services that the node does not know.", [("", unknown)]),
+    )
+    lines = [line for name, kind, text, samples in families for line in _family(name, kind, text, samples)]
+    lines += _head("latency_ms", "histogram", "Latency of the requests that were answered.")
+    for label, each in by_service:
+        lines += _histogram("latency_ms", label, each.counts.buckets, each.counts.latency_ms_sum)
+    lines += _head("arrival_gap_ms", "histogram", "Time between two arrivals.")
+    for label, each in by_service:
+        lines += _histogram("arrival_gap_ms", label, each.counts.gaps, each.counts.gap_ms_sum)
+    return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP plimsoll_router_{name} {text}", f"# TYPE plimsoll_router_{name} {kind}"]
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, int]]) -> list[str]:
+    values = [f"plimsoll_router_{name}{{{label}}} {value}" if label else f"plimsoll_router_{name} {value}"
+              for label, value in samples]  # fmt: skip
+    return [*_head(name, kind, text), *values]
+
+
+def _histogram(name: str, label: str, buckets: Counter[int], total_ms: float) -> list[str]:
+    lines, below = [], 0
+    for end, counted in groupby(range(_ENDS[-1] + 1), key=lambda bucket: -(-bucket // BUCKETS_PER_DOUBLING)):
+        below += sum(buckets[bucket] for bucket in counted)
+        lines.append(f'plimsoll_router_{name}_bucket{{{label},le="{bucket_end_ms(_ENDS[end]):g}"}} {below}')
+    count = buckets.total()
+    return [
+        *lines,
+        f'plimsoll_router_{name}_bucket{{{label},le="+Inf"}} {count}',
+        f"plimsoll_router_{name}_sum{{{label}}} {total_ms:.3f}",
+        f"plimsoll_router_{name}_count{{{label}}} {count}",
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,299 @@
+"""Connections of the router to one worker: HTTP/1.1 over asyncio, kept alive, one request at a time on each.
+
+    pool = Pool("http://127.0.0.1:8001")
+    answer = await pool.ask(head, body, timeout_s=60.0)      NotConnected | NoAnswer | LateAnswer
+    answer.body                                              the whole body, or None: it is long or still coming, then
+    while piece := await answer.piece(): ...                 its parts as they come
+    answer.close()                                           always; gives up what has not come
+
+`head` is the request's head with its last empty line. An answer of at most WHOLE_LIMIT bytes comes whole. A longer one
+comes piece by piece; who takes them slowly slows the worker down, no more than PIECES_LIMIT (and one read) waits here.
+A connection is used again only when its answer was whole, nothing is left of its request, and it has not been idle for
+longer than IDLE_S, less than usual servers keep it (uvicorn: 5 s): a request must not meet a server that closes at that
+moment, because nobody could tell whether it was taken.
+
+Of aiohttp's client this keeps what a node needs; it costs a third of its time per request (`bench.router`).
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from agents.device import DeviceError
+from agents.router.answers import AnswerParser, BadAnswer
+
+WHOLE_LIMIT = 256 * 1024
+PIECES_LIMIT = 512 * 1024
+IDLE_S = 3.0
+MOST_IDLE = 256
+CONNECT_TIMEOUT_S = 2.0
+"""Workers are on this machine: whoever takes longer does not take connections any more."""
+_JOINED_LIMIT = 64 * 1024
+"""Bodies up to this size go out with their head in one write."""
+
+
+class NotConnected(DeviceError):
+    """No connection could be made; nothing of the request was sent."""
+
+
+class NoAnswer(DeviceError):
+    """The request was sent, at least in part, and no whole answer came."""
+
+
+class LateAnswer(NoAnswer):
+    """No whole answer came in time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """A worker's answer."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    length: int | None
+    """Bytes of the body, where the worker said so."""
+    body: bytes | None
+    """None: ask for its pieces."""
+    connection: "Connection | None" = None
+    """Where the pieces come from."""
+
+    async def piece(self) -> bytes:
+        """The next part of the body; empty at its end. Raises NoAnswer."""
+        return await self.connection.piece() if self.connection is not None else b""
+
+    def close(self) -> None:
+        """No more pieces are wanted."""
+        if self.connection is not None:
+            self.connection.give_up()
+            self.connection = None
+
+
+class Pool:
+    """Connections to one worker."""
+
+    def __init__(self, url: str, *, idle_s: float = IDLE_S) -> None:
+        """`url`: `http://host:port`, perhaps with a path before all others. Raises ValueError."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"{url!r} is no address of a worker; it must look like http://127.0.0.1:8001")
+        self.url = url
+        self.host = parts.netloc.rpartition("@")[2].encode()
+        """For the Host header."""
+        self.prefix = parts.path.rstrip("/").encode()
+        self._address = (parts.hostname, parts.port or 80)
+        self._idle_s = idle_s
+        self._idle: deque[Connection] = deque()
+        self._is_closed = False
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> Answer:
+        """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + timeout_s
+        connection = self._take_idle(loop.time()) or await self._connect(loop, min(timeout_s, CONNECT_TIMEOUT_S))
+        return await connection.ask(head, body, due_s)
+
+    async def is_ready(self, path: bytes, *, timeout_s: float) -> bool:
+        """Whether a GET of the path is answered with 2xx in time."""
+        head = b"GET %b%b HTTP/1.1\r\nHost: %b\r\n\r\n" % (self.prefix, path, self.host)
+        try:
+            answer = await self.ask(head, b"", timeout_s=timeout_s)
+        except (NotConnected, NoAnswer):
+            return False
+        answer.close()
+        return 200 <= answer.status < 300
+
+    def close(self) -> None:
+        """Close what is idle; what is busy closes when it is done."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def put_back(self, connection: "Connection", now_s: float) -> None:
+        """A connection is free again."""
+        connection.idle_since_s = now_s
+        if self._is_closed or len(self._idle) >= MOST_IDLE:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def forget(self, connection: "Connection") -> None:
+        """A connection has ended."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _take_idle(self, now_s: float) -> "Connection | None":
+        """The one that was used last; those that have been idle for too long are closed."""
+        while self._idle:
+            connection = self._idle.pop()
+            if now_s - connection.idle_since_s < self._idle_s and connection.is_open:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> "Connection":
+        host, port = self._address
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(lambda: Connection(self, loop), host, port)
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no connection within {timeout_s:g} s"
+            raise NotConnected(f"{self.url} cannot be connected to: {reason}") from error
+        return connection
+
+
+class Connection(asyncio.Protocol):
+    """One connection; idle ──ask()──▶ busy ──whole answer──▶ idle, or closed."""
+
+    def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+        self.idle_since_s = 0.0
+        self._pool = pool
+        self._loop = loop
+        self._parser = AnswerParser()
+        self._transport: asyncio.Transport
+        self._answered: asyncio.Future[Answer] | None = None
+        self._more: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._problem: NoAnswer | None = None
+        self._is_busy = False
+        self._is_paused = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may be sent on it."""
+        return not self._transport.is_closing()
+
+    async def ask(self, head: bytes, body: bytes, due_s: float) -> Answer:
+        """Send a request; its answer. `due_s`: by the loop's clock. Raises NoAnswer or LateAnswer."""
+        self._is_busy = True
+        self._timer = self._loop.call_at(due_s, self._expire)
+        self._answered = self._loop.create_future()
+        if len(body) <= _JOINED_LIMIT:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        try:
+            return await self._answered
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+
+    async def piece(self) -> bytes:
+        """The next part of the body; empty at its end. Raises NoAnswer."""
+        while self._is_busy or self._problem is not None:
+            if self._parser.buffered:
+                return self._take()
+            if self._problem is not None:
+                raise self._problem
+            if self._parser.is_done:
+                self._release()
+                break
+            self._more = self._loop.create_future()
+            await self._more
+        return b""
+
+    def give_up(self) -> None:
+        """The rest of the answer is not wanted; the worker learns it by the end of the connection."""
+        if self._is_busy:
+            self._end()
+            self._transport.abort()
+
+    def close(self) -> None:
+        """End an idle connection."""
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_busy:  # nobody asked: whatever it is, the next answer would be taken for another
+            self._transport.abort()
+            return
+        try:
+            self._parser.feed(data)
+        except BadAnswer as error:
+            self._fail(NoAnswer(str(error)))
+            return
+        self._tell()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_busy:
+            self._pool.forget(self)
+            return
+        try:
+            self._parser.close()
+        except BadAnswer as error:
+            self._fail(NoAnswer(f"{error}: {exc}" if exc else str(error)))
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits learns what has come."""
+        parser = self._parser
+        if self._answered is None:
+            self._wake()
+            if parser.buffered > PIECES_LIMIT and not self._is_paused and not self._transport.is_closing():
+                self._is_paused = True
+                self._transport.pause_reading()
+        elif parser.is_done:
+            self._answer(parser.take())
+        elif (head := parser.head) is not None and (head.length is None or head.length > WHOLE_LIMIT):
+            self._answer(None)
+
+    def _answer(self, body: bytes | None) -> None:
+        answered, self._answered, head = self._answered, None, self._parser.head
+        assert answered is not None and head is not None
+        answer = Answer(status=head.status, headers=head.headers, length=head.length, body=body)
+        if body is None:
+            answer.connection = self
+        else:
+            self._release()
+        if not answered.done():
+            answered.set_result(answer)
+
+    def _take(self) -> bytes:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return self._parser.take()
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    def _expire(self) -> None:
+        self._fail(LateAnswer("no whole answer in time"))
+
+    def _fail(self, problem: NoAnswer) -> None:
+        self._problem = problem
+        answered, self._answered = self._answered, None
+        self._end()
+        self._transport.abort()
+        if answered is not None and not answered.done():
+            answered.set_exception(problem)
+        self._wake()
+
+    def _release(self) -> None:
+        """The answer is whole."""
+        head = self._parser.head
+        assert head is not None
+        is_clean = not head.is_last and not self._parser.has_rest and not self._transport.get_write_buffer_size()
+        self._end()
+        if not is_clean or self._transport.is_closing():
+            self._transport.abort()
+            return
+        self._parser.reset()
+        self._pool.put_back(self, self._loop.time())
+
+    def _end(self) -> None:
+        self._is_busy = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,44 @@
+"""What a device needs of whoever carries its requests: `router` in this process, or `haproxy_router`.
+
+Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from agents.device import ServiceRoute
+from agents.protocol import ServiceReading
+from agents.router.lane import Counts
+
+
+class RequestRouter(Protocol):
+    """The router of one node."""
+
+    @property
+    def routes(self) -> tuple[ServiceRoute, ...]:
+        """The table in force."""
+        ...
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+        """Put a new table in force. Raises KeyError for a replica without an address, or DeviceError."""
+        ...
+
+    async def look(self) -> None:
+        """See what is in flight now. Raises DeviceError."""
+        ...
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that a replica has and has not answered, when it was looked at last."""
+        ...
+
+    async def read_services(self) -> tuple[ServiceReading, ...]:
+        """Every service's counts since the last reading, by service."""
+        ...
+
+    def total(self, service: str) -> Counts:
+        """Everything counted since the service came. Raises NotSupported where latencies are not told."""
+        ...
+
+    async def close(self, *, keep: bool) -> None:
+        """Take no more requests; `keep`: replicas go on, and so does a router that can."""
+        ...

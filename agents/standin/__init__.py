@@ -1,0 +1,1 @@
+"""A device without GPUs that serves real HTTP, for demos and tests."""

@@ -1,0 +1,397 @@
+"""Training and offline tasks as processes: started, followed, swapped, ended; after a restart of the agent adopted.
+
+    starting ──▶ running ──exit code 0, all iterations──▶ finished ──stop()──▶ gone
+       │           │  ▲ swap_in()
+       │ swap_out()▼  │
+       │         swapping ──▶ swapped              any of these ──▶ failed ──stop()──▶ gone
+       └── any of these ──stop()──▶ gone           what is left of its processes is ended first
+
+    Tasks(settings, templates=…, hooks=…, …)
+        await open()                             take the state directory, adopt what runs, tell what does not
+        running(gpu_index), holders()            what is there now
+        read()                                   -> what each did since the last reading
+        await start(TaskLaunch)                  raises LaunchFailed; a task in a crash loop must wait
+        await stop(name), swap_out(name), swap_in(name)      return at once; what becomes of it shows in `running`
+        await close(keep=…)                      leave the processes alone for the next agent, or end them all
+
+Processes, records, marks, logs and the order in which a client of MPS is ended are those of replicas. A task differs in
+three things. Its directory stays when it is stopped, so that it goes on from its checkpoint. It ends by itself. And it
+gives its memory back: by its swap hook; without one by `cuda-checkpoint` where that works; else it is stopped to make
+room, comes back from its checkpoint when there is room again, and the node says so in `problems`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from agents.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
+from agents.protocol import TaskReading
+from agents.tasks.cuda_checkpoint import CudaCheckpoint
+from agents.tasks.hook import HookClient, HookFailed
+from agents.tasks.process import (
+    Phase,
+    Task,
+    TaskHolder,
+    TaskHooks,
+    TaskLaunch,
+    TaskRecord,
+    read_progress,
+    start_task,
+    with_phase,
+)
+from agents.tasks.swap import Mover
+from agents.workers.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
+from agents.workers.launch import Crashes, Place, Ports
+from agents.workers.process import Ending, WorkerProcess, end_left_over
+from agents.workers.records import Records
+from agents.workers.replica import with_log
+from agents.workers.templates import Templates
+
+SWAP_LIMIT_S = 600.0
+"""For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
+LAST_WORDS_S = 2.0
+"""For a program that refuses a swap because it is just ending."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksSettings:
+    """How a node runs its tasks."""
+
+    directory: Path
+    """Of records, logs and the tasks' own directories."""
+    first_port: int = 20000
+    """Before those of the replicas."""
+    port_count: int = 1000
+    ask_s: float = 0.5
+    """Between two questions for progress."""
+
+
+class Tasks:
+    """All tasks of one node."""
+
+    def __init__(
+        self,
+        settings: TasksSettings,
+        *,
+        templates: Templates,
+        hooks: TaskHooks | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`environment`: the agent's own, of which some is passed on to tasks."""
+        self.crashes = Crashes(time.monotonic)
+        self._settings, self._templates, self._environment = settings, templates, environment
+        self._hooks = hooks or TaskHooks()
+        self._checkpoint = CudaCheckpoint(environment)
+        self._ports = Ports(first=settings.first_port, count=settings.port_count)
+        self._tasks: dict[str, Task] = {}
+        self._unswappable: dict[str, str] = {}
+        """What is said of a template whose tasks had to be stopped to make room."""
+        self._records: Records[TaskRecord] | None = None
+        self._hook: HookClient | None = None
+        self._logs: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
+        self._records = records = Records(self._settings.directory, TaskRecord)
+        self._hook = HookClient()
+        found = records.load()
+        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.sharing.terminate)
+        await asyncio.gather(*map(self._adopt, found))
+        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._tasks)))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What an operator should know of them."""
+        failed = (f"task {name}: {each.message}" for name, each in self._sorted() if each.state == "failed")
+        return (*(self._records.problems if self._records else ()), *self._unswappable.values(), *failed)
+
+    def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
+        """The tasks of a GPU, by name."""
+        return tuple(each.running_task() for _, each in self._sorted() if each.record.gpu_index == gpu_index)
+
+    def holders(self) -> tuple[TaskHolder, ...]:
+        """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
+        return tuple(each.holder() for _, each in self._sorted() if each.state not in ("failed", "finished"))
+
+    def record(self, name: str) -> TaskRecord:
+        """What a task was started with. Raises UnknownPart."""
+        return self._find(name).record
+
+    def read(self) -> tuple[TaskReading, ...]:
+        """What each did since the last reading, by name."""
+        return tuple(each.read() for _, each in self._sorted())
+
+    async def start(self, launch: TaskLaunch) -> None:
+        """Start a task. Raises LaunchFailed; then there is none."""
+        name, records = launch.command.name, self._opened()
+        if name in self._tasks:
+            raise LaunchFailed(f"task {name} is there already; stop it first")
+        if (hold_s := self.crashes.hold_s(name)) > 0.0:
+            raise LaunchFailed(f"task {name} is in a crash loop and waits another {hold_s:.0f} s")
+        template = self._templates.find_task(launch.command.network, launch.command.kind)
+        place = Place(
+            ports=self._ports.take(
+                len(template.ports), {port for each in self._tasks.values() for port in each.record.ports}
+            ),
+            directory=records.folder(name),
+            log=records.log(name),
+            mark=f"{records.mark}.{secrets.token_hex(8)}",
+            environment=self._environment,
+        )
+        self._tasks[name] = started = start_task(launch, template, place, records)
+        started.job = asyncio.create_task(self._live(started))
+
+    async def stop(self, name: str) -> None:
+        """Begin to end a task, or forget one that has ended."""
+        each = self._find(name)
+        if each.state in ("failed", "finished"):
+            self._forget(each)
+        elif not each.is_leaving:
+            self._begin_stop(each)
+
+    def fail(self, name: str, reason: str) -> None:
+        """Begin to end a task that cannot go on, and tell why; one that ends anyway is left to that."""
+        self._find(name).doom_by(reason)
+
+    async def swap_out(self, name: str) -> None:
+        """Begin to move a task's memory to the host. Raises DeviceError where it does not run."""
+        each = self._find(name)
+        if each.is_leaving or each.state in ("swapping", "swapped"):
+            return
+        if each.state != "running":
+            raise DeviceError(f"task {name} is {each.state}; only one that runs can be swapped out")
+        self._begin_swap(each, "out")
+
+    async def swap_in(self, name: str) -> None:
+        """Begin to move it back; the caller has seen that there is room. Raises DeviceError where it is not out."""
+        each = self._find(name)
+        if each.is_leaving or each.state in ("swapping", "running"):
+            return
+        if each.state != "swapped":
+            raise DeviceError(f"task {name} is {each.state}; only one that is swapped out can come back")
+        self._begin_swap(each, "in")
+
+    async def close(self, *, keep: bool) -> None:
+        """Give the state directory back; `keep`: the processes go on for the next agent, else all are ended first."""
+        if not keep:
+            for each in self._tasks.values():
+                if each.state not in ("failed", "finished") and not each.is_leaving:
+                    self._begin_stop(each)
+            jobs = [each.job for each in self._tasks.values() if each.job is not None]
+            await asyncio.gather(*jobs, return_exceptions=True)
+        left = tuple(self._tasks.values())  # Others may still be forgotten while these are waited for.
+        for each in left:
+            await cancelled(each.swap)  # First: it may begin a stop.
+            await cancelled(each.job)
+            if each.process is not None:
+                each.process.abandon()
+        await cancelled(self._logs)
+        self._tasks.clear()
+        if self._hook is not None:
+            await self._hook.close()
+        if self._records is not None:
+            self._records.close()
+
+    async def _adopt(self, record: TaskRecord) -> None:
+        """Go on with the recorded process where it was, or tell that it is gone."""
+        process = WorkerProcess.adopt(record.identity, record.mark)
+        each = Task(record=record, process=process, kept=record.command.done_iterations)
+        self._tasks[record.id] = each
+        found = await asyncio.to_thread(read_progress, record.progress_file)
+        each.kept = each.kept if found is None else found
+        if record.phase == "finished":
+            each.state, each.kept = "finished", float(record.command.iterations)
+        elif process is None:
+            await end_left_over(record.mark, self._ending(each))
+            if found is not None and found >= record.command.iterations:
+                self._finish(each)
+            else:
+                each.state, log_file = "failed", self._opened().log(record.id)
+                each.message = with_log("it ended while no agent watched it", log_file)
+        else:
+            if each.url:
+                with contextlib.suppress(HookFailed):
+                    each.note_status(await self._asked().status(each.url))
+            if record.phase in ("out", "in"):
+                self._begin_swap(each, "out" if record.phase == "out" else "in")
+            elif record.phase == "running":
+                each.state = "running"
+            each.job = asyncio.create_task(self._live(each))
+
+    async def _live(self, each: Task) -> None:
+        """From the start of its process, or its adoption, to its end."""
+        assert each.process is not None
+        reason, limit_s = "", each.record.template.start_limit_s
+        if each.record.phase == "starting":
+            up = await first(self._bring_up(each), each.process.wait(), each.is_doomed(), limit_s=limit_s)
+            reason = f"it was not ready within {limit_s:g} s: {each.message}" if up is None else up
+            if not reason:
+                self._note(each, "running")
+                each.state, each.message = "running", ""
+        if not reason:
+            reason = await first(each.process.wait(), self._follow(each), each.is_doomed()) or ""
+        await self._conclude(each, reason)
+
+    async def _bring_up(self, each: Task) -> str:
+        """Why it must not run on; empty = its program is there and its share is proven."""
+        assert each.process is not None
+        while True:
+            try:
+                if each.url:
+                    each.note_status(await self._asked().status(each.url))
+                pids = await asyncio.to_thread(each.process.members)
+                objection = await self._hooks.sharing.prove(each.proof(pids))
+            except (DeviceError, OSError) as error:
+                objection = str(error)
+            else:
+                # One that tells how many SMs it sees has its GPU; another may still be coming to it.
+                if not objection or (each.status is not None and each.status.sm_count is not None):
+                    return objection
+            each.message = objection
+            await asyncio.sleep(self._settings.ask_s)
+
+    async def _follow(self, each: Task) -> str:
+        """Note how far it comes; return when its hook has answered nothing for too long."""
+        answered_s, limit_s = time.monotonic(), each.record.template.hung_after_s
+        while True:
+            try:
+                if each.url:
+                    each.note_status(await self._asked().status(each.url))
+                else:
+                    each.note_kept(await asyncio.to_thread(read_progress, each.record.progress_file), time.monotonic())
+                answered_s = time.monotonic()
+            except HookFailed as error:
+                if time.monotonic() - answered_s > limit_s:
+                    return f"it hung: its hook answered nothing for {limit_s:g} s: {error}"
+            await asyncio.sleep(self._settings.ask_s)
+
+    async def _conclude(self, each: Task, reason: str) -> None:
+        """Its process has ended, or must: what became of it."""
+        assert each.process is not None
+        has_ended = each.process.has_ended
+        each.is_leaving = True  # From here on it is neither swapped nor stopped.
+        await cancelled(each.swap)
+        await self._end(each)
+        if has_ended:
+            reason = each.unfinished(await asyncio.to_thread(read_progress, each.record.progress_file))
+        if reason:
+            self._fail(each, reason)
+        else:
+            self._finish(each)
+
+    def _finish(self, each: Task) -> None:
+        each.kept = float(each.record.command.iterations)
+        self._note(each, "finished")
+        each.state, each.message = "finished", ""
+
+    def _fail(self, each: Task, reason: str) -> None:
+        each.message = with_log(reason, self._opened().log(each.record.id))
+        if loop := self.crashes.note(each.record.id):
+            each.message = f"{loop}; {each.message}"
+        log.error("task %s failed: %s", each.record.id, each.message)
+        each.state = "failed"
+
+    def _begin_swap(self, each: Task, way: Literal["out", "in"]) -> None:
+        self._keep(each, way)
+        each.state = "swapping"
+        each.swap = asyncio.create_task(self._swap(each, way))
+
+    async def _swap(self, each: Task, way: Literal["out", "in"]) -> None:
+        """Move its memory; a task that cannot give it back is stopped, one that fails at it is ended."""
+        assert each.process is not None
+        try:
+            async with asyncio.timeout(SWAP_LIMIT_S):
+                await self._mover().move(each, way)
+        except NotSupported as error:
+            if not each.is_leaving and not each.process.has_ended:
+                self._make_room(each, str(error))
+        except (DeviceError, TimeoutError) as error:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(each.process.wait(), LAST_WORDS_S)
+                return  # It ended meanwhile, which its life sees to.
+            each.doom_by(f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}")
+        else:
+            if way == "in":
+                self._note(each, "running")
+            each.state = "swapped" if way == "out" else "running"
+
+    def _make_room(self, each: Task, why: str) -> None:
+        template = each.record.template.name
+        words = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
+        if self._unswappable.get(template) != words:
+            log.warning("%s", words)
+        self._unswappable[template] = words
+        each.swap = None
+        self._begin_stop(each)
+
+    def _begin_stop(self, each: Task) -> None:
+        each.is_leaving = True
+        before = each.job
+        if before is not None:
+            before.cancel()  # Now: the stop itself may be cancelled before it has begun.
+        each.job = asyncio.create_task(self._stop(each, before))
+
+    async def _stop(self, each: Task, before: "asyncio.Task[None] | None") -> None:
+        await cancelled(before)
+        await cancelled(each.swap)
+        await self._end(each)
+        self._forget(each)
+
+    async def _end(self, each: Task) -> None:
+        """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
+        assert each.process is not None
+        await end_for_good(each.process, self._ending(each), partial(log.error, "task %s: %s", each.record.id))
+
+    def _ending(self, each: Task) -> Ending:
+        terminate = partial(self._hooks.sharing.terminate, each.record.gpu_index)
+        return Ending(grace_s=each.record.template.drain_limit_s, terminate=terminate)
+
+    def _forget(self, each: Task) -> None:
+        """What it kept stays for its next start here, but for one that is done."""
+        self._opened().remove(each.record.id, keeps_folder=each.state != "finished")
+        del self._tasks[each.record.id]
+
+    def _keep(self, each: Task, phase: Phase) -> None:
+        """Raises DeviceError where it cannot be written; nothing has changed then."""
+        if each.record.phase != phase:
+            record = with_phase(each.record, phase)
+            self._opened().save(record)
+            each.record = record
+
+    def _note(self, each: Task, phase: Phase) -> None:
+        """Keep what has happened already. Where that cannot be written a later agent finds it out once more."""
+        try:
+            self._keep(each, phase)
+        except DeviceError as error:
+            log.error("task %s is %s, and %s", each.record.id, phase, error)
+
+    def _sorted(self) -> list[tuple[str, Task]]:
+        return sorted(self._tasks.items())
+
+    def _opened(self) -> Records[TaskRecord]:
+        if self._records is None:
+            raise DeviceError("the tasks' state directory is not open")
+        return self._records
+
+    def _mover(self) -> Mover:
+        return Mover(self._asked(), self._checkpoint, why_no_checkpoint=self._hooks.why_no_checkpoint)
+
+    def _asked(self) -> HookClient:
+        if self._hook is None:
+            raise DeviceError("the tasks' state directory is not open")
+        return self._hook
+
+    def _find(self, name: str) -> Task:
+        if name not in self._tasks:
+            raise UnknownPart(f"no task {name} on this node")
+        return self._tasks[name]

@@ -1,0 +1,1 @@
+"""Replicas as processes: from allow-listed templates, through adapters of their servers, recorded and adopted."""
