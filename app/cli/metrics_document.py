@@ -205,8 +205,8 @@ TAIL = """
 
 `agents/workers/presets.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and new: agents
 read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page of another
-program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below. Its
-histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
+program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below.
+Its histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
 
 ## Services that no agent serves
 
