@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,13 @@ __all__ = ("fake", "library")
 ROOT = Path(__file__).parents[2]
 FOUR = [("2g.35gb", 0), ("1g.18gb", 2), ("1g.18gb", 3), ("3g.71gb", 4)]
 Mig = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder whose path leaves room for the sockets of MPS, in whatever process the test runs."""
+    with tempfile.TemporaryDirectory(prefix="mig") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
