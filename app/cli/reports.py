@@ -104,9 +104,9 @@ def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TA
     """Show how many requests met their SLO, by service.
 
     And what is left of the error budget, and how fast it burns. Requests that were refused or lost count as misses. The
-    budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them; at a burn rate
-    of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody should look
-    (red).
+    budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them; at a burn
+    rate of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody should
+    look (red).
     """
     with Api(surroundings_of(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))
