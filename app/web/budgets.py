@@ -32,4 +32,4 @@ def _budget(periods: Sequence[AnyRow]) -> Json:
 
 
 # It sums up days: a figure of an hour does not need to be of this second.
-TOPIC = Topic(name="budgets", load=load_budgets, period_s=30.0, is_of_cluster=False)
+TOPIC = Topic(name="budgets", load=load_budgets, period_s=60.0, is_of_cluster=False)
