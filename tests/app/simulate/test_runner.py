@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
             os.kill(process, 0)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: who starts the tests in the background leaves them deaf."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_processes_ignore_interrupts_from_their_first_moment_on() -> None:
     seen, before = Seen(), signal.getsignal(signal.SIGINT)
     simulate_all(jobs(1), partial(run_in_processes, processes=1, attempt=deaf), seen)
