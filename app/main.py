@@ -21,6 +21,7 @@ from app.api.application import make_api
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
 from app.api.parts import Check, Parts
+from app.api.routes.events import event_bytes
 from app.catalogue import load_layers, load_training_layers
 from app.catalogue.kernel_classes import load_kernel_ratios
 from app.clock import Clock, WallClock
@@ -58,6 +59,7 @@ from app.metrics import LoopMetrics
 from app.settings import Settings
 from app.tracing import make_tracer
 from app.web import application as dashboard
+from app.webhooks import Sender, sending_job
 
 log = structlog.get_logger(__name__)
 
@@ -176,7 +178,7 @@ async def running_controller(
         period_s=period_s,
         maintain=maintained,
         on_tick=ticked,
-        slow_jobs=_slow_jobs(engine, store, plane.clock),
+        slow_jobs=(*_slow_jobs(engine, store, plane.clock), sending_job(_sender(engine, plane))),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
     dispatcher = Dispatcher(
@@ -234,6 +236,11 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
         SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
         SlowJob(name="refit", period_s=REFIT_PERIOD_S, run=refit),
     )
+
+
+def _sender(engine: Engine, plane: Plane) -> Sender:
+    may_be_private = plane.settings.webhook_private
+    return Sender(engine=engine, clock=plane.clock, body=event_bytes, may_be_private=may_be_private)
 
 
 def run_controller(settings: Settings) -> None:

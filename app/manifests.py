@@ -289,6 +289,7 @@ APPLY_ORDER: tuple[str, ...] = (
     "Profile",
     "Policy",
     "Budget",
+    "Webhook",
     "Service",
     "Task",
 )

@@ -66,6 +66,10 @@ class Settings(BaseSettings):
         "the newest 28 are used",
     )
 
+    webhook_private: bool = Field(
+        default=False, description="Whether webhooks may reach loopback, private and link-local addresses"
+    )
+
     @property
     def lease(self) -> LeaseTerms | None:
         """What agents are told with every answer; None = commands hold for ever."""

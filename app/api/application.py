@@ -36,6 +36,7 @@ from app.api.routes import (
     tasks,
     telemetry,
     tokens,
+    webhooks,
 )
 from app.api.schemas import Problem
 
@@ -67,6 +68,7 @@ RESOURCES = (
     events,
     metrics,
     tokens,
+    webhooks,
 )
 """In the order in which paths are tried: the busiest first; `compare` and `preview` before `plans`, whose paths take
 any plan id."""

@@ -83,6 +83,8 @@ def carry_out(api: Api, steps: Sequence[Step], *, force: bool) -> None:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
         show_line(Cell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD))
+        if secret := text(answer, "status", "secret"):
+            show_line(Cell(text=f"  its secret, shown this once: {secret}", style=WARN))
         for field in _not_kept(step.entry, answer):
             show_line(Cell(text=f"  the control plane does not keep {field}", style=WARN))
 

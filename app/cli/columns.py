@@ -164,6 +164,18 @@ def budget_row(item: Document) -> Cells:
     )
 
 
+def webhook_row(item: Document) -> Cells:
+    error = text(item, "status", "last_error")
+    return (
+        text(item, "metadata", "name"),
+        plain(dig(item, "spec", "kinds") or "all"),
+        "yes" if dig(item, "spec", "enabled") else "no",
+        plain(dig(item, "status", "waiting")),
+        time_text(dig(item, "status", "last_delivered_at")),
+        Cell(text=error or "-", style=BAD if error else FAINT),
+    )
+
+
 def policy_row(item: Document) -> Cells:
     is_paused = bool(dig(item, "spec", "paused"))
     return (

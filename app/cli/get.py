@@ -36,8 +36,8 @@ def get(
 ) -> None:
     """List objects of one kind, or show one of them.
 
-    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, policies, plans, demand and
-    tokens.
+    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
+    demand and tokens.
     """
     surroundings = surroundings_of(context)
     found = find_kind(kind)

@@ -157,6 +157,13 @@ KINDS = (
         is_deletable=True,
     ),
     Kind(
+        name="Webhook",
+        path="webhooks",
+        headings=_headings("name", "events", "enabled", ">waiting", "delivered", "last error"),
+        row=columns.webhook_row,
+        is_deletable=True,
+    ),
+    Kind(
         name="Policy",
         path="policies",
         headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app import budget_manifests, manifests, task_manifests
+from app import budget_manifests, manifests, task_manifests, webhook_manifests
 from app.cli.errors import CliError
 from app.cli.remedies import remedy, unknown_kind
 from app.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
@@ -25,6 +25,7 @@ AnyManifest = (
     | manifests.Service
     | task_manifests.Task
     | budget_manifests.Budget
+    | webhook_manifests.Webhook
 )
 KINDS: Mapping[str, type[AnyManifest]] = {
     "Project": manifests.Project,
@@ -36,6 +37,7 @@ KINDS: Mapping[str, type[AnyManifest]] = {
     "Service": manifests.Service,
     "Task": task_manifests.Task,
     "Budget": budget_manifests.Budget,
+    "Webhook": webhook_manifests.Webhook,
 }
 STDIN = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")

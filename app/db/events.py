@@ -71,10 +71,11 @@ async def list_rows(
         statement = statement.where(event.c.at >= wanted.since)
     if wanted.until is not None:
         statement = statement.where(event.c.at < wanted.until)
-    return tuple(_row(row) for row in await connection.execute(statement))
+    return tuple(row_of(row) for row in await connection.execute(statement))
 
 
-def _row(row: AnyRow) -> EventRow:
+def row_of(row: AnyRow) -> EventRow:
+    """A line from its columns."""
     return EventRow(
         id=row.id,
         event=Event(

@@ -35,6 +35,11 @@ async def list_events(
     return paging.page(rows, view=_view, key=lambda row: row.id)
 
 
+def event_bytes(row: events.EventRow) -> bytes:
+    """A line as the API shows it, for webhooks."""
+    return _view(row).model_dump_json().encode()
+
+
 def _view(row: events.EventRow) -> EventView:
     fields = {name: getattr(row.event, name) for name in EventView.model_fields if name != "id"}
     return EventView.model_validate({"id": row.id, **fields})

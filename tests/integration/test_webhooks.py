@@ -1,0 +1,278 @@
+"""Webhooks against a real receiver: signed, repeated until they arrive, given up after a day, and never to loops."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from app.api.routes.events import event_bytes
+from app.db.engine import make_engine
+from app.webhooks import TRIES, Sender, is_public, next_try, send_due
+from tests.integration.api_harness import NOW, Api, run_apart, running_api
+
+pytestmark = pytest.mark.integration
+
+
+class Receiver(ThreadingHTTPServer):
+    """Keeps what it gets; answers `status`, once `gate` is open."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 204
+        self.gate = threading.Event()
+        self.gate.set()
+        self.heard = threading.Event()
+        self.got: list[tuple[dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook?a=b"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((dict(self.headers), body))
+        self.server.heard.set()
+        self.server.gate.wait(30)
+        self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    with running_api(database) as running:
+        yield running
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with running_receiver() as server:
+        yield server
+
+
+@contextmanager
+def running_receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.gate.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def webhook(url: str, name: str = "chat", **spec: object) -> dict[str, Any]:
+    return {"kind": "Webhook", "metadata": {"name": name}, "spec": {"url": url, "kinds": ["ProjectCreated"], **spec}}
+
+
+def project(api: Api, name: str = "team-a") -> None:
+    """Something that an event tells of."""
+    api.put(f"projects/{name}", {"kind": "Project", "metadata": {"name": name}})
+
+
+def send(api: Api, *, after_s: float = 0.0, limit_s: float = 10.0, private: bool = True) -> int:
+    """What the leader does, so much later."""
+    api.clock.advance(after_s)
+
+    async def run() -> int:
+        engine = make_engine(api.url, pool_size=4)
+        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=private, limit_s=limit_s)
+        try:
+            return await send_due(sender)
+        finally:
+            await engine.dispose()
+
+    return run_apart(run())
+
+
+def execute(api: Api, statement: str) -> None:
+    async def run() -> None:
+        engine = make_engine(api.url, pool_size=1)
+        async with engine.begin() as connection:
+            await connection.execute(text(statement))
+        await engine.dispose()
+
+    run_apart(run())
+
+
+def told(api: Api, kind: str) -> list[str]:
+    return [each["subject"] for each in api.get(f"events?kind={kind}")["items"]]
+
+
+def test_an_event_arrives_signed_and_as_the_api_shows_it(api: Api, receiver: Receiver) -> None:
+    secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"]["secret"]
+    project(api)
+    assert (send(api), send(api, after_s=100_000)) == (1, 0)
+    [(headers, body)] = receiver.got
+    signed = f"{headers['Plimsoll-Webhook-Id']}.{headers['Plimsoll-Webhook-Timestamp']}.".encode() + body
+    wanted = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    assert headers["Plimsoll-Webhook-Signature"] == f"v1={wanted}"
+    assert headers["Plimsoll-Webhook-Timestamp"] == str(int(NOW.timestamp()))
+    assert headers["Host"] == f"127.0.0.1:{receiver.server_port}"
+    assert [json.loads(body)] == api.get("events?kind=ProjectCreated")["items"]
+
+
+def test_the_secret_is_shown_once_and_never_audited(api: Api, receiver: Receiver) -> None:
+    secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"]["secret"]
+    assert secret.startswith("whsec_")
+    again = api.put("webhooks/chat", webhook(receiver.url, enabled=False))
+    seen = again.text + json.dumps([api.get("webhooks"), api.get("webhooks/chat"), api.get("events")])
+    assert again.json()["status"]["secret"] is None
+    assert secret not in seen
+
+
+def test_only_admins_see_webhooks(api: Api) -> None:
+    assert [api.call("GET", "webhooks", token=token).status_code for token in ("viewer", "operator")] == [403, 403]
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a.example/", "https://me:word@a.example/", "https:///x", "https://a.example:x/", "https://a/#b"]
+)
+def test_urls_that_are_refused(api: Api, url: str) -> None:
+    assert api.call("PUT", "webhooks/chat", webhook(url)).status_code in (400, 422)
+
+
+def test_kinds_that_are_not_wanted_and_disabled_webhooks_get_nothing(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url, kinds=["PlanPushed"]))
+    api.put("webhooks/off", webhook(receiver.url, "off", kinds=[], enabled=False))
+    project(api)
+    assert (send(api), receiver.got) == (0, [])
+
+
+def test_a_failed_try_comes_again_under_the_same_id(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url))
+    project(api)
+    receiver.status = 302
+    assert (send(api), send(api, after_s=4)) == (0, 0)
+    assert api.get("webhooks/chat")["status"]["last_error"] == "answered 302"
+    receiver.status = 200
+    assert send(api, after_s=2) == 1
+    status = api.get("webhooks/chat")["status"]
+    assert (status["waiting"], status["last_error"]) == (0, None)
+    first, second = receiver.got
+    assert first[0]["Plimsoll-Webhook-Id"] == second[0]["Plimsoll-Webhook-Id"]
+    assert first[1] == second[1]
+
+
+def test_a_slow_receiver_is_cut_off_and_keeps_no_other_from_its_events(api: Api, receiver: Receiver) -> None:
+    with running_receiver() as quick:
+        api.put("webhooks/chat", webhook(receiver.url))
+        api.put("webhooks/quick", webhook(quick.url, "quick"))
+        project(api)
+        receiver.gate.clear()
+        assert send(api, limit_s=0.5) == 1
+        assert len(quick.got) == 1
+    assert api.get("webhooks/chat")["status"]["last_error"] == "no answer in 0.5 s"
+
+
+def test_a_leader_killed_before_the_answer_loses_nothing_and_repeats_the_id(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url))
+    project(api)
+    receiver.gate.clear()
+
+    async def be_killed() -> None:
+        engine = make_engine(api.url, pool_size=4)
+        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=True)
+        sending = asyncio.create_task(send_due(sender))
+        assert await asyncio.to_thread(receiver.heard.wait, 30)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await engine.dispose()
+
+    run_apart(be_killed())
+    receiver.gate.set()
+    assert api.get("webhooks/chat")["status"]["waiting"] == 1
+    assert (send(api), send(api, after_s=6), send(api, after_s=100_000)) == (0, 1, 0)
+    assert len({headers["Plimsoll-Webhook-Id"] for headers, _ in receiver.got}) == 1
+    assert len(receiver.got) == 2
+
+
+def test_what_is_given_up_is_told_once_until_it_works_again(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url, kinds=[]))
+    receiver.status = 500
+    project(api)
+    for _ in range(TRIES + 1):
+        send(api, after_s=40_000)
+    assert told(api, "WebhookFailed") == ["webhook/chat"]
+    assert api.get("webhooks/chat")["status"]["waiting"] == 0
+    project(api, "team-b")
+    for _ in range(TRIES + 1):
+        send(api, after_s=40_000)
+    assert len(told(api, "WebhookFailed")) == 1
+    receiver.status = 200
+    project(api, "team-c")
+    assert send(api) == 1
+    assert api.get("webhooks/chat")["status"]["failed_at"] is None
+
+
+def test_beyond_the_bound_the_oldest_go_and_one_event_says_so(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url, kinds=["Noise"]))
+    execute(
+        api,
+        "INSERT INTO event (at, actor, kind, subject, reason) "
+        "SELECT '2026-03-01 12:00Z', 'test', 'Noise', 'noise/' || n, '' FROM generate_series(1, 10003) n",
+    )
+    assert api.get("webhooks/chat")["status"]["waiting"] == 10_000
+    assert (send(api), send(api)) == (8, 8)
+    assert told(api, "WebhookFull") == ["webhook/chat"]
+    assert json.loads(min(receiver.got, key=lambda got: json.loads(got[1])["id"])[1])["subject"] == "noise/4"
+
+
+def test_private_addresses_are_refused_without_the_setting(api: Api, receiver: Receiver) -> None:
+    api.put("webhooks/chat", webhook(receiver.url))
+    project(api)
+    assert (send(api, private=False), receiver.got) == (0, [])
+    assert "not public" in api.get("webhooks/chat")["status"]["last_error"]
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.215.14", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::7f00:1", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+def test_waits_grow_over_a_day_and_are_the_same_for_the_same_delivery() -> None:
+    waits = [(next_try(7, tries, NOW) - NOW).total_seconds() for tries in range(1, TRIES)]
+    assert waits == sorted(waits)
+    assert sum(waits) <= timedelta(days=1).total_seconds() * 1.01
+    assert next_try(7, 3, NOW) == next_try(7, 3, NOW) != next_try(8, 3, NOW)
