@@ -350,3 +350,21 @@ def test_serve_says_that_its_port_is_taken_before_it_starts_a_database(tmp_path:
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(plimsoll: Callable[..., Result]) -> None:
+    manifest = """
+apiVersion: plimsoll/v1
+kind: Webhook
+metadata: {name: chat}
+spec: {url: "https://hooks.example.com/", kinds: [BudgetSpent]}
+"""
+    created = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
+    assert "whsec_" in created.out
+    again = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
+    changed = plimsoll("apply", "-y", "-f", "-", stdin=manifest.replace("BudgetSpent", "PlanPushed"))
+    seen = [again, changed, plimsoll("get", "webhooks"), plimsoll("describe", "webhook", "chat")]
+    assert [result.code for result in seen] == [0, 0, 0, 0]
+    assert "whsec_" not in "".join(result.out for result in seen)
+    assert "PlanPushed" in seen[2].out
+    assert plimsoll("delete", "webhook", "chat", "-y").code == 0
