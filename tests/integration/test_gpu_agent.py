@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,13 +90,13 @@ class Machine:
         quoted = ", ".join(f'"{word}"' for word in (*words, *options))
         (self.directory / "templates.toml").write_text(TEMPLATES.format(words=quoted, root=ROOT))
 
-    def start(self, *, keeps: bool = True) -> None:
-        """A new agent."""
+    def start(self, *, keeps: bool = True, program: Sequence[str] = ("-m", "agents.main")) -> None:
+        """A new agent; `program` is one that takes its arguments."""
         arguments = ["--url", self.url, "--node", "n1", "--device", "gpu", "--gpu-type", GPU_TYPE, "--period-s", "0.3"]
         paths = ["--state-dir", self.state, "--templates", self.directory / "templates.toml"]
         with (self.directory / "agent.log").open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "agents.main", *arguments, *paths, *["--keep-replicas"] * keeps],
+                [sys.executable, *program, *arguments, *paths, *["--keep-replicas"] * keeps],
                 env={**environment(), **self.gpus.environment(self.library), "PATH": environment()["PATH"]}
                 | {"PLIMSOLL_TOKEN": "token", "PYTHONPATH": str(ROOT)},
                 stderr=log,
