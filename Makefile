@@ -39,7 +39,8 @@ demo: install
 
 test: install
 	$(BIN)/pytest tests -m "not integration" -n 2 --dist worksteal
-	$(BIN)/pytest tests -m integration -n 2 --dist worksteal
+	$(BIN)/pytest tests -m integration -n 2 --dist worksteal --ignore=tests/browser
+	$(BIN)/pytest tests/browser -n 2 --dist worksteal
 
 check: install
 	$(BIN)/ruff format --check .

@@ -34,6 +34,11 @@ PATIENCE_S = 20.0
 SPEED = 50.0
 
 
+def in_order(sequences: list[int]) -> bool:
+    """Whether none is missing or comes late; after a command the newest comes once more, so that the next is heard."""
+    return sequences == sorted(sequences) and sorted(set(sequences)) == list(range(1, sequences[-1] + 1))
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait for something that happens in another task or process."""
     async with asyncio.timeout(PATIENCE_S):
@@ -86,7 +91,7 @@ def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
 
     running = asyncio.run(scenario())
     received = running.plane.received
-    assert [each.sequence for each in received] == list(range(1, len(received) + 1))
+    assert in_order([each.sequence for each in received])
     for earlier, later in pairwise(received):
         assert later.window_start_s == pytest.approx(earlier.window_start_s + earlier.window_s)
     last = received[-1]
@@ -110,7 +115,7 @@ def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() 
 
     running = asyncio.run(scenario())
     received = running.plane.received
-    assert [each.sequence for each in received] == list(range(1, len(received) + 1))
+    assert in_order([each.sequence for each in received])
     silent = [each for each in received if 25.0 < each.window_start_s - received[0].window_start_s < 55.0]
     assert sum(service.in_slo for each in silent for service in each.services) > 2000
 

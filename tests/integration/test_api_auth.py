@@ -48,6 +48,8 @@ OPERATORS = (
     "/uncordon",
     "/approve",
     "/reject",
+    "/restore",
+    "/telemetry",
     "/pause",
     "/resume",
     "/preview",
@@ -105,8 +107,9 @@ def test_operators_write_services_and_tasks_and_run_the_cluster_and_no_more(
 
 
 @pytest.mark.parametrize(("method", "template"), READS)
-def test_viewers_read_everything_but_tokens_and_agents_nothing(api: Api, method: Method, template: str) -> None:
-    assert (api.call(method, _path(template), token="viewer").status_code == 403) is template.startswith("/tokens")
+def test_viewers_read_all_but_what_holds_secrets_and_agents_nothing(api: Api, method: Method, template: str) -> None:
+    is_secret = template.startswith(("/tokens", "/webhooks"))
+    assert (api.call(method, _path(template), token="viewer").status_code == 403) is is_secret
     assert api.call(method, _path(template), token="agent").status_code == 403
 
 
