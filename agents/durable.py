@@ -3,13 +3,18 @@
 replace_file(path, content)     written beside its place, synced, renamed; durable when it returns
 write_synced(path, content)     the first half of it, for who renames by rules of his own
 sync_directory(directory)       after names in it have changed
+lock(path, wait_s)              held by one process at a time; gone with it
 checked_line(body)              16 digits of its SHA-256, a blank, the body, a line end
 checked_body(line)              the body of such a line; raises ValueError where it is torn or altered
 """
 
+import fcntl
 import hashlib
 import os
+import time
 from pathlib import Path
+
+LOOK_AGAIN_S = 0.02
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -35,6 +40,24 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(path: Path, wait_s: float) -> int:
+    """The descriptor that holds the lock until it is closed; no child inherits it.
+
+    Raises BlockingIOError where another process holds it for longer than `wait_s`, and other OSErrors at once.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if not isinstance(error, BlockingIOError) or time.monotonic() > until_s:
+                os.close(descriptor)
+                raise
+            time.sleep(LOOK_AGAIN_S)
 
 
 def checked_line(body: bytes) -> bytes:

@@ -16,9 +16,7 @@ line is ignored and said in `problems`; the others count. What a `Held` says may
 """
 
 import dataclasses
-import fcntl
 import os
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +24,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from agents.durable import checked_body, checked_line, replace_file, sync_directory
+from agents.durable import checked_body, checked_line, lock, replace_file, sync_directory
 
 NAME = "knobs.journal"
 MOST_LINES = 256
@@ -181,15 +179,8 @@ def _parse(line: bytes) -> Change:
 
 
 def _lock(path: Path, wait_s: float) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError as error:
-            if time.monotonic() > until_s:
-                os.close(descriptor)
-                words = "another agent has this state directory: stop it first, or give each its own"
-                raise BlockingIOError(error.errno, words, str(path)) from error
-            time.sleep(0.02)
+    try:
+        return lock(path, wait_s)
+    except BlockingIOError as error:
+        words = "another agent has this state directory: stop it first, or give each its own"
+        raise BlockingIOError(error.errno, words, str(path)) from error

@@ -15,13 +15,11 @@ own kind, in a directory of their own (`agents.tasks.tasks`); what is said of re
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -29,7 +27,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from agents.device import DeviceError
-from agents.durable import replace_file, sync_directory
+from agents.durable import lock, replace_file, sync_directory
 from agents.workers.templates import Template
 
 VERSION = 1
@@ -207,19 +205,10 @@ def _parse(path: Path, kind: type[R], mark: str) -> R:
 
 def _locked(path: Path, wait_s: float) -> int:
     """The lock's descriptor. Raises DeviceError when another agent has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if time.monotonic() > until_s:
-                os.close(descriptor)
-                raise DeviceError(
-                    f"{path.parent} is held by another agent; stop it, or give another directory"
-                ) from error
-            time.sleep(0.02)
+    try:
+        return lock(path, wait_s)
+    except BlockingIOError as error:
+        raise DeviceError(f"{path.parent} is held by another agent; stop it, or give another directory") from error
 
 
 def _mark(path: Path) -> str:

@@ -1,10 +1,12 @@
 """Files that are whole after any death, and lines that tell when they were damaged."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from agents.durable import checked_body, checked_line, replace_file
+from agents.durable import checked_body, checked_line, lock, replace_file
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -34,3 +36,22 @@ def test_a_line_tells_its_body() -> None:
 def test_a_torn_or_altered_line_is_told(damaged: bytes) -> None:
     with pytest.raises(ValueError, match="checksum"):
         checked_body(damaged)
+
+
+def test_a_lock_is_held_by_one_and_refused_to_others(tmp_path: Path) -> None:
+    held = lock(tmp_path / "lock", 0.0)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path / "lock", 0.05)
+    os.close(held)
+    os.close(lock(tmp_path / "lock", 0.0))
+
+
+def test_who_waits_gets_the_lock_when_it_is_given_back(tmp_path: Path) -> None:
+    held = lock(tmp_path / "lock", 0.0)
+    threading.Timer(0.05, os.close, (held,)).start()
+    os.close(lock(tmp_path / "lock", 30.0))
+
+
+def test_a_lock_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        lock(tmp_path / "gone" / "lock", 30.0)
