@@ -21,7 +21,6 @@ class BoardPart:
     """A task's name."""
     owner: str
     """Its service; a task's name."""
-    project: str
     state: str
     sm_percent: float
     batch: int
@@ -76,14 +75,13 @@ WITH newest AS (
     SELECT gpu, max(window_start) AS at FROM gpu_observation
     WHERE window_start > CAST(:since AS timestamptz) GROUP BY gpu
 )
-SELECT r.gpu, 'replica' AS kind, r.replica AS id, r.service AS owner, coalesce(s.project, '') AS project, r.state,
-       r.sm_percent, r.batch, r.memory_mib
+SELECT r.gpu, 'replica' AS kind, r.replica AS id, r.service AS owner, r.state, r.sm_percent, r.batch,
+       r.memory_mib
 FROM replica_observation r
 JOIN newest ON newest.gpu = r.gpu AND newest.at = r.window_start
-LEFT JOIN service s ON s.name = r.service
 WHERE r.window_start > CAST(:since AS timestamptz)
 UNION ALL
-SELECT gpu, kind, name, name, project, state, coalesce(sm_percent, 0), batch, coalesce(memory_mib, 0)
+SELECT gpu, kind, name, name, state, coalesce(sm_percent, 0), batch, coalesce(memory_mib, 0)
 FROM task
 WHERE gpu IS NOT NULL AND state IN ('starting', 'running', 'swapping', 'swapped') AND deleted_at IS NULL
 ORDER BY gpu, kind, id
