@@ -238,7 +238,7 @@ def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
         assert await policies.load_current(connection) == saved
         with pytest.raises(PreconditionFailed):
             await policies.save(connection, wanted, at=START, actor="bob", expected_version=1)
-        for change in ("UPDATE policy SET paused = true", "DELETE FROM policy", "TRUNCATE event"):
+        for change in ("UPDATE policy SET paused = true", "DELETE FROM policy", "TRUNCATE event CASCADE"):
             with pytest.raises(IntegrityError, match="never changed or deleted"):
                 async with connection.begin_nested():
                     await connection.execute(text(change))
