@@ -7,12 +7,15 @@ from pydantic import AwareDatetime, Field, JsonValue
 
 from app.api.schemas import View
 from app.manifests import Size, Strict, TypeName
+from app.measurements.curves import CURVE_POINTS
 
 Batch = Annotated[float, Field(ge=1, le=65_536, allow_inf_nan=False)]
 Percent = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 
 MOST_SAMPLES = 5000
 MOST_NEIGHBOURS = 16
+MOST_CURVES = 8
+MOST_MEASURED = 500
 
 
 class NeighbourIn(Strict):
@@ -84,6 +87,45 @@ class FitDocument(FitView):
     """A fit with its coefficients."""
 
     document: JsonValue = Field(description="As `plimsoll fit` writes it and `plimsoll predict` reads it")
+
+
+class SettingView(View):
+    """What stays the same along curves; null: no sample says it."""
+
+    clock_mhz: float | None
+    time_quota_percent: float
+    power_limit_w: float | None
+
+
+class CurveView(View):
+    """What the fit says of one batch, from the least to the largest SM percent that was measured."""
+
+    batch: float
+    points: list[tuple[float, float]] = Field(max_length=CURVE_POINTS, description="[SM percent, latency in ms]")
+
+
+class MeasuredView(View):
+    """One sample beside the curves."""
+
+    batch: float
+    sm_percent: float
+    latency_ms: float
+    fitted_ms: float | None = Field(
+        description="What the fit says of these very conditions; null: there is no fit, or the sample had neighbours"
+    )
+    is_on_curve: bool = Field(description="Alone and at `setting`, so that its batch's curve is about it")
+
+
+class CurvesView(View):
+    """How the fit of a network's latency on one GPU type meets its samples."""
+
+    network: str
+    gpu_type: str
+    fit: FitView | None = Field(description="In force; null: none")
+    setting: SettingView | None = Field(description="null: nothing was measured")
+    curves: list[CurveView] = Field(max_length=MOST_CURVES)
+    measured: list[MeasuredView] = Field(max_length=MOST_MEASURED, description="Newest samples, in the order they came")
+    samples: int = Field(description="All that are known of it on this GPU type")
 
 
 class VerdictView(View):

@@ -12,6 +12,7 @@ from app.db.tables import JSON, AnyRow
 from app.errors import NotFound
 from solvers.predict.fit import Fit, Quantity
 from solvers.predict.fit_json import fit_from_document, fit_to_document
+from solvers.predict.samples import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,16 @@ async def get(connection: AsyncConnection, fit_id: int) -> tuple[FitRow, Fit]:
     if row is None:
         raise NotFound(f"there is no fit {fit_id}")
     return _row(row), fit_from_document(row.document)
+
+
+async def find_current(connection: AsyncConnection, group: Group, quantity: Quantity) -> tuple[FitRow, Fit] | None:
+    """The version in force of one quantity of a group, with its coefficients; None where nothing was learned."""
+    found = await connection.execute(
+        text(f"SELECT {_FIELDS}, document FROM fit WHERE {_OF_GROUP} AND is_current"),
+        {"network": group.network or None, "gpu_type": group.gpu_type, "quantity": quantity},
+    )
+    row = found.one_or_none()
+    return None if row is None else (_row(row), fit_from_document(row.document))
 
 
 def _row(row: AnyRow) -> FitRow:

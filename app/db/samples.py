@@ -37,18 +37,23 @@ async def add(connection: AsyncConnection, rows: Sequence[SampleRow], *, at: dat
 
 
 async def load(
-    connection: AsyncConnection, *, network: str, own_limit: int, other_limit: int, since: datetime | None = None
+    connection: AsyncConnection,
+    *,
+    network: str,
+    own_limit: int,
+    other_limit: int,
+    gpu_type: str | None = None,
+    since: datetime | None = None,
 ) -> Samples:
     """The newest samples of a network, and of its neighbours and others on the same GPU types; in the order of keys.
 
     Those that people sent come first. What was served may fill a quarter of each limit beside them, the network's own
     with the newest SERVED_EACH of a condition: there is ever more of it, and of few conditions.
 
-    `since`: only those that came in from then on.
+    `gpu_type`: only the network's own on this one. `since`: only those that came in from then on.
     """
-    found = await connection.execute(
-        text(_LOAD), {"network": network, "own_limit": own_limit, "other_limit": other_limit, "since": since}
-    )
+    wanted = {"network": network, "gpu_type": gpu_type, "since": since}
+    found = await connection.execute(text(_LOAD), {**wanted, "own_limit": own_limit, "other_limit": other_limit})
     rows = found.all()
     at = make_queries(
         [row.network for row in rows],
@@ -146,15 +151,18 @@ ON CONFLICT DO NOTHING
 ).bindparams(bindparam("rows", type_=JSON))
 
 # Of the others the newest, whatever their network: they tell how networks get on with each other.
-_IS_SINCE = "(CAST(:since AS timestamptz) IS NULL OR received_at >= :since)"
+_IS_WANTED = (
+    "(CAST(:since AS timestamptz) IS NULL OR received_at >= :since) "
+    "AND (CAST(:gpu_type AS text) IS NULL OR gpu_type = :gpu_type)"
+)
 _NEWEST = "ORDER BY received_at DESC, id DESC LIMIT"
 _LOAD = f"""
 WITH ranked AS (
     SELECT id, received_at, row_number() OVER (
         PARTITION BY gpu_type, sm_percent, round(batch), clock_mhz, neighbours ORDER BY received_at DESC, id DESC
-    ) AS place FROM sample WHERE network = :network AND source = '{SERVED}' AND {_IS_SINCE}
+    ) AS place FROM sample WHERE network = :network AND source = '{SERVED}' AND {_IS_WANTED}
 ), own AS (
-    (SELECT * FROM sample WHERE network = :network AND source <> '{SERVED}' AND {_IS_SINCE} {_NEWEST} :own_limit)
+    (SELECT * FROM sample WHERE network = :network AND source <> '{SERVED}' AND {_IS_WANTED} {_NEWEST} :own_limit)
     UNION ALL
     SELECT * FROM sample WHERE id IN (
         SELECT id FROM ranked WHERE place <= {SERVED_EACH} {_NEWEST} CAST(:own_limit AS bigint) / {SERVED_PART})

@@ -18,7 +18,7 @@ from app.db import fits, health, maintenance, policies, profiles, samples
 from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.db.profiles import Profile
-from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit, refit_waiting
+from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit_waiting
 from app.db.tables import cluster
 from app.errors import NotFound, Unavailable
 from solvers.predict.online import Reading, RowKey, learn, new_health
@@ -27,6 +27,7 @@ from solvers.predict.samples import Group, Neighbour
 from solvers.problem import OperatingPoint, OperatingPoints
 from solvers.state import Mode
 from tests.integration.api_harness import NOW, Api, fill, running_api
+from tests.integration.measured import fit_here, measured, run_here, true_ms
 
 pytestmark = pytest.mark.integration
 
@@ -39,40 +40,6 @@ def api(database: str) -> Iterator[Api]:
     with running_api(database) as running:
         fill(running)
         yield running
-
-
-def true_ms(batch: float, share: float) -> float:
-    return (2.0 + 3.0 * batch) * 100.0 / (share + 10.0)
-
-
-def measured(factor: float = 1.0) -> list[dict[str, object]]:
-    return [
-        {
-            "gpu_type": "T4",
-            "batch": batch,
-            "sm_percent": share,
-            "latency_ms": factor * true_ms(batch, share),
-            "memory_mib": 1000 + 10 * batch,
-        }
-        for batch in (1, 2, 4, 8)
-        for share in (20, 40, 60, 80, 100)
-    ]
-
-
-async def run_here(request: RefitRequest) -> RefitAnswer:
-    """Without a process of its own, which takes two seconds to start."""
-    return run_refit(request)
-
-
-def refit_now(api: Api) -> RefitOutcome:
-    async def work() -> RefitOutcome:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            return await refit(engine, run_here, "resnet50", layers={}, actor="test", now=lambda: NOW, apply=False)
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(work())
 
 
 def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
@@ -352,7 +319,7 @@ def _report(api: Api, name: str) -> list[dict[str, Any]]:
 def test_the_report_of_fits_shows_what_is_in_force_in_percent(api: Api) -> None:
     for factor in (1.0, 1.5):
         api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
-        refit_now(api)
+        fit_here(api)
     listed = {fit["quantity"]: fit for fit in api.get("networks/resnet50/fits")["items"]}
     lines = _report(api, "fit_quality")
     assert [line["quantity"] for line in lines] == sorted(listed)
@@ -437,7 +404,7 @@ def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(api: Api
 def test_served_samples_and_old_fits_are_not_kept_for_ever(api: Api) -> None:
     for factor in (1.0, 1.5):
         api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
-        refit_now(api)
+        fit_here(api)
 
     async def work() -> tuple[int, int]:
         engine = make_engine(api.url, pool_size=2)

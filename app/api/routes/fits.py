@@ -1,7 +1,9 @@
 """Samples and fits: measurements come in, techniques are chosen, and operating points are made from them."""
 
 import asyncio
+from dataclasses import asdict
 from functools import partial
+from math import isnan
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -12,13 +14,19 @@ from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
 from app.api.conversions import check_known
 from app.api.fit_schemas import (
+    MOST_CURVES,
+    MOST_MEASURED,
+    CurvesView,
+    CurveView,
     FitDocument,
     FitView,
+    MeasuredView,
     RefitView,
     SampleIn,
     SamplesAdded,
     SamplesRemoved,
     SamplesRequest,
+    SettingView,
     VerdictView,
 )
 from app.api.pages import Paging
@@ -32,8 +40,10 @@ from app.db.refits import refit
 from app.db.transaction import Connection
 from app.errors import InvalidRequest, Unavailable
 from app.manifests import TypeName
+from app.measurements.curves import GroupCurves, curves_of
 from solvers.predict.fit_json import fit_to_document
-from solvers.predict.samples import Neighbour
+from solvers.predict.fits import Fits
+from solvers.predict.samples import Group, Neighbour
 
 router = resource_router("fits")
 
@@ -117,6 +127,36 @@ async def list_fits(
     return paging.page(rows, view=FitView.model_validate, key=lambda row: row.id)
 
 
+@router.get("/networks/{name}/fits/curves", responses=READ)
+async def get_curves(
+    context: Viewer, name: TypeName, gpu_type: Annotated[TypeName, Query(description="On which GPU type")]
+) -> CurvesView:
+    """How the fit in force of the network's latency meets its newest samples, as `plimsoll fit --plot` draws it."""
+    async with context.transaction() as connection:
+        await profiles.get_network(connection, name)
+        types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+        check_known([gpu_type], types, what="GPU type", field="gpu_type")
+        row, fit = await fits.find_current(connection, Group(name, gpu_type), "latency_ms") or (None, None)
+        # Of what was served a quarter comes on top.
+        most = MOST_MEASURED * 4 // 5
+        measured = await samples.load(connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0)
+        known = [each.samples for each in await samples.count(connection, network=name) if each.gpu_type == gpu_type]
+    view = CurvesView(
+        network=name,
+        gpu_type=gpu_type,
+        fit=None if row is None else FitView.model_validate(row),
+        setting=None,
+        curves=[],
+        measured=[],
+        samples=sum(known),
+    )
+    if not len(measured):
+        return view
+    in_force = Fits(fits=() if fit is None else (fit,))
+    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, most_curves=MOST_CURVES)
+    return view.model_copy(update=_drawn(found))
+
+
 @router.get("/fits/{fit_id}", responses=READ)
 async def get_fit(context: Viewer, fit_id: Annotated[int, Path(ge=1, le=2**53)]) -> FitDocument:
     """One version of a fit with its coefficients."""
@@ -124,6 +164,16 @@ async def get_fit(context: Viewer, fit_id: Annotated[int, Path(ge=1, le=2**53)])
         row, fit = await fits.get(connection, fit_id)
     view = FitView.model_validate(row)
     return FitDocument.model_validate({**view.model_dump(), "document": fit_to_document(fit)})
+
+
+def _drawn(found: GroupCurves) -> dict[str, object]:
+    setting = found.setting
+    known = {name: None if isnan(value) else value for name, value in asdict(setting).items()}
+    return {
+        "setting": SettingView.model_validate(known),
+        "curves": [CurveView.model_validate(curve) for curve in found.curves],
+        "measured": [MeasuredView.model_validate(each) for each in found.measured],
+    }
 
 
 def _row(network: str, source: str, sample: SampleIn) -> SampleRow:

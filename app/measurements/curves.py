@@ -1,0 +1,137 @@
+"""Curves: what fits say of one network on one GPU type over SM percent, a line per batch, beside what was measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan, log, nan
+
+from solvers.predict.fits import Fits
+from solvers.predict.predicting import predict_latency, predict_quantity
+from solvers.predict.samples import Group, Samples, make_queries
+
+CURVE_POINTS = 40
+
+Point = tuple[float, float]
+"""SM percent and latency_ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same along the curves; NaN where no sample says it."""
+
+    clock_mhz: float
+    time_quota_percent: float
+    power_limit_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What the fit says of one batch, from the least to the largest share that was measured."""
+
+    batch: float
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One sample beside the curves."""
+
+    batch: float
+    sm_percent: float
+    latency_ms: float
+    fitted_ms: float | None
+    """What the fit says of these very conditions; None without a fit, and next to neighbours."""
+    is_on_curve: bool
+    """Alone and at the curves' setting, so that the curve of its batch is about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCurves:
+    """All there is to draw of one network on one GPU type."""
+
+    setting: Setting
+    drawn: tuple[float, ...]
+    """Batches that have a curve of their own, where there is a fit; ascending."""
+    curves: tuple[Curve, ...]
+    measured: tuple[Measured, ...]
+    """In the samples' order."""
+
+
+def curves_of(group: Group, samples: Samples, fits: Fits, *, most_curves: int) -> GroupCurves:
+    """The curves of a group through its samples, at least one; without a fit of its latency there are no curves."""
+    setting = _setting(samples)
+    drawn = _spread(sorted(set(samples.at.batch.tolist())), most_curves)
+    is_fitted = fits.find("latency_ms", group) is not None
+    return GroupCurves(
+        setting=setting,
+        drawn=tuple(drawn),
+        curves=tuple(_curves(group, drawn, samples, setting, fits)) if is_fitted else (),
+        measured=tuple(_measured(samples, setting, fits)),
+    )
+
+
+def _setting(samples: Samples) -> Setting:
+    """The highest of each knob that was measured: the GPU at its best."""
+    at = samples.at
+    clock_mhz, power_limit_w = (
+        max((value for value in values.tolist() if not isnan(value)), default=nan)
+        for values in (at.clock_mhz, at.power_limit_w)
+    )
+    return Setting(
+        clock_mhz=clock_mhz, time_quota_percent=max(at.time_quota_percent.tolist()), power_limit_w=power_limit_w
+    )
+
+
+def _spread(values: Sequence[float], number: int) -> list[float]:
+    """At most so many of the ascending values, both ends among them, spaced as evenly as they allow in logarithm."""
+    if len(values) <= number:
+        return list(values)
+    low, high = values[0], values[-1]
+    targets = [low * (high / low) ** (index / (number - 1)) for index in range(number)]
+    return sorted({_nearest(values, target) for target in targets})
+
+
+def _nearest(values: Sequence[float], target: float) -> float:
+    return min(values, key=lambda value: abs(log(value / target)))
+
+
+def _curves(group: Group, batches: Sequence[float], samples: Samples, setting: Setting, fits: Fits) -> Iterator[Curve]:
+    least, most = min(samples.at.sm_percent.tolist()), max(samples.at.sm_percent.tolist())
+    # Rounding must not lift the last point above the largest share, which may be 100.
+    shares = [min(least * (most / least) ** (step / (CURVE_POINTS - 1)), most) for step in range(CURVE_POINTS)]
+    size = len(batches) * CURVE_POINTS
+    queries = make_queries(
+        [group.network] * size,
+        [group.gpu_type] * size,
+        batch=[batch for batch in batches for _ in shares],
+        sm_percent=shares * len(batches),
+        clock_mhz=[setting.clock_mhz] * size,
+        time_quota_percent=[setting.time_quota_percent] * size,
+        power_limit_w=[setting.power_limit_w] * size,
+    )
+    latency_ms = predict_latency(fits, queries).latency_ms.tolist()
+    for index, batch in enumerate(batches):
+        own = latency_ms[index * CURVE_POINTS : (index + 1) * CURVE_POINTS]
+        yield Curve(batch=batch, points=tuple(zip(shares, own, strict=True)))
+
+
+def _measured(samples: Samples, setting: Setting, fits: Fits) -> Iterator[Measured]:
+    at = samples.at
+    wanted = (setting.clock_mhz, setting.time_quota_percent, setting.power_limit_w)
+    rows = zip(
+        at.batch.tolist(),
+        at.sm_percent.tolist(),
+        samples.latency_ms.tolist(),
+        predict_quantity(fits, "latency_ms", at.alone()).tolist(),
+        at.neighbours,
+        zip(at.clock_mhz.tolist(), at.time_quota_percent.tolist(), at.power_limit_w.tolist(), strict=True),
+        strict=True,
+    )
+    for batch, sm_percent, latency_ms, fitted_ms, company, knobs in rows:
+        is_same = all(isnan(knob) or knob == value for knob, value in zip(knobs, wanted, strict=True))
+        yield Measured(
+            batch=batch,
+            sm_percent=sm_percent,
+            latency_ms=latency_ms,
+            fitted_ms=None if company or isnan(fitted_ms) else fitted_ms,
+            is_on_curve=is_same and not company,
+        )

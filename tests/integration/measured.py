@@ -1,0 +1,44 @@
+"""Measurements of a network that a fit learns from, and the fit made in the test's own process."""
+
+from app.control.refit import RefitAnswer, RefitRequest, run_refit
+from app.db.engine import make_engine
+from app.db.refits import RefitOutcome, refit
+from tests.integration.api_harness import Api, run_apart
+
+
+def true_ms(batch: float, share: float) -> float:
+    """What a batch takes at that SM percent."""
+    return (2.0 + 3.0 * batch) * 100.0 / (share + 10.0)
+
+
+def measured(factor: float = 1.0) -> list[dict[str, object]]:
+    """Twenty samples on T4s: four batches at five SM percents."""
+    return [
+        {
+            "gpu_type": "T4",
+            "batch": batch,
+            "sm_percent": share,
+            "latency_ms": factor * true_ms(batch, share),
+            "memory_mib": 1000 + 10 * batch,
+        }
+        for batch in (1, 2, 4, 8)
+        for share in (20, 40, 60, 80, 100)
+    ]
+
+
+async def run_here(request: RefitRequest) -> RefitAnswer:
+    """Without a process of its own, which takes two seconds to start."""
+    return run_refit(request)
+
+
+def fit_here(api: Api, network: str = "resnet50") -> RefitOutcome:
+    """What a refit of what was sent makes; nothing of it is put in force."""
+
+    async def work() -> RefitOutcome:
+        engine = make_engine(api.url, pool_size=2)
+        try:
+            return await refit(engine, run_here, network, layers={}, actor="test", now=api.clock.now, apply=False)
+        finally:
+            await engine.dispose()
+
+    return run_apart(work())
