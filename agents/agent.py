@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -85,13 +86,14 @@ class NodeAgent:
         self._skew = ClockSkew()
         self._governing = Governing(device)
         self._hands = asyncio.Lock()
-        """Held by whoever is setting the device: what one of them has read must not change under it."""
+        """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
+        they may take long, and change nothing that another sets."""
         self._notes = _Notes()
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
         self._guard = PowerGuard(device)
-        self._enforcing = Enforcing(device, self._progress, handover_s=settings.handover_s)
+        self._enforcing = Enforcing(device, self._progress, hands=self._hands, handover_s=settings.handover_s)
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
         """There may be something to enforce: a command is new, or a part of the device has changed."""
@@ -185,12 +187,10 @@ class NodeAgent:
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""
-        async with self._hands:
-            now_s = self._clock.now_s()
-            self._lease.tick(now_s)
-            if (command := self._wanted(now_s)) is not None:
-                command = self._guard.in_force(self._governing.in_force(command, now_s))
-                await self._enforcing.enforce(command, now_s)
+        now_s = self._clock.now_s()
+        self._lease.tick(now_s)
+        if (command := self._wanted(now_s)) is not None:
+            await self._enforcing.enforce(partial(self._in_force, command), now_s)
 
     async def govern(self) -> None:
         """Let every governor that is due take a step, whether the control plane is there or not."""
@@ -216,6 +216,10 @@ class NodeAgent:
         now_s = self._clock.now_s()
         command = self._wanted(now_s)
         return math.inf if command is None else self._governing.next_s(command, now_s)
+
+    def _in_force(self, command: NodeCommand) -> NodeCommand:
+        """The command with what governors and guard have turned."""
+        return self._guard.in_force(self._governing.in_force(command, self._clock.now_s()))
 
     def _wanted(self, now_s: float) -> NodeCommand | None:
         """The command in force, or what its lease leaves of it."""

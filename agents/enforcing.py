@@ -1,13 +1,17 @@
 """Enforcement on one node: look, act, look again, and say how far the command has come.
 
-    enforcing = Enforcing(device, progress, handover_s=10.0)
-    await enforcing.enforce(command, now_s)    # once a second, and at once after a new command
+    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), handover_s=10.0)
+    await enforcing.enforce(in_force, now_s)   # once a second, and at once after a new command
     enforcing.ack                              # what became of it
 
-`agents.enforce` says what is to be done; here it is done, and what fails is held back for a while.
+`agents.enforce` says what is to be done; here it is done, and what fails is held back for a while. Starts come last and
+without `hands`: one may wait long for the MPS of its GPU, and governors and the guard of power caps act meanwhile.
+What is in force is asked anew in each round, so that what they have turned stays turned.
 """
 
+import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from operator import attrgetter
 from typing import TypeAlias
@@ -34,12 +38,14 @@ _OF_REPLICA = attrgetter(*(each.name for each in fields(RunningReplica) if each.
 
 
 class Enforcing:
-    """Not for two at once: what one of them has read must not change under it."""
+    """Enforcement of one node; two at once take turns."""
 
-    def __init__(self, device: Device, progress: Progress, *, handover_s: float) -> None:
-        """`handover_s`: how long replicas that moved to another node serve on here."""
+    def __init__(self, device: Device, progress: Progress, *, hands: asyncio.Lock, handover_s: float) -> None:
+        """`hands`: held while something but a start is done; `handover_s`: how long replicas that moved to another node
+        serve on here."""
         self.ack: Ack | None = None
         self._device, self._progress, self._handover_s = device, progress, handover_s
+        self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
@@ -49,47 +55,58 @@ class Enforcing:
         """Of a new command everything may be tried at once."""
         self._restarts.clear()
 
-    async def enforce(self, command: NodeCommand, now_s: float) -> None:
+    async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
-        state = await self._device.state()
-        if self._settled == (command, _without_load(state)):
-            return
-        failures: list[str] = []
-        for _ in range(MOST_ROUNDS):
-            self._restarts.look(state, now_s)
-            held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
-            todo = actions(command, state, held=held, handover=handover)
-            if not todo:
-                break
-            failures = await self._perform(todo, now_s)
-            state = await self._device.state()
-            if failures:
-                break
-        failures += (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
-        ack = _ack(command, state, failures)
+        async with self._turn:
+            for at in range(MOST_ROUNDS):
+                async with self._hands:
+                    command, state = in_force(), await self._device.state()
+                    if at == 0 and self._settled == (command, _without_load(state)):
+                        return
+                    todo = self._todo(command, state, now_s)
+                    failures = await self._set(each for each in todo if not isinstance(each, Start | StartTask))
+                await self._start([each for each in todo if isinstance(each, Start | StartTask)], now_s)
+                if failures or not todo:
+                    break
+            if todo:
+                command, state = in_force(), await self._device.state()
+            self._tell(command, state, failures, now_s)
+
+    def _todo(self, command: NodeCommand, state: NodeState, now_s: float) -> tuple[Action, ...]:
+        self._restarts.look(state, now_s)
+        held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
+        return actions(command, state, held=held, handover=handover)
+
+    async def _set(self, todo: Iterable[Action]) -> list[str]:
+        """Carry actions out in their order; what failed, in words."""
+        failures = []
+        for action in todo:
+            try:
+                await perform(self._device, action)
+            except DeviceError as error:
+                failures.append(str(error))
+                if isinstance(action, SwitchRoutes):
+                    break  # what follows would drain replicas that still get requests
+        return failures
+
+    async def _start(self, starts: Iterable[Start | StartTask], now_s: float) -> None:
+        """Start replicas and tasks; one that fails is held back."""
+        for start in starts:
+            try:
+                await perform(self._device, self._progress.resumed(start))
+            except DeviceError as error:
+                part: Part = ("replica", start.replica.id) if isinstance(start, Start) else ("task", start.task.name)
+                self._restarts.note_failure(part, now_s, reason=str(error))
+
+    def _tell(self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float) -> None:
+        """Say how far the command has come."""
+        held = (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
+        ack = _ack(command, state, [*failures, *held])
         if ack != self.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
         self.ack = ack
         self._settled = (command, _without_load(state)) if ack.status == "applied" else None
-
-    async def _perform(self, todo: tuple[Action, ...], now_s: float) -> list[str]:
-        """Carry actions out in their order; what failed, in words. What fails to start is held back."""
-        failures = []
-        for action in todo:
-            try:
-                await perform(self._device, self._progress.resumed(action))
-            except DeviceError as error:
-                if isinstance(action, Start | StartTask):
-                    part: Part = (
-                        ("replica", action.replica.id) if isinstance(action, Start) else ("task", action.task.name)
-                    )
-                    self._restarts.note_failure(part, now_s, reason=str(error))
-                    continue
-                failures.append(str(error))
-                if isinstance(action, SwitchRoutes):
-                    break  # what follows would drain replicas that still get requests
-        return failures
 
     def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
         """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""

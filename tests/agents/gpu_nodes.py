@@ -136,6 +136,8 @@ class Wanted:
     """None: the router is in this process."""
     why_not: tuple[tuple[Capability, str], ...] = ()
     """What GPU 0 cannot do."""
+    clocks_mhz: tuple[float, ...] = ()
+    """What GPU 0 can be locked at."""
     keeps_replicas: bool = False
     looks: Looks = field(default_factory=lambda: Looks(fault_s=0.0, counts_s=0.0))
 
@@ -187,7 +189,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
     basis = Basis(
         telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
-        capabilities={0: GpuCapabilities(why_not=wanted.why_not), 1: GpuCapabilities()},
+        capabilities={0: GpuCapabilities(why_not=wanted.why_not, clocks_mhz=wanted.clocks_mhz), 1: GpuCapabilities()},
         sharings=sharings,
         errors=wanted.errors,
         peaks=partial(PowerWatch, PretendedDriver().sample, period_s=0.01),
