@@ -25,7 +25,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7,
        NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, IN_USE = 19, NO_ROOM = 23 };
 enum { NO_LOCK = 1, NO_POWER = 2, NO_ENERGY = 4, NO_USE = 8, NO_MPS_LIST = 16, NO_GPM = 32, NO_EVENTS = 64, NO_MIG = 128,
-       NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512 };
+       NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512, NO_LIMIT_KEPT = 1024 }; /* the last: a board that draws what it likes */
 
 typedef struct { uint32_t pid, is_mps, sm_percent, gpu_instance; uint64_t memory; } process_t;
 /* A GPU instance where `size` is not 0; a device that programs see where a compute instance makes it `in_use`. */
@@ -159,7 +159,8 @@ static uint32_t clock_now(const gpu_t *gpu) {
     uint32_t clock = gpu->load_percent ? gpu->clock_high : gpu->clock_idle;
     if (gpu->lock_high && clock > gpu->lock_high) clock = gpu->lock_high;
     if (gpu->lock_high && clock < gpu->lock_low) clock = gpu->lock_low;
-    while (gpu->load_percent && clock > gpu->clock_low && draw_mw(gpu, clock) > limit_of(gpu)) clock -= gpu->clock_step;
+    if (!gpu->load_percent || gpu->without & NO_LIMIT_KEPT) return clock;
+    while (clock > gpu->clock_low && draw_mw(gpu, clock) > limit_of(gpu)) clock -= gpu->clock_step;
     return clock;
 }
 

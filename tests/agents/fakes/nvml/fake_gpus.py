@@ -23,7 +23,7 @@ STATE_VARIABLE = "FAKE_NVML_STATE"
 KILL_BEFORE, KILL_AFTER = 9001, 9002
 """Codes that kill the caller before, or right after, a write took place."""
 NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (1 << n for n in range(8))
-NO_CLOCK_LIST, NO_PERSISTENCE = 256, 512
+NO_CLOCK_LIST, NO_PERSISTENCE, NO_LIMIT_KEPT = 256, 512, 1024
 MIB = 1 << 20
 PROFILES = {
     "H200": {
@@ -123,18 +123,30 @@ class FakeGpus:
     """The machine's GPUs: Hopper by default, 345 to 1980 MHz, 200 to 700 W, 80 GiB, 100 W idle, 700 W at full load."""
 
     def __init__(self, path: Path, *, count: int = 1) -> None:
-        self.path = path
         with path.open("wb") as file:
             file.truncate(ctypes.sizeof(State))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self.state = State.from_buffer(self._map)
+        self._take(path)
         self.state.size, self.state.gpu_count = ctypes.sizeof(State), count
         self.state.may_write = self.state.is_loaded = self.state.loads = self.state.reload_code = 1
         self.state.now_ns = 1_000_000_000  # time stands still until a test moves it; 0 would be the real clock
         self.state.driver_version = b"580.65.06"
         for index in range(count):
             _lay_out(self.gpu(index), index)
+
+    @classmethod
+    def found(cls, path: Path) -> "FakeGpus | None":
+        """The GPUs that another process laid out in this file; None where there are none of this layout."""
+        if not path.exists() or path.stat().st_size != ctypes.sizeof(State):
+            return None
+        gpus = cls.__new__(cls)
+        gpus._take(path)
+        return gpus
+
+    def _take(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self.state = State.from_buffer(self._map)
 
     def gpu(self, index: int) -> Gpu:
         gpu: Gpu = self.state.gpus[index]
