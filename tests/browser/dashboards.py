@@ -14,6 +14,7 @@ from app.clock import ManualClock
 from app.main import make_plane, make_server
 from app.settings import Settings
 from tests.integration.api_harness import NOW, Api, fill, node, service
+from tests.integration.measured import fit_here, measured
 
 SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
 """Requests in a window of two seconds, by service."""
@@ -41,8 +42,9 @@ def running_dashboard(url: str) -> Iterator[Api]:
 
 
 def fill_demo(api: Api) -> None:
-    """Two nodes, three services under load, a plan in force and followed, ten minutes of it."""
+    """Two nodes, three services under load, a plan in force and followed, ten minutes of it; a fit of samples."""
     fill(api)
+    fill_fits(api)
     api.put("nodes/n2", node("n2"))
     for at, name in enumerate(SERVICES):
         api.put(f"services/{name}", service(name, project=("team-a", "team-b")[at % 2]))
@@ -51,6 +53,18 @@ def fill_demo(api: Api) -> None:
         api.tick()
         api.clock.advance(60.0)
     report(api, 11)
+
+
+def fill_fits(api: Api) -> None:
+    """Twenty samples of the network, up to 3 % off a curve, another one next to a neighbour; and the fit of them."""
+    off = [
+        {**each, "latency_ms": float(str(each["latency_ms"])) * (0.97, 1.0, 1.03)[at % 3]}
+        for at, each in enumerate(measured())
+    ]
+    beside = {**off[1], "latency_ms": 12.0, "neighbours": [{"network": "resnet50", "batch": 4, "sm_percent": 50}]}
+    answer = api.call("POST", "networks/resnet50/samples", {"source": "bench", "samples": [*off, beside]})
+    assert answer.status_code == 200, answer.text
+    fit_here(api)
 
 
 def report(api: Api, sequence: int) -> None:

@@ -1,9 +1,10 @@
-// Predictors: how far predicted times are off what is served and measured, and which technique each fit chose.
+// Predictors: fitted curves through what was measured, how far they are off, and what drifts of what is served.
 
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { moment, number } from "./format.js";
 import { begin, complain, content } from "./page.js";
+import { offer, predictorChart } from "./predictor_chart.js";
 
 const MOST = 500;
 const WORDS = { latency_ms: "latency", interference: "interference", stranger_interference: "interference of strangers", power_w: "power", memory_mib: "memory" };
@@ -14,7 +15,7 @@ let fits = [];
 const summary = h("p", { class: "summary", role: "status" }, "Looking …");
 const places = { serving: h("div", {}), fits: h("div", {}) };
 const find = h("label", {}, "Find ", h("input", { type: "search", placeholder: "network or GPU type", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } }));
-show(content, h("div", { class: "controls" }, find), summary, places.serving, places.fits);
+show(content, h("div", { class: "controls" }, find), summary, predictorChart, places.serving, places.fits);
 
 /** Rows of a report as objects by column. */
 async function report(name) {
@@ -41,13 +42,21 @@ function draw() {
   show(summary, serving.length + fits.length === 0
     ? "Nothing was served or fitted yet. Predictions are held against measurements once a service runs; plimsoll samples send brings measurements of your own, plimsoll samples fit fits them."
     : alarmed.length === 0 ? "No prediction has drifted." : h("strong", { class: "bad" }, `Drifted: ${alarmed.slice(0, 5).map((row) => `${row.network} on ${row.gpu_type}`).join(", ")}${alarmed.length > 5 ? " …" : ""}. More room is planned there.`));
+  offer(groupsWanted());
   show(places.serving, listed("Against what is served now", ["Network", "GPU type", "Known as", "State"], ["Correction", "± (1 σ)", "Error", "Alarm above", "Readings", "Until"], serving.filter(isWanted).map(healthRow), "Nothing of what is served was compared yet."));
   show(places.fits, listed("Fits in force", ["Network", "GPU type", "Of what", "Technique", "From"], ["Held-out error", "90 % below", "Training error", "Samples", "Version", "Made"], fits.filter(isWanted).map(fitRow), "No fit is in force: operating points are as profiled."));
 }
 
+/** What there may be curves of, by name, with how it holds against what is served. */
+function groupsWanted() {
+  const known = new Map(fits.filter((row) => row.quantity === "latency_ms" && isWanted(row)).map((row) => [`${row.network} ${row.gpu_type}`, { ...row, health: null }]));
+  for (const row of serving.filter(isWanted)) known.set(`${row.network} ${row.gpu_type}`, { ...row, health: row });
+  return [...known.keys()].sort().map((key) => known.get(key));
+}
+
 function listed(caption, names, figures, rows, empty) {
   const head = h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)), figures.map((name) => h("th", { scope: "col", class: "number" }, name))));
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, caption), head,
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, caption), head,
     h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: names.length + figures.length, class: "hint" }, empty)))));
 }
 
