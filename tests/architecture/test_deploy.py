@@ -22,7 +22,9 @@ from app.cli.manifest_files import read_manifests
 from app.cli.root import root_command
 from app.cli.surroundings import Surroundings
 from app.manifests import Node, Service
+from app.settings import Settings
 from bench import load_http
+from tests.agents.fakes import pretended_node
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = PyOptions(apply_merge=True).from_yaml((ROOT / "docker-compose.yml").read_text())
@@ -30,8 +32,11 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE.to_dict()["services"]
 SCRIPTS = sorted((ROOT / "deploy" / "testbed").glob("*.sh"))
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
-ENDING = {"secrets", "migrate", "deploy"}
+ENDING = {"secrets", "migrate", "deploy", "deploy-h100"}
 """Services that do one thing and end."""
+LOADS = {"load", "load-h100"}
+PRETENDED = {"deploy-h100", "agent-h100", "load-h100"}
+"""Services of the profile with pretended GPUs."""
 
 
 def words(value: object) -> list[str]:
@@ -40,7 +45,9 @@ def words(value: object) -> list[str]:
 
 
 def command(name: str) -> list[str]:
-    return words(SERVICES[name]["command"]) if "command" in SERVICES[name] else []
+    found = words(SERVICES[name]["command"]) if "command" in SERVICES[name] else []
+    # The image's entry point becomes the agent.
+    return pretended_node.make_parser().parse_args(found).command if found[:1] == ["run"] else found
 
 
 def script_commands(path: Path) -> Iterator[list[str]]:
@@ -62,8 +69,14 @@ def unit_commands(path: Path) -> Iterator[list[str]]:
 def image_commands() -> Iterator[list[str]]:
     for match in re.finditer(r"^(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.MULTILINE):
         found = words(json.loads(match[1]))
-        if found[0] != "python":
+        if found[0] not in ("python", "pretended_node.py"):
             yield found
+
+
+def stages() -> dict[str, str]:
+    """Text of each stage of the Dockerfile, from the name of its base on."""
+    found = DOCKERFILE.split("\nFROM ")[1:]
+    return {stage.split()[2]: stage for stage in found}
 
 
 def all_commands() -> list[tuple[str, list[str]]]:
@@ -106,7 +119,7 @@ def test_every_command_is_one_that_the_program_takes(place: str, line: list[str]
 
 def test_the_commands_are_found_and_wrong_ones_would_be_seen() -> None:
     programs = [line[0] for _, line in all_commands() if line]
-    assert programs.count("plimsoll-agent") == 4
+    assert programs.count("plimsoll-agent") == 5
     assert programs.count("plimsoll") >= 8
     for wrong in (["serve", "--no-such-flag"], ["db", "nonsense"], ["nonsense"]):
         with pytest.raises(Exception, match=r"(?i)no such"):
@@ -130,13 +143,15 @@ def test_every_service_is_bounded_supervised_and_unprivileged(name: str) -> None
     assert {"cpus", "memory"} <= set(limits)
     assert service["restart"] == ("no" if name in ENDING else "unless-stopped")
     assert service["healthcheck"], "asked, or told not to be"
-    if name in ENDING | {"load"}:
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    if name in ENDING | LOADS:
         assert service["healthcheck"] == {"disable": True}
     else:
         assert "test" in service["healthcheck"]
     if name != "postgres":
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
+        assert service["init"] is True
 
 
 def test_whoever_needs_an_ending_service_waits_for_its_end() -> None:
@@ -144,6 +159,60 @@ def test_whoever_needs_an_ending_service_waits_for_its_end() -> None:
         for needed, how in service.get("depends_on", {}).items():
             expected = "service_completed_successfully" if needed in ENDING else "service_healthy"
             assert how["condition"] == expected, (name, needed)
+            assert name in PRETENDED or needed not in PRETENDED, "a service without that profile does not start"
+
+
+def test_the_profile_with_pretended_gpus_and_nothing_else_has_a_profile_and_its_image() -> None:
+    for name, service in SERVICES.items():
+        assert service.get("profiles", []) == (["pretended-gpus"] if name in PRETENDED else []), name
+    build = SERVICES["agent-h100"]["build"]
+    assert (ROOT / build["dockerfile"]).samefile(ROOT / "deploy" / "Dockerfile")
+    started = pretended_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
+    assert f"pretended_node.py build {started.library}" in stages()["pretended-driver"]
+    assert stages()[build["target"]].startswith("agent AS "), "the production image and what is pretended"
+
+
+def test_what_the_compose_file_names_exists() -> None:
+    document = COMPOSE.to_dict()
+    used = set()
+    for service in SERVICES.values():
+        assert service.get("build", {}).get("target", "server") in stages()
+        for volume in map(str, service.get("volumes", [])):
+            source, target = volume.split(":")[:2]
+            if source.startswith("."):
+                assert (ROOT / source).is_dir(), volume
+                named = [word for word in words(service["command"]) if word.startswith(f"{target}/")]
+                assert all((ROOT / source / Path(word).relative_to(target)).is_file() for word in named), named
+            else:
+                used.add(source)
+    assert used == set(document["volumes"])
+
+
+def test_every_address_is_that_of_a_service_at_a_port_where_it_listens() -> None:
+    ports = {"control-plane": "8080", "postgres": "5432"} | {
+        name: str(make_parser().parse_args(command(name)[1:]).router_port) for name in SERVICES if "agent-" in name
+    }
+    text = (ROOT / "docker-compose.yml").read_text()
+    found = set(re.findall(r"(?:http://|@)([a-z0-9-]+):(\d+)", text))
+    assert found >= {("control-plane", "8080"), ("agent-h100", "8000")}
+    assert all(host == "127.0.0.1" or ports[host] == port for host, port in found), found
+
+
+def test_environments_name_settings_that_there_are() -> None:
+    known = {f"PLIMSOLL_{name.upper()}" for name in Settings.model_fields}
+    image = dict(re.findall(r"(PLIMSOLL_\w+)=(\S+)", DOCKERFILE))
+    given = {name for each in SERVICES.values() for name in each.get("environment", {})} | set(image)
+    assert {name for name in given if name.startswith("PLIMSOLL_")} <= known
+
+
+def test_images_of_the_product_hold_no_test_code() -> None:
+    def contents(stage: str) -> str:
+        text = stages()[stage]
+        others = [text.split()[0], *re.findall(r"from=([a-z-]+)", text)]
+        return text + "".join(contents(each) for each in others if each in stages())
+
+    assert "COPY tests/agents/fakes" in contents("pretended-gpus")
+    assert not re.search(r"tests|gcc", contents("agent") + contents("server"))
 
 
 def test_no_file_of_the_repository_holds_a_password() -> None:
@@ -169,41 +238,46 @@ def test_only_the_prepared_secrets_reach_a_service() -> None:
         "migrate",
         "control-plane",
         "deploy",
+        "deploy-h100",
     }
     assert {name for name, volumes in mounted.items() if "database-password" in volumes} == {"secrets", "postgres"}
-    assert mounted["load"].isdisjoint(COMPOSE.to_dict()["volumes"])
+    for name in LOADS:
+        assert mounted[name].isdisjoint(COMPOSE.to_dict()["volumes"])
 
 
 def test_agents_load_and_manifests_agree() -> None:
-    manifests = read_manifests([ROOT / "deploy" / "testbed" / "manifests.yaml"])
+    manifests = read_manifests(sorted((ROOT / "deploy" / "testbed").glob("*.yaml")))
     nodes = {
         entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Node)
     }
     services = {
         entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Service)
     }
-    agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4")]
+    agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4", "agent-h100")]
+    pretended = pretended_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
+    agents[2].gpus = pretended.gpus
     assert {agent.node: [agent.gpu_type] * agent.gpus for agent in agents} == {
         name: [gpu.gpu_type for gpu in spec.gpus] for name, spec in nodes.items()
     }
     assert {agent.gpu_type for agent in agents} <= {gpu_type.name for gpu_type in load_gpu_types()}
     assert {spec.network for spec in services.values()} <= set(list_networks())
-    load = load_http.make_parser().parse_args(command("load")[3:])
-    assert set(dict(load.load)) == set(services)
-    for agent in agents:
+    loads = [load_http.make_parser().parse_args(command(name)[3:]) for name in sorted(LOADS)]
+    assert {service for load in loads for service in dict(load.load)} == set(services)
+    for agent in agents[:2]:
         make_device(agent, ManualClock())
 
 
 def test_images_run_as_a_user_of_their_own_from_pinned_parts() -> None:
     assert re.search(r"useradd --uid (\d+)", DOCKERFILE)
-    stages = DOCKERFILE.split("\nFROM ")
-    final = {stage.split()[2]: stage for stage in stages if stage.split()[2:] and stage.split()[1] == "AS"}
-    assert "USER 10001:10001" in final["runtime"]
-    assert {"agent", "server"} <= set(final)
-    assert "[server]" not in final["agent-installed"]
-    assert DOCKERFILE.count("--constraint constraints.txt") == 2
-    stages_of_ours = set(final) | {"python"}
-    bases = [stage.split()[0] for stage in stages[1:] if stage.split()[0] not in stages_of_ours]
+    assert "USER 10001:10001" in stages()["runtime"]
+    assert {"agent", "server"} <= set(stages())
+    for name in ("agent", "server", "pretended-gpus"):
+        last = [line for line in stages()[name].splitlines() if line.startswith(("USER", "RUN"))]
+        assert not last, "nothing runs as root after the user was set"
+    assert "server.txt" not in stages()["agent-installed"]
+    for install in re.findall(r"pip install .*", DOCKERFILE):
+        assert "--constraint constraints.txt" in install or "--no-deps /wheels/" in install
+    bases = [stage.split()[0] for stage in stages().values() if stage.split()[0] not in stages()]
     assert bases == ["python:3.11-slim-bookworm"], "one base, with its version"
 
 
