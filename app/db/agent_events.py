@@ -1,12 +1,14 @@
-"""Lines of the audit about agents that only their observations tell: refused commands, names that two agents share."""
+"""Lines of the audit that only agents' observations tell: refused commands, shared names, GPUs that fail."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.protocol import Ack
+from agents.protocol import Ack, GpuReading, Observation
+from solvers.state import gpu_id
 
 
 async def note_refusals(connection: AsyncConnection, acks: Mapping[tuple[str, int], Ack], at: datetime) -> None:
@@ -32,6 +34,41 @@ async def note_shared_names(connection: AsyncConnection, rivals: Mapping[str, da
             text(_NOTE_SHARED_NAMES), {"at": at, "nodes": nodes, "since": [rivals[node] for node in nodes]}
         )
 
+
+async def save_health(connection: AsyncConnection, newest: Sequence[Observation], at: datetime) -> None:
+    """Keep which GPUs are healthy, by the newest observation of each node; one line per GPU that changed."""
+    readings = [(told, gpu) for told in newest for gpu in told.gpus]
+    if readings:
+        await connection.execute(
+            text(_SAVE_HEALTH),
+            {
+                "at": at,
+                "gpus": [gpu_id(told.node, gpu.index) for told, gpu in readings],
+                "healthy": [gpu.healthy for _, gpu in readings],
+                "whys": [_health(told.problems, gpu) for told, gpu in readings],
+            },
+        )
+
+
+def _health(problems: Sequence[str], gpu: GpuReading) -> str:
+    """What the node says of one GPU, in words."""
+    name = f"GPU {gpu.index}"
+    if gpu.healthy:
+        return f"{name} takes work again"
+    why = next((words for words in problems if re.search(rf"\b{name}\b", words)), "its agent does not say why")
+    return why if why.startswith(name) else f"{name}: {why}"
+
+
+_SAVE_HEALTH = """
+WITH changed AS (
+    UPDATE gpu SET healthy = w.healthy
+    FROM unnest(CAST(:gpus AS text[]), CAST(:healthy AS boolean[]), CAST(:whys AS text[])) AS w (gpu, healthy, why)
+    WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy
+    RETURNING gpu.node, gpu.index, w.healthy, w.why)
+INSERT INTO event (at, actor, kind, subject, reason)
+SELECT :at, 'node/' || node, CASE WHEN healthy THEN 'GpuRecovered' ELSE 'GpuFailed' END, 'node/' || node, why
+FROM changed ORDER BY node, index
+"""
 
 _NOTE_REFUSALS = """
 INSERT INTO event (at, actor, kind, subject, reason)

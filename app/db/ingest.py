@@ -15,11 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.control.store import Ingested
 from app.control.windows import Sums, WindowKey, add_all, parts_of, sums_of
 from app.db import policies
-from app.db.agent_events import note_refusals, note_shared_names
+from app.db.agent_events import note_refusals, note_shared_names, save_health
 from app.db.observation_rows import Placed, copy_all
 from app.db.overuses import note_overuses
 from app.db.task_progress import note_reports
-from solvers.state import gpu_id
 
 WAKE_CHANNEL = "plimsoll_wake"
 """Notified with the reason when the loop should look."""
@@ -61,7 +60,7 @@ async def _write(
     await copy_all(connection, fresh)
     newest = _newest(fresh, ends)
     await _save_status(connection, newest)
-    await _save_health(connection, newest)
+    await save_health(connection, [entry.observation for entry in newest], received)
     await note_overuses(connection, newest, received)
     await _save_acks(connection, fresh, received)
     await add_windows(connection, fresh)
@@ -181,22 +180,6 @@ async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) ->
                 }
                 for entry in newest
             ],
-        )
-
-
-async def _save_health(connection: AsyncConnection, newest: Sequence[Placed]) -> None:
-    readings = [(entry.observation.node, gpu) for entry in newest for gpu in entry.observation.gpus]
-    if readings:
-        await connection.execute(
-            text(
-                "UPDATE gpu SET healthy = w.healthy "
-                "FROM unnest(CAST(:gpus AS text[]), CAST(:healthy AS boolean[])) AS w (gpu, healthy) "
-                "WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy"
-            ),
-            {
-                "gpus": [gpu_id(node, gpu.index) for node, gpu in readings],
-                "healthy": [gpu.healthy for _, gpu in readings],
-            },
         )
 
 

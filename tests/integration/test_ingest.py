@@ -220,6 +220,28 @@ def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(database:
     assert heard(database, ingesting.WAKE_CHANNEL, work) == ["gpu"]
 
 
+def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        said = (("GPU 10: strange", "could not read GPU 1: it fell off the bus"), (), ())
+        for sequence, (problems, healthy) in enumerate(zip(said, (False, False, True), strict=True), 1):
+            at = START + timedelta(seconds=2 * sequence)
+            told = make_observation(sequence, at, gpus=[make_gpu_reading(1, healthy=healthy)])
+            await store.ingest((msgspec.structs.replace(told, problems=problems),), at)
+        # The other one fails without a word of it.
+        at = START + timedelta(seconds=8)
+        await store.ingest((make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at)
+        async with engine.connect() as connection:
+            query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
+            lines = [tuple(row) for row in await connection.execute(text(query))]
+        assert lines == [
+            ("GpuFailed", "node/n1", "node/n1", "GPU 1: could not read GPU 1: it fell off the bus"),
+            ("GpuRecovered", "node/n1", "node/n1", "GPU 1 takes work again"),
+            ("GpuFailed", "node/n1", "node/n1", "GPU 0: its agent does not say why"),
+        ]
+
+    with_fleet(database, work)
+
+
 def test_a_push_tells_the_agents_and_their_answer_is_kept(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
