@@ -67,6 +67,15 @@ class PreviewRequest(Strict):
     )
 
 
+class MixView(View):
+    """What a plan gives one service on one GPU type."""
+
+    service: str
+    gpu_type: str
+    replicas: int
+    sm_percent: float = Field(description="Of all of them together; 100 = one whole GPU")
+
+
 class AnswerView(View):
     """What one scenario comes to."""
 
@@ -74,6 +83,7 @@ class AnswerView(View):
     cost_usd_per_hour: float
     difference_usd_per_hour: float = Field(description="Against `today`")
     gpus: dict[str, int] = Field(description="GPUs in use by type")
+    mix: list[MixView] = Field(description="Where replicas run, by service and GPU type")
     unserved_percent: float = Field(description="Of Σ priority · arrival rate")
     unserved: list[UnservedView]
     lower_bound_usd_per_hour: float | None

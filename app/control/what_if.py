@@ -7,7 +7,7 @@ comes out dearer than none.
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,6 +41,17 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceMix:
+    """What a plan gives one service on one GPU type."""
+
+    service: str
+    gpu_type: str
+    replicas: int
+    sm_percent: float
+    """Of all of them together; 100 = one whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What one scenario comes to."""
 
@@ -50,6 +61,8 @@ class Answer:
     """Against today."""
     gpus: Mapping[str, int]
     """GPUs in use by type."""
+    mix: tuple[ServiceMix, ...]
+    """Where replicas run, by service and GPU type."""
     unserved_percent: float
     """Of Σ priority · arrival rate."""
     unserved: tuple[Unserved, ...]
@@ -177,6 +190,7 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> Answer | None:
         cost_usd_per_hour=cost,
         difference_usd_per_hour=0.0,
         gpus={gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types},
+        mix=_mix(plan),
         unserved_percent=round(100.0 * (1.0 - served / wanted), _PERCENT_DIGITS) if wanted > 0.0 else 0.0,
         unserved=plan.unserved,
         lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
@@ -184,6 +198,20 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> Answer | None:
         status=one.report.status,
         planned_for=planned_for,
         plan=plan,
+    )
+
+
+def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
+    """Sorted by service and GPU type."""
+    replicas, shares = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[float]](list)
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            key = replica.service, gpu.gpu_type
+            replicas[key] += gpu.count
+            shares[key].append(gpu.count * replica.sm_percent)
+    return tuple(
+        ServiceMix(service=key[0], gpu_type=key[1], replicas=number, sm_percent=math.fsum(shares[key]))
+        for key, number in sorted(replicas.items())
     )
 
 

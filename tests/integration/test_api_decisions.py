@@ -269,6 +269,12 @@ def test_scenarios_are_planned_each_by_itself_and_ranked_against_today(api: Api)
     assert by_name["+1 T4"]["difference_usd_per_hour"] <= 1e-9
     assert by_name["all demand × 4"]["difference_usd_per_hour"] >= 0.0
     assert all(sum(answer["gpus"].values()) > 0 for answer in answers)
+    assert {each["service"] for each in by_name["SLO of chat 500 ms, without search"]["mix"]} == {"chat"}
+    assert {each["service"] for each in by_name["demand of new 30 rps, with new"]["mix"]} == {"chat", "new", "search"}
+    for answer in (today, *answers):
+        taken = sum(each["sm_percent"] for each in answer["mix"])
+        assert 0 < taken <= 100 * answer["gpus"]["T4"]
+        assert all(each["gpu_type"] == "T4" and each["replicas"] >= 1 for each in answer["mix"])
     assert api.get("plans") == before
 
 

@@ -53,6 +53,24 @@ def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> 
     assert found[-1].gpus == {"gpu": 1}
 
 
+def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> None:
+    def half(service: str) -> ReplicaPlan:
+        return ReplicaPlan(service=service, sm_percent=50.0, batch=1, arrival_rate_rps=10.0)
+
+    # Three GPUs with two halves of chat, one with a half of chat and one of photo: 7 × 50 % and 1 × 50 %.
+    gpus = (
+        GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(half("chat"), half("chat"))),
+        GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(half("photo"), half("chat"))),
+    )
+    problem = a_problem(a_service(rate_rps=70.0), a_service("photo", rate_rps=10.0), types=(a_type(count=4),))
+    report = PlanReport(status="feasible", cost_usd_per_hour=4.0)
+    (today,) = answers(Planned(scenario=TODAY, problem=problem, plan=Plan(policy="t", gpus=gpus), report=report), [])
+    assert [(one.service, one.gpu_type, one.replicas, one.sm_percent) for one in today.mix] == [
+        ("chat", "gpu", 7, 350.0),
+        ("photo", "gpu", 1, 50.0),
+    ]
+
+
 def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
     today = planned(TODAY, a_plan(2, 75.0), bound=1.5)
     poor = planned(Scenario(gpus={"gpu": 1}), a_plan(3, 50.0), bound=1.5)

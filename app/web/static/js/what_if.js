@@ -7,6 +7,7 @@ import { number, usd } from "./format.js";
 import { colourOf } from "./gpu_bars.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator } from "./page.js";
+import { drawMixes, mixes } from "./what_if_mix.js";
 import { drawServices, drawTypes, form, onFilled, reset, scenario } from "./what_if_form.js";
 
 const SECONDS = 30;
@@ -22,7 +23,7 @@ let last = false;
 
 show(content,
   h("p", {}, "Say what shall be different; the planner answers what it would come to. ", h("strong", {}, "Nothing is changed by it"), ": no plan is put in force, no node hears of it."),
-  form, h("div", { class: "controls" }, plan, usual, h("button", { type: "button", onclick: reset }, "As it is"), again), status, charts, results);
+  form, h("div", { class: "controls" }, plan, usual, h("button", { type: "button", onclick: reset }, "As it is"), again), status, charts, results, mixes);
 
 const WAITING = "Fields that are left empty stay as they are.";
 function sayIdle() {
@@ -62,6 +63,7 @@ function draw({ today, answers }) {
   costs.set(() => bars(all, [{ name: "cost per hour", type: "bar", data: all.map((each) => ({ value: each.cost_usd_per_hour, itemStyle: { color: colour(each === today ? "unknown" : "accent") } })), barMaxWidth: 40 }], (value) => usd(value)));
   const types = [...new Set(all.flatMap((each) => Object.keys(each.gpus)))].sort();
   mix.set(() => bars(all, types.map((name) => ({ name, type: "bar", stack: "gpus", barMaxWidth: 40, itemStyle: { color: colourOf(name) }, data: all.map((each) => each.gpus[name] ?? 0) })), (value) => number(value, 0), 1));
+  drawMixes(today, answers);
   show(results, answerTable(today, answers), h("p", { class: "hint" }, "Ranked: what leaves least unserved first, then what costs least. All are planned from nothing, so that what runs now does not favour one."));
 }
 
