@@ -87,7 +87,7 @@ function bars(all, series, words, minInterval = 0) {
 
 function answerTable(today, answers) {
   const heads = [["Question"], ["Cost/h", 1], ["Against today", 1], ["GPUs"], ["Unserved", 1], ["Left out"], ["Proven bound/h", 1], ["Gap", 1]];
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Answers"),
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Answers"),
     h("thead", {}, h("tr", {}, heads.map(([name, right]) => h("th", { scope: "col", class: right ? "number" : null }, name)))),
     h("tbody", {}, answerRow(today, today, "Today"), answers.map((each) => answerRow(each, today, each.question)))));
 }
