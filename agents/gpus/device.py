@@ -133,9 +133,9 @@ class GpuDevice:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
         await self.router.look()
         replicas = self._parts.workers.replicas()
-        return NodeState(
-            gpus=tuple(self._gpu_state(known[index], replicas) for index in sorted(known)), routes=self.router.routes
-        )
+        holders: tuple[Holder, ...] = (*replicas, *self._parts.tasks.holders())
+        gpus = tuple(self._gpu_state(known[index], replicas, holders) for index in sorted(known))
+        return NodeState(gpus=gpus, routes=self.router.routes)
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
         self._parts.workers.on_change = tell
@@ -144,10 +144,10 @@ class GpuDevice:
         readings = await self._parts.telemetry.read()
         self._faults.begin()
         slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
-        # At once: several that do not answer must not make the node itself late.
         views = self._parts.workers.replicas()
         self._forget_all_but({view.id for view in views})
-        replicas = await asyncio.gather(*map(self._read_replica, views))
+        told = await self._told(views)
+        replicas = tuple(self._replica_reading(view, told.get(view.id)) for view in views)
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
@@ -156,7 +156,7 @@ class GpuDevice:
         return replace(
             readings,
             gpus=tuple(gpus),
-            replicas=tuple(replicas),
+            replicas=replicas,
             services=await self.router.read_services(),
             tasks=self._parts.tasks.read(),
             uses=uses,
@@ -248,7 +248,7 @@ class GpuDevice:
             except DeviceError as error:
                 log.error("GPU %d: %s", index, error)
 
-    def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...]) -> GpuState:
+    def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...], holders: tuple[Holder, ...]) -> GpuState:
         turned = self._turned.of(gpu.index)
         return replace(
             gpu,
@@ -258,7 +258,7 @@ class GpuDevice:
             clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
-            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], self._holders()),
+            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], holders),
             replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
             tasks=self._parts.tasks.running(gpu.index),
         )
@@ -277,12 +277,19 @@ class GpuDevice:
             draining_s=view.draining_s,
         )
 
-    async def _read_replica(self, view: ReplicaView) -> ReplicaReading:
-        """What its server counted since the last reading; nothing of a server that does not tell."""
+    async def _told(self, views: tuple[ReplicaView, ...]) -> dict[str, Metrics]:
+        """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
+        serving = (view for view in views if view.state in ("ready", "draining"))
+        asked_s = self._clock.now_s() - self._counts_s
+        due = [view for view in serving if asked_s >= self._asked_s.get(view.id, -math.inf)]
+        # At once: several that do not answer must not make the node itself late.
+        answers = await asyncio.gather(*map(self._metrics, due))
+        return {view.id: counts for view, counts in zip(due, answers, strict=True) if counts is not None}
+
+    def _replica_reading(self, view: ReplicaView, told: Metrics | None) -> ReplicaReading:
+        """What its server counted since the last reading."""
         before = self._counted.get(view.id, Metrics())
-        is_due = self._clock.now_s() >= self._asked_s.get(view.id, -math.inf) + self._counts_s
-        after = (await self._metrics(view) if is_due else None) or before
-        self._counted[view.id] = after
+        after = self._counted[view.id] = told or before
         batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
         return ReplicaReading(
             id=view.id,
@@ -306,8 +313,6 @@ class GpuDevice:
             self._parts.use.forget(replica_id)
 
     async def _metrics(self, view: ReplicaView) -> Metrics | None:
-        if view.state not in ("ready", "draining"):
-            return None
         self._asked_s[view.id] = self._clock.now_s()
         try:
             return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))

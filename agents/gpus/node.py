@@ -181,7 +181,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             capabilities=starts.capabilities,
             sharings=starts.sharings,
             errors=starts,
-            peaks=partial(PowerWatch, devices.sample),
+            peaks=partial(PowerWatch, devices.power_w),
             memory=ForeignMemory(devices),
             uses=nvml,
             templates=templates,

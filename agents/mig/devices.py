@@ -3,6 +3,7 @@
     devices = Devices(nvml)
         gpus()          what replicas can run on, by index (`agents.mig.nouns` has the rule)
         sample(gpu)     of a slice: its own memory; power and energy of its GPU by its part of the SMs; the GPU's clock
+        power_w(gpu)    the power alone
         look()          what became of the layout since: slices that are gone, slices that are new
 
 Clock, power limit and energy are the whole GPU's. A slice has neither knob; energy is split among the slices by their
@@ -46,6 +47,10 @@ class SliceDriver(Protocol):
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         """What a whole GPU does now."""
+        ...
+
+    def power_w(self, gpu: GpuIdentity) -> float:
+        """What a whole GPU draws now."""
         ...
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
@@ -149,6 +154,10 @@ class Devices:
             enforced_limit_w=None,
             busy_percent=0.0,
         )
+
+    def power_w(self, gpu: GpuIdentity) -> float:
+        """What it draws now, a slice by its part of the SMs. Raises DeviceError."""
+        return self._driver.power_w(whole_of(gpu)) * (1.0 if gpu.part is None else gpu.part.sm_share)
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         """Who computes on it. Raises NotSupported where the driver's list cannot be read."""

@@ -38,11 +38,15 @@ _LOG_SAYS = (
 """(what the log holds, what it means), the most telling first."""
 
 
+class NoDaemon(DeviceError):
+    """No MPS daemon answers."""
+
+
 def lines_of(command: str, said: str, complaint: str) -> tuple[str, ...]:
-    """The answer's lines. Raises NotPermitted, NotSupported, or DeviceError where no daemon answered."""
+    """The answer's lines. Raises NotPermitted, NotSupported or NoDaemon."""
     lines = tuple(said.splitlines())
     if NO_DAEMON in complaint:
-        raise DeviceError(f"no MPS daemon answered {command!r}: start it again")
+        raise NoDaemon(f"no MPS daemon answered {command!r}: start it again")
     if refusal := next((line for line in lines if line.startswith(_REFUSALS)), ""):
         raise NotPermitted(f"the MPS daemon refuses {command!r}: {refusal}; run the agent as the daemon's user or root")
     if lines and lines[0].startswith("Unknown command"):

@@ -1,11 +1,11 @@
-"""MPS on one GPU: its daemon, its clients and the way out of a fault. The only caller of nvidia-cuda-mps-control.
+"""MPS on one GPU: its daemon, its clients and the way out of a fault.
 
     Mps(gpu_uuid, directory, control=..., environment=..., settings=MpsSettings(...))
         why_not()                            why this GPU may not be shared by MPS here; empty = it may
         start() / start_server()             the daemon, idempotent, one that runs is adopted; its server before clients
         client_environment(sm_percent, memory_mib, is_best_effort)
                                              what a replica's process needs; its share stands nowhere else
-        is_alive() / server_state() / client_pids()
+        is_alive() / server_state() / is_in_fault() / client_pids()
         terminate(pid)                       take a client's work off the GPU, so that killing it harms nobody
         recover()                            out of FAULT, once every client's process has ended
         stop(drain_s)                        clients first, the daemon last
@@ -20,15 +20,14 @@ One daemon per GPU, with CUDA_VISIBLE_DEVICES=<UUID> and directories of its own,
 stays on that GPU. Every client runs under one UID: another's would wait until all clients of the first have left. The
 daemon outlives the agent, and the next one adopts it. Times are wall seconds, since the daemon is a real process.
 
-Beside it: `agents.mps.share` (how a share is written and proven), `agents.mps.directory` (where the daemon lives),
-`agents.mps.answers` (what the answers mean).
+Beside it: `agents.mps.control` (how the daemon is asked), `agents.mps.answers` (what it means by its answers),
+`agents.mps.directory` (where it lives), `agents.mps.share` (how a share is written and proven).
 """
 
 import asyncio
 import logging
 import math
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,13 +37,13 @@ import psutil
 
 from agents.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.mps import answers
-from agents.mps.answers import ServerState
+from agents.mps.answers import NoDaemon, ServerState
+from agents.mps.control import ANSWER_S, CONTROL, LOG_LIMIT_MIB, Control, both
 from agents.mps.directory import MpsDirectory
 from agents.mps.foreign import mps_processes, why_foreign
 from agents.mps.share import memory_limit, thread_percentage
 
-CONTROL = "nvidia-cuda-mps-control"
-SERVER = "nvidia-cuda-mps-server"
+_GET_DEFAULT, _LIST_SERVERS = "get_default_active_thread_percentage", "get_server_list"
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class MpsSettings:
 
     client_uid: int = field(default_factory=os.getuid)
     """UID of all replicas of the GPU."""
-    answer_s: float = 10.0
+    answer_s: float = ANSWER_S
     """One command; a daemon that takes longer hangs."""
     start_s: float = 20.0
     """Until daemon or server is up."""
@@ -64,7 +63,7 @@ class MpsSettings:
     recover_s: float = 60.0
     """Until a GPU is out of FAULT after its last client ended."""
     poll_s: float = 0.1
-    log_limit_mib: float = 8.0
+    log_limit_mib: float = LOG_LIMIT_MIB
     """Each of the daemon's logs is cut here: every command writes four lines."""
 
 
@@ -94,15 +93,16 @@ class Mps:
         without the MPS settings in it: at its default of 100 % the daemon leaves every share to the client."""
         self.gpu_uuid = gpu_uuid
         self.directory = MpsDirectory(gpu_uuid=gpu_uuid, path=directory.absolute())
-        self._control = control
         self._settings = settings or MpsSettings()
-        inherited = os.environ if environment is None else environment
-        self._environment = {
-            **{name: value for name, value in inherited.items() if not name.startswith("CUDA_MPS_")},
-            "CUDA_VISIBLE_DEVICES": gpu_uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.directory.pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.directory.log),
-        }
+        self._control = Control(
+            control,
+            os.environ if environment is None else environment,
+            self.directory,
+            answer_s=self._settings.answer_s,
+            log_limit_mib=self._settings.log_limit_mib,
+        )
+        self._server = 0
+        """The one that was there when all were listed last; 0 = there was none, or several."""
         self._turn = asyncio.Lock()
         """Held while the daemon is started or stopped."""
 
@@ -110,8 +110,8 @@ class Mps:
         """Why this GPU cannot be shared by MPS here; empty = it can."""
         return (await self._look()).why_not
 
-    async def start(self) -> None:
-        """Start the daemon, or adopt the one that runs, and set its default back to 100 %.
+    async def start(self) -> ServerState:
+        """Start the daemon, or adopt the one that runs, and set its default back to 100 %; the state of its server.
 
         Raises NotSupported with `why_not`, LaunchFailed, NotPermitted or DeviceError.
         """
@@ -125,7 +125,7 @@ class Mps:
             self.directory.prepare(self._settings.client_uid)
             if seen.default_percent is None:
                 await self._launch()
-            await self._reset_percent(seen)
+            return await self._reset_percent(seen)
 
     async def start_server(self) -> None:
         """Let the daemon start its server before the first client, and wait until it takes clients.
@@ -168,7 +168,19 @@ class Mps:
 
     async def server_state(self) -> ServerState:
         """The server's state, of several the worst. Raises DeviceError where no daemon runs."""
-        return answers.worst(tuple([await self._state_of(server) for server in await self._servers()]))
+        return await self._worst_of(await self._servers())
+
+    async def is_in_fault(self) -> bool:
+        """Whether its server is in a fault; without a daemon there is none. Raises DeviceError.
+
+        One question, since this is asked for as long as the agent runs: a daemon has one server of its clients' user,
+        which stays the same through a fault, and the next one only when it is gone.
+        """
+        try:
+            state = await self._state_of(self._server) if self._server else "none"
+            return (await self.server_state() if state == "none" else state) == "fault"
+        except NoDaemon:
+            return False
 
     async def client_pids(self) -> tuple[int, ...]:
         """PIDs of the processes that are clients, ascending, as the daemon's PID namespace knows them."""
@@ -220,31 +232,27 @@ class Mps:
             "CUDA_MPS_CLIENT_PRIORITY": "1" if is_best_effort else "0",
         }
 
-    def _program_missing(self) -> str:
-        path = self._environment.get("PATH")
-        for program in (self._control, SERVER):
-            if shutil.which(program, path=path) is None:
-                return f"{program} is not in PATH ({path}); install NVIDIA's MPS (Debian: nvidia-cuda-mps)"
-        return ""
-
     async def _look(self) -> "_Seen":
         """What there is, by as few questions as may be: each starts a process, and a replica waits for them."""
-        if reason := self._program_missing() or self.directory.objection():
+        if reason := self._control.why_missing() or self.directory.objection():
             return _Seen(why_not=reason)
         if reason := why_foreign(self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)):
             return _Seen(why_not=reason)
         try:
-            percent = await self._default_percent()
-            servers = () if percent is None else await self._servers()
+            default, listed = await both(self._ask(_GET_DEFAULT), self._ask(_LIST_SERVERS))
+            percent, servers = answers.percent(default), answers.pids(listed)
+        except NoDaemon:
+            return _Seen()
         except DeviceError as error:
             return _Seen(why_not=str(error))
-        foreign = "" if percent is None else self._foreign_owner(servers)
-        return _Seen(why_not=foreign, default_percent=percent, servers=servers)
+        return _Seen(why_not=self._foreign_owner(servers), default_percent=percent, servers=servers)
 
     async def _default_percent(self) -> float | None:
         """The daemon's; None where none answers."""
-        said, _ = await self._run(command="get_default_active_thread_percentage", limit_s=self._settings.answer_s)
-        return answers.percent(tuple(said.splitlines()))
+        try:
+            return answers.percent(await self._ask(_GET_DEFAULT))
+        except NoDaemon:
+            return None
 
     def _foreign_owner(self, servers: tuple[int, ...]) -> str:
         """Why the daemon that runs cannot be ours; empty = it can."""
@@ -272,7 +280,7 @@ class Mps:
 
         async def is_up() -> bool:
             nonlocal said
-            said, _ = await self._run("-d", limit_s=self._settings.answer_s)
+            said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True
             if answers.ALREADY_RUNNING not in said:
@@ -285,11 +293,16 @@ class Mps:
                 f"and end it: {said.strip()}"
             )
 
-    async def _reset_percent(self, seen: "_Seen") -> None:
-        """Set the default and the servers' own value to 100: a client gets the smaller of them and its own."""
+    async def _reset_percent(self, seen: "_Seen") -> ServerState:
+        """Set the default and the servers' own value to 100: a client gets the smaller of them and its own; the state
+        of the servers."""
         if seen.default_percent != 100.0:
             await self._set_percent("set_default_active_thread_percentage 100")
-        for server in seen.servers:
+        state, _ = await both(self._worst_of(seen.servers), self._reset_servers(seen.servers))
+        return state
+
+    async def _reset_servers(self, servers: tuple[int, ...]) -> None:
+        for server in servers:
             await self._set_percent(f"set_active_thread_percentage {server} 100")
 
     async def _set_percent(self, command: str) -> None:
@@ -298,8 +311,8 @@ class Mps:
             raise DeviceError(f"the MPS daemon of GPU {self.gpu_uuid} answers {command!r} with {' / '.join(answer)!r}")
 
     async def _quit(self) -> None:
-        limit_s = self._settings.quit_s + self._settings.answer_s
-        said, complaint = await self._run(command=f"quit -t {math.ceil(self._settings.quit_s)}", limit_s=limit_s)
+        quit_s = self._settings.quit_s
+        said, complaint = await self._control.run(command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s)
         if answers.NO_DAEMON not in complaint:
             answers.lines_of("quit", said, complaint)
         if not await self._within(self._settings.answer_s, self._is_dead):
@@ -311,7 +324,9 @@ class Mps:
             await self._ask(f"shutdown_server {server} -f")
 
     async def _servers(self) -> tuple[int, ...]:
-        return answers.pids(await self._ask("get_server_list"))
+        found = answers.pids(await self._ask(_LIST_SERVERS))
+        self._server = found[0] if len(found) == 1 else 0
+        return found
 
     async def _clients(self) -> dict[int, int]:
         """Servers by the PIDs of their clients, ascending."""
@@ -323,6 +338,9 @@ class Mps:
     async def _terminate(self, server: int, pid: int) -> bool:
         """Whether the client has nothing on the GPU any more; one that left by itself meanwhile has nothing either."""
         return answers.is_zero(await self._ask(f"terminate_client {server} {pid}")) or pid not in await self._clients()
+
+    async def _worst_of(self, servers: tuple[int, ...]) -> ServerState:
+        return answers.worst(tuple([await self._state_of(server) for server in servers]))
 
     async def _state_of(self, server: int) -> ServerState:
         try:
@@ -363,38 +381,4 @@ class Mps:
         return True
 
     async def _ask(self, command: str) -> tuple[str, ...]:
-        """The answer to one command; one per call, since silent answers leave no line."""
-        said, complaint = await self._run(command=command, limit_s=self._settings.answer_s)
-        self.directory.cut_logs(self._settings.log_limit_mib)
-        return answers.lines_of(command, said, complaint)
-
-    async def _run(self, *options: str, command: str = "", limit_s: float) -> tuple[str, str]:
-        """Standard output and error of one call; its exit status says nothing.
-
-        Standard input is never the agent's: with an option that it does not know the program waits for commands.
-        """
-        try:
-            process = await asyncio.create_subprocess_exec(
-                self._control,
-                *options,
-                stdin=asyncio.subprocess.PIPE if command else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise NotSupported(f"{self._control} cannot be run: {error}") from error
-        given = f"{command}\n".encode() if command else None
-        try:
-            said, complaint = await asyncio.wait_for(process.communicate(given), limit_s)
-        except TimeoutError as error:
-            raise DeviceError(
-                f"{self._control} gave no answer to {command or options[0]!r} in {limit_s:g} s; the MPS daemon of GPU "
-                f"{self.gpu_uuid} hangs: see {self.directory.log}/control.log"
-            ) from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return said.decode(errors="replace"), complaint.decode(errors="replace")
+        return await self._control.ask(command)

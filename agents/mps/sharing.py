@@ -95,8 +95,7 @@ class UnderMps:
         return ""
 
     async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
-        await self._mps.start()
-        state = await self._mps.server_state()
+        state = await self._mps.start()
         if state == "fault":
             if clients := await self._mps.client_pids():
                 raise LaunchFailed(
@@ -132,7 +131,7 @@ class UnderMps:
             return True  # It has left meanwhile.
 
     async def watch(self) -> bool:
-        return await self._mps.is_alive() and await self._mps.server_state() == "fault"
+        return await self._mps.is_in_fault()
 
     async def close(self) -> None:
         await self._mps.stop(DRAIN_S)

@@ -1,6 +1,6 @@
 """Peak power of GPUs between two looks, for governors: a thread that samples those that somebody looks at.
 
-    watch = PowerWatch(nvml.sample)
+    watch = PowerWatch(nvml.power_w)
     watch.peak_w(gpu)     # highest since the last call; the first call of a GPU begins to watch it
 
 Boards since Ampere tell a mean over one second, older ones the moment: between two looks a second apart the first tell
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from agents.device import DeviceError
-from agents.nvml.nouns import GpuIdentity, GpuSample
+from agents.nvml.nouns import GpuIdentity
 
 PERIOD_S = 0.1
 FORGET_S = 10.0
@@ -22,8 +22,9 @@ FORGET_S = 10.0
 class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
     """Started when made."""
 
-    def __init__(self, sample: Callable[[GpuIdentity], GpuSample], *, period_s: float = PERIOD_S) -> None:
-        self._sample, self._period_s = sample, period_s
+    def __init__(self, power_w: Callable[[GpuIdentity], float], *, period_s: float = PERIOD_S) -> None:
+        """`power_w`: of a GPU now; raises DeviceError."""
+        self._power_w, self._period_s = power_w, period_s
         self._lock = threading.Lock()
         self._peaks: dict[str, float] = {}
         self._looked: dict[str, tuple[GpuIdentity, float]] = {}
@@ -42,8 +43,8 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
         self._thread.join()
 
     def peak_w(self, gpu: GpuIdentity) -> float:
-        """Since the last call for this GPU, the present moment included. Raises DeviceError, as sampling does."""
-        now_w = self._sample(gpu).power_w
+        """Since the last call for this GPU, the present moment included. Raises DeviceError."""
+        now_w = self._power_w(gpu)
         with self._lock:
             self._looked[gpu.uuid] = (gpu, time.monotonic())
             peak_w = max(now_w, self._peaks.pop(gpu.uuid, now_w))
@@ -56,7 +57,7 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
             for gpu in self._watched():
                 # One that does not answer says so to whoever looks.
                 with contextlib.suppress(DeviceError):
-                    self._note(gpu, self._sample(gpu).power_w)
+                    self._note(gpu, self._power_w(gpu))
 
     def _watched(self) -> list[GpuIdentity]:
         """Those that somebody has looked at of late; without any the thread sleeps."""

@@ -63,13 +63,18 @@ def sample(handle: Handle) -> GpuSample:
     return GpuSample(
         memory_used_mib=memory.used / BYTES_PER_MIB,
         memory_reserved_mib=getattr(memory, "reserved", 0) / BYTES_PER_MIB,
-        power_w=pynvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
+        power_w=power_w(handle),
         enforced_limit_w=or_none(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0),
         energy_j=or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0),
         clock_mhz=float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         event_reasons=event_reasons(_event_mask(handle)),
         busy_percent=or_none(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)) or 0.0,
     )
+
+
+def power_w(handle: Handle) -> float:
+    """What it draws now; since Ampere the mean of the last second."""
+    return float(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000.0)
 
 
 def used_mib(handle: Handle) -> float:

@@ -70,6 +70,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """What the GPU does now; GpuLost when it no longer answers."""
         return self._on(gpu, "read", reading.sample)
 
+    def power_w(self, gpu: GpuIdentity) -> float:
+        """What the GPU draws now, without the rest of a sample; GpuLost when it no longer answers."""
+        return self._on(gpu, "read the power of", reading.power_w)
+
     def check(self, gpu: GpuIdentity, capability: Capability) -> None:
         """Return when the GPU has this capability, which is none of the two knobs; raises DeviceError with why not."""
         self._on(gpu, f"{capability} of", reading.CHECKS[capability])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 
-from agents.workers.logs import rotate
+from agents.workers.logs import rotate_all
 from agents.workers.process import Ending, WorkerProcess, end_left_over, marks
 from agents.workers.replica import Terminate
 
@@ -61,5 +61,4 @@ async def keep_logs(logs: Callable[[], Iterable[Path]]) -> None:
     """Look at all logs again and again."""
     while True:
         await asyncio.sleep(LOG_LOOK_S)
-        for each in tuple(logs()):
-            await asyncio.to_thread(rotate, each)
+        await asyncio.to_thread(rotate_all, tuple(logs()))

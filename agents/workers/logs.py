@@ -6,6 +6,7 @@ end is copied to `NAME.log.1` and the file is emptied; what is written between t
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 LIMIT_BYTES = 4 * 1024 * 1024
@@ -23,6 +24,12 @@ def rotate(log: Path, *, limit_bytes: int = LIMIT_BYTES) -> bool:
             os.truncate(log, 0)
             return True
     return False
+
+
+def rotate_all(logs: Iterable[Path]) -> None:
+    """Rotate each of them."""
+    for log in logs:
+        rotate(log)
 
 
 def tail(log: Path) -> str:

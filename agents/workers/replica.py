@@ -17,7 +17,7 @@ from agents.workers.launch import HOST, Launch, Place, Prepared
 from agents.workers.logs import tail
 from agents.workers.process import WorkerProcess
 from agents.workers.records import Identity, Record, Records
-from agents.workers.templates import Template, Templates, WarmUp
+from agents.workers.templates import Template, WarmUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +95,14 @@ class Replica:
     sm_count: int | None = None
     draining_since_s: float = math.inf
     is_adopted: bool = False
+    is_outdated: bool = False
     is_leaving: bool = False
     """It is being ended, by a stop or a failure."""
     task: "asyncio.Task[None] | None" = None
 
-    def view(self, templates: Templates, now_s: float) -> ReplicaView:
+    def view(self, now_s: float) -> ReplicaView:
         """What others may see of it."""
         record = self.record
-        template = templates.by_name.get(record.template.name)
         return ReplicaView(
             id=record.id,
             service=record.service,
@@ -121,7 +121,7 @@ class Replica:
             message=self.message,
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
-            is_outdated=template is None or template.digest != record.digest,
+            is_outdated=self.is_outdated,
         )
 
     def endpoint(self, records: Records[Record]) -> Endpoint:

@@ -116,7 +116,7 @@ class Workers:
 
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""
-        return tuple(each.view(self._templates, self._now_s()) for _, each in sorted(self._replicas.items()))
+        return tuple(each.view(self._now_s()) for _, each in sorted(self._replicas.items()))
 
     async def start(self, launch: Launch) -> None:
         """Start a replica. Raises LaunchFailed; then there is none."""
@@ -217,7 +217,9 @@ class Workers:
     async def _adopt(self, record: Record) -> None:
         """Go on with the recorded process, or tell that it is gone."""
         process = WorkerProcess.adopt(record.identity, record.mark)
-        each = Replica(record=record, process=process, is_adopted=True)
+        template = self._templates.by_name.get(record.template.name)
+        is_outdated = template is None or template.digest != record.digest
+        each = Replica(record=record, process=process, is_adopted=True, is_outdated=is_outdated)
         self._replicas[record.id] = each
         if process is not None:
             each.task = asyncio.create_task(self._live(each))

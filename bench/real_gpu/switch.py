@@ -189,7 +189,7 @@ async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[G
         capabilities=dict.fromkeys(sharings, WITHOUT_KNOBS),
         sharings=sharings,
         errors=XidWatch(run.nvml, (run.gpu,)),
-        peaks=partial(PowerWatch, run.nvml.sample),
+        peaks=partial(PowerWatch, run.nvml.power_w),
         memory=ForeignMemory(nvml),
         uses=nvml,
         templates=_templates(run),

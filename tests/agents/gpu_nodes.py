@@ -53,6 +53,9 @@ class PretendedDriver:
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         return GpuSample(memory_used_mib=1000.0, power_w=100.0, energy_j=None, clock_mhz=1380.0, busy_percent=50.0)
 
+    def power_w(self, gpu: GpuIdentity) -> float:
+        return self.sample(gpu).power_w
+
     def close(self) -> None:
         pass
 
@@ -192,7 +195,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         capabilities={0: GpuCapabilities(why_not=wanted.why_not, clocks_mhz=wanted.clocks_mhz), 1: GpuCapabilities()},
         sharings=sharings,
         errors=wanted.errors,
-        peaks=partial(PowerWatch, PretendedDriver().sample, period_s=0.01),
+        peaks=partial(PowerWatch, PretendedDriver().power_w, period_s=0.01),
         memory=ForeignMemory(wanted.memory, look_s=0.0),
         uses=wanted.memory,
         templates=templates(wanted),

@@ -74,7 +74,6 @@ class Client:
         self.process.communicate(timeout=PATIENCE_S)
 
     def kill(self) -> None:
-        """End at once."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_S)
 
@@ -195,8 +194,20 @@ def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(
     wait(sharing.environment(a_replica("r1")))
     asked = logged(mps).count("Cmd:")
     wait(sharing.environment(a_replica("r2")))
-    # The default percent, the servers, the server's percent back to 100, and for its state the servers and itself.
-    assert logged(mps).count("Cmd:") - asked == 5
+    # The default percent and the servers; then the server's percent back to 100, and its state.
+    assert logged(mps).count("Cmd:") - asked == 4
+
+
+def test_a_look_for_faults_is_one_question_while_the_server_lives_and_finds_the_next_one(node: Node) -> None:
+    mps = node.mps()
+    assert wait(mps.is_in_fault()) is False  # there is no daemon
+    assert (wait(mps.start()), wait(mps.start_server()), wait(mps.is_in_fault())) == ("none", None, False)
+    asked = logged(mps).count("Cmd:")
+    assert wait(mps.is_in_fault()) is False and logged(mps).count("Cmd:") - asked == 1
+    node.say(mps, f"shutdown_server {node.say(mps, 'get_server_list')} -f")  # another breaks than was seen
+    node.joined(mps)
+    break_gpu(str(mps.directory.pipe))
+    assert wait(mps.is_in_fault()) is True
 
 
 def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(node: Node) -> None:

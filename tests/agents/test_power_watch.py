@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from agents.device import GpuLost
-from agents.nvml.nouns import GpuIdentity, GpuSample
+from agents.nvml.nouns import GpuIdentity
 from agents.nvml.power_watch import PowerWatch
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=1000.0)
@@ -17,13 +17,13 @@ class Board:
     """Draws what it is told; counts how often it is asked."""
 
     def __init__(self) -> None:
-        self.power_w, self.asked, self.is_lost = 100.0, 0, False
+        self.watts, self.asked, self.is_lost = 100.0, 0, False
 
-    def sample(self, gpu: GpuIdentity) -> GpuSample:
+    def power_w(self, gpu: GpuIdentity) -> float:
         self.asked += 1
         if self.is_lost:
             raise GpuLost("the GPU fell off the bus")
-        return GpuSample(memory_used_mib=0.0, power_w=self.power_w, energy_j=None, clock_mhz=0.0, busy_percent=0.0)
+        return self.watts
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -40,11 +40,11 @@ def asked_again(board: Board) -> None:
 
 def test_a_peak_between_two_looks_is_seen_once() -> None:
     board = Board()
-    with PowerWatch(board.sample, period_s=0.001) as watch:
+    with PowerWatch(board.power_w, period_s=0.001) as watch:
         assert watch.peak_w(GPU) == 100.0
-        board.power_w = 260.0
+        board.watts = 260.0
         asked_again(board)
-        board.power_w = 90.0
+        board.watts = 90.0
         asked_again(board)
         assert watch.peak_w(GPU) == 260.0
         assert watch.peak_w(GPU) == 90.0
@@ -52,15 +52,15 @@ def test_a_peak_between_two_looks_is_seen_once() -> None:
 
 def test_the_present_moment_counts_for_a_gpu_at_which_nobody_has_looked() -> None:
     board = Board()
-    with PowerWatch(board.sample, period_s=0.001) as watch:
+    with PowerWatch(board.power_w, period_s=0.001) as watch:
         watch.peak_w(GPU)
-        board.power_w = 200.0
+        board.watts = 200.0
         assert watch.peak_w(OTHER) == 200.0
 
 
 def test_a_gpu_that_is_lost_says_so_to_whoever_looks_and_the_watch_goes_on() -> None:
     board = Board()
-    with PowerWatch(board.sample, period_s=0.001) as watch:
+    with PowerWatch(board.power_w, period_s=0.001) as watch:
         watch.peak_w(GPU)
         board.is_lost = True
         asked_again(board)
