@@ -12,7 +12,7 @@ PlimsollError
 HTTP codes are given only in `app.api.errors`; `solvers.errors.InvalidInput` is answered like InvalidRequest.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 _MOST_NAMES = 30
@@ -26,10 +26,13 @@ class PlimsollError(Exception):
 class InvalidRequest(PlimsollError):
     """The request is understood but cannot be done."""
 
-    def __init__(self, detail: str, field: str = "") -> None:
-        super().__init__(f"{field}: {detail}" if field else detail)
+    def __init__(self, detail: str, field: str = "", *, others: Sequence[tuple[str, str]] = ()) -> None:
+        """`others`: further fields that are wrong, each with what is."""
+        words = f"{field}: {detail}" if field else detail
+        super().__init__("; ".join([words, *(f"{name}: {wrong}" for name, wrong in others)]))
         self.field = field
         self.detail = detail
+        self.others = tuple(others)
 
 
 class NotFound(PlimsollError):

@@ -57,6 +57,8 @@ from app.errors import PlimsollError, Unavailable
 from app.logs import configure_logs
 from app.metrics import LoopMetrics
 from app.settings import Settings
+from app.simulations.desk import ScenarioDesk
+from app.simulations.runner import SimulationRunner
 from app.tracing import make_tracer
 from app.web import application as dashboard
 from app.webhooks import Sender, sending_job
@@ -119,15 +121,19 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
             solver=SolverWorker(threads=plane.settings.solver_threads),
             metrics=metrics,
+            simulations=ScenarioDesk(),
             lease=plane.settings.lease,
         )
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         app.state.parts = parts
         parts.ingest.start()
         parts.commands.start()
+        runner = SimulationRunner(engine, plane.clock)
+        runner.start()
         try:
             yield
         finally:
+            await runner.stop()
             await parts.ingest.stop()
             await parts.commands.stop()
             await parts.solver.close()

@@ -1,6 +1,7 @@
 """YAML documents whose fields know their lines. JSON is YAML, too."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import yaml
@@ -29,25 +30,34 @@ Complain = Callable[[int, str, str], None]
 
 def read_documents(text: str, complain: Complain) -> Iterator[Document]:
     """The documents of a text. Where it stops being YAML, and for a key that is given twice, it complains."""
-    loader = yaml.SafeLoader(text)
     try:
-        while loader.check_node():
-            node = loader.get_node()
-            if node is None:
-                return
-            lines: dict[FieldPath, int] = {}
-            _note_lines(node, (), lines, set(), complain)
-            value: object = loader.construct_document(node)
-            if value is not None:
-                yield Document(value=value, lines=lines)
+        with _loading(text) as loader:
+            while loader.check_node():
+                node = loader.get_node()
+                if node is None:
+                    return
+                lines: dict[FieldPath, int] = {}
+                _note_lines(node, (), lines, set(), complain)
+                value: object = loader.construct_document(node)
+                if value is not None:
+                    yield Document(value=value, lines=lines)
     except yaml.MarkedYAMLError as error:
         complain(error.problem_mark.line + 1 if error.problem_mark else 1, "", f"not YAML: {error.problem}")
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date like 2026-13-40
         complain(1, "", f"not YAML: {error}")
     except RecursionError:
         complain(1, "", "not YAML that can be read: nested too deeply")
-    finally:
-        loader.dispose()
+
+
+def line_of_alias(text: str) -> int | None:
+    """Of the first one: a few of them make a small text a huge document."""
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                return event.start_mark.line + 1 if event.start_mark else 1
+    except (yaml.YAMLError, RecursionError):
+        pass  # What is no YAML is told by who reads it.
+    return None
 
 
 def dotted(path: FieldPath) -> str:
@@ -56,6 +66,16 @@ def dotted(path: FieldPath) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+@contextmanager
+def _loading(text: str) -> Iterator[yaml.SafeLoader]:
+    """A loader; to make one fails already where the text has characters that YAML has not."""
+    loader = yaml.SafeLoader(text)
+    try:
+        yield loader
+    finally:
+        loader.dispose()
 
 
 def _note_lines(

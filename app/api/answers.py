@@ -20,6 +20,7 @@ MEANINGS = {
     415: "The body does not say that it is JSON",
     422: "A field or parameter is wrong",
     428: "If-Match is needed",
+    429: "Too many wait already; Retry-After says when to try again",
     503: "The database or the solver is away; Retry-After says when to try again",
 }
 
@@ -36,7 +37,7 @@ def _problem(status: int) -> dict[str, Any]:
         "description": MEANINGS[status],
         "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}},
     }
-    if status == 503:
+    if status in (429, 503):
         answer["headers"] = _RETRY_AFTER
     return answer
 

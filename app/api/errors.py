@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:plimsoll:problem:"
 RETRY_AFTER_S = 1
+QUEUE_RETRY_AFTER_S = 30
+"""What waits in a queue takes minutes, not seconds."""
 
 
 class MalformedBody(HTTPException):
@@ -52,6 +54,10 @@ class UnsupportedBody(HTTPException):
         super().__init__(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body with the header `Content-Type: application/json`, {said}"
         )
+
+
+class TooManyWait(Unavailable):
+    """The queue for a part is full."""
 
 
 class PreconditionRequired(PreconditionFailed):
@@ -83,6 +89,7 @@ PROBLEMS: tuple[tuple[type[Exception], Kind], ...] = (
     (PreconditionFailed, Kind(412, "precondition-failed", "The object changed since you saw it")),
     (Unauthorised, Kind(401, "unauthorised", "A valid token is needed", BEARER)),
     (Forbidden, Kind(403, "forbidden", "The token does not allow it")),
+    (TooManyWait, Kind(429, "too-many", "Too many wait already", {"Retry-After": str(QUEUE_RETRY_AFTER_S)})),
     (Unavailable, Kind(503, "unavailable", "A part that is needed is away", RETRY)),
     (SolverUnavailable, Kind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
 )
@@ -171,7 +178,8 @@ def _fields(error: Exception) -> list[FieldProblem]:
     if isinstance(error, RequestValidationError):
         return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
     if isinstance(error, InvalidRequest) and error.field:
-        return [FieldProblem(pointer=pointer_of(error.field), detail=error.detail)]
+        found = ((error.field, error.detail), *error.others)
+        return [FieldProblem(pointer=pointer_of(field), detail=detail) for field, detail in found]
     if isinstance(error, InvalidInput) and error.field:
         return [FieldProblem(pointer=pointer_of(error.field), detail=error.problem)]
     if isinstance(error, MalformedBody) and error.pointer:

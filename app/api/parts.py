@@ -11,6 +11,7 @@ from app.api.agent_addresses import AgentAddresses
 from app.api.cluster_metrics import ClusterPage
 from app.api.commands import CommandBoard
 from app.api.metrics import ApiMetrics
+from app.api.simulation_schemas import Desk
 from app.clock import Clock
 from app.control.ingest import IngestQueue
 from app.control.store import Event, Snapshot, Store
@@ -41,6 +42,8 @@ class Parts:
     fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics
+    simulations: Desk
+    """Checks what is to be simulated; somebody else runs it."""
     lease: LeaseTerms | None = None
     """How long commands hold while the control plane is silent; None = for ever."""
     skewed_nodes: set[str] = field(default_factory=set)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app import budget_manifests, manifests, task_manifests, webhook_manifests
 from app.cli.errors import CliError
-from app.cli.remedies import remedy, unknown_kind
+from app.remedies import remedy, unknown_kind
 from app.yaml_lines import Complain, Document, FieldPath, dotted, read_documents
 
 AnyManifest = (

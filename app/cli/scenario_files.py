@@ -1,38 +1,18 @@
 """Scenario files: read strictly; every complaint names file, line, field and remedy, and all come at once."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from app.cli.errors import CliError
 from app.cli.files import STDIO
 from app.cli.manifest_files import Complaint, ManifestErrors
-from app.cli.output import count
-from app.cli.remedies import remedy
-from app.simulate.names import unknown_names
+from app.simulate.reading import scenario_of
 from app.simulate.scenario import Scenario
-from app.simulate.scenario_checks import Complaint as ScenarioComplaint
 from app.simulate.unusable_files import unusable_files
 from app.yaml_lines import Document, FieldPath, dotted, read_documents
 
-_SHAPES = {
-    "model_type": "an object with fields of its own",
-    "dict_type": "an object with fields of its own",
-    "list_type": "a list",
-    "path_type": "the name of a file",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "text",
-}
-"""What is wanted, where pydantic says it as only programmers do."""
 WHAT = "the scenario"
 """What complaints are about."""
 
@@ -59,35 +39,10 @@ def folder_of(source: Path) -> Path:
 
 
 def _validated(file: str, document: Document, folder: Path) -> Scenario:
-    try:
-        scenario = Scenario.model_validate(document.value)
-    except ValidationError as error:
-        found = [(entry["loc"], _remedy(entry)) for entry in error.errors()]
-        raise _refusal(file, document, found) from error
-    found = [(("spec", *path), words) for path, words in _unusable(scenario, folder)]
-    if found:
-        raise _refusal(file, document, found)
-    return scenario
-
-
-def _unusable(scenario: Scenario, folder: Path) -> Iterator[ScenarioComplaint]:
-    yield from unknown_names(scenario)
-    yield from unusable_files(scenario, folder)
-
-
-def _remedy(error: ErrorDetails) -> str:
-    if error["type"] in ("too_short", "too_long"):
-        return _length(error)
-    words = remedy(Scenario, error["loc"], error)
-    shape = _SHAPES.get(error["type"])
-    return words if shape is None else f"must be {shape}, not {words.rpartition(', not ')[2]}"
-
-
-def _length(error: ErrorDetails) -> str:
-    """Of a list."""
-    least, most, found = (error["ctx"].get(name) for name in ("min_length", "max_length", "actual_length"))
-    entries = f"at most {most:,} entries" if least is None else "at least " + count(least, "entry", "entries")
-    return f"must be a list of {entries}, not of {found:,}"
+    scenario = scenario_of(document.value, partial(unusable_files, folder=folder))
+    if isinstance(scenario, Scenario):
+        return scenario
+    raise _refusal(file, document, scenario)
 
 
 def _refusal(file: str, document: Document, found: Iterable[tuple[FieldPath, str]]) -> ManifestErrors:

@@ -12,7 +12,6 @@ from app.cli.files import STDIO, check_place, summary_stream, write_text
 from app.cli.scenario_files import folder_of, read_scenario
 from app.cli.simulate_progress import watching
 from app.cli.simulate_show import show_report
-from app.cli.version import program_version
 from app.errors import InvalidRequest
 from app.simulate.amounts import counted
 from app.simulate.build import shipped_catalogue
@@ -21,6 +20,7 @@ from app.simulate.report import Report, make_report, report_to_json
 from app.simulate.run import check, jobs_of
 from app.simulate.runner import Runner, make_runner, simulate_all
 from app.simulate.scenario import Scenario, files_of
+from app.version import program_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from typing import TextIO
 
 from app.cli.output import Cells, Heading, show_table
-from app.simulate.amounts import estimate_texts
-from app.simulate.report import Estimate, PolicySummary, Report, seeds_note
+from app.simulate.amounts import estimate_words, share_words
+from app.simulate.report import PolicySummary, Report, seeds_note
 
 
 def show_report(report: Report, stream: TextIO) -> None:
@@ -23,9 +23,9 @@ def show_report(report: Report, stream: TextIO) -> None:
             (
                 service.service,
                 summary.policy,
-                _estimate(service.cost_usd),
-                _share(service.attainment, digits=2),
-                _estimate(service.p99_ms, digits=0),
+                estimate_words(service.cost_usd),
+                share_words(service.attainment, digits=2),
+                estimate_words(service.p99_ms, digits=0),
             )
             for place in range(len(report.policies[0].services))
             for summary in report.policies
@@ -41,7 +41,7 @@ def _show_carbon(report: Report, stream: TextIO) -> None:
     """One line, where the scenario has a grid intensity."""
     known = [(summary.policy, summary.carbon_g) for summary in report.policies if summary.carbon_g is not None]
     if known:
-        stream.write(f"g CO2e: {', '.join(f'{policy} {_estimate(grams)}' for policy, grams in known)}\n")
+        stream.write(f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n")
 
 
 def _show_tasks(report: Report, stream: TextIO) -> None:
@@ -52,11 +52,11 @@ def _show_tasks(report: Report, stream: TextIO) -> None:
         [
             (
                 summary.policy,
-                _share(tasks.finished, digits=1),
-                _estimate(tasks.completion_s, digits=1, scale=1.0 / 60.0),
-                _share(tasks.in_time, digits=0),
-                _estimate(tasks.work_gpu_hours),
-                _estimate(tasks.cost_usd),
+                share_words(tasks.finished, digits=1),
+                estimate_words(tasks.completion_s, digits=1, scale=1.0 / 60.0),
+                share_words(tasks.in_time, digits=0),
+                estimate_words(tasks.work_gpu_hours),
+                estimate_words(tasks.cost_usd),
             )
             for summary in report.policies
             if (tasks := summary.tasks)
@@ -68,21 +68,10 @@ def _show_tasks(report: Report, stream: TextIO) -> None:
 def _policy(summary: PolicySummary, note: str) -> Cells:
     return (
         f"{summary.policy} ({note})" if note else summary.policy,
-        _estimate(summary.cost_usd),
-        _estimate(summary.gpu_hours),
-        _estimate(summary.energy_kwh),
-        _share(summary.violations, digits=2),
-        _share(summary.worst_attainment, digits=2),
-        _estimate(summary.replicas_started, digits=0),
+        estimate_words(summary.cost_usd),
+        estimate_words(summary.gpu_hours),
+        estimate_words(summary.energy_kwh),
+        share_words(summary.violations, digits=2),
+        share_words(summary.worst_attainment, digits=2),
+        estimate_words(summary.replicas_started, digits=0),
     )
-
-
-def _estimate(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> str:
-    """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
-    return "".join(estimate_texts(value, digits=digits, scale=scale))
-
-
-def _share(value: Estimate | None, *, digits: int) -> str:
-    """In percent; an interval that is not even to both sides stands in brackets."""
-    mean, spread = estimate_texts(value, digits=digits, is_share=True)
-    return f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread

@@ -1,8 +1,6 @@
 """`plimsoll version`."""
 
 import platform
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
@@ -11,6 +9,7 @@ from app.cli.client import Api, text
 from app.cli.errors import CliError
 from app.cli.output import FAINT, Cell, show_line
 from app.cli.surroundings import surroundings_of
+from app.version import program_version
 
 
 def version(
@@ -24,14 +23,6 @@ def version(
     show_line(f"plimsoll       {program_version()}")
     show_line(f"python         {platform.python_version()}")
     show_line("control plane  ", _control_plane(context))
-
-
-def program_version() -> str:
-    """The installed version of this package."""
-    try:
-        return version_of("plimsoll")
-    except PackageNotFoundError:
-        return "not installed, run from a source tree"
 
 
 def _control_plane(context: typer.Context) -> Cell:

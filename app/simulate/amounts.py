@@ -38,6 +38,17 @@ def estimate_texts(
     return mean, f"±{number(half, places)}"
 
 
+def estimate_words(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> str:
+    """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
+    return "".join(estimate_texts(value, digits=digits, scale=scale))
+
+
+def share_words(value: Estimate | None, *, digits: int) -> str:
+    """In percent; an interval that is not even to both sides stands in brackets."""
+    mean, spread = estimate_texts(value, digits=digits, is_share=True)
+    return f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread
+
+
 def duration(seconds: float) -> str:
     """A length of time in words, e.g. `11 min` or `2 h 30 min`."""
     whole = round(seconds)

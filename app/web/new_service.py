@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
-import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.parts import Context
 from app.web.pages import SECURITY, require_person
-from app.yaml_lines import FieldPath, read_documents
+from app.yaml_lines import FieldPath, line_of_alias, read_documents
 
 LARGEST_TEXT = 65_536
 MOST_DEEP = 32
@@ -28,7 +27,7 @@ async def read_yaml(request: Request) -> Response:
 
 def parse(text: str) -> tuple[list[object], list[object]]:
     """Documents, each with the lines of its fields by JSON pointer; and complaints, each with its line."""
-    if (line := _line_of_alias(text)) is not None:
+    if (line := line_of_alias(text)) is not None:
         return [], [_complaint(line, "anchors and aliases are not read here; write it out, or use `plimsoll apply`")]
     complaints: list[object] = []
 
@@ -42,17 +41,6 @@ def parse(text: str) -> tuple[list[object], list[object]]:
         else:
             documents.append({"value": document.value, "lines": _by_pointer(document.lines)})
     return documents, complaints
-
-
-def _line_of_alias(text: str) -> int | None:
-    """Of the first one: a few of them make a small text a huge document."""
-    try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                return event.start_mark.line + 1 if event.start_mark else 1
-    except (yaml.YAMLError, RecursionError):
-        pass  # What is no YAML is told by who reads it.
-    return None
 
 
 def _by_pointer(lines: Mapping[FieldPath, int]) -> dict[str, int]:
