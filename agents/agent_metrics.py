@@ -161,7 +161,8 @@ def _add_gpu(page: Page, gpu: GpuReading, energy_j: float) -> None:
     page.add("plimsoll_agent_gpu_power_watts", gpu.power_w, *labels)
     page.add("plimsoll_agent_gpu_energy_joules_total", energy_j, *labels)
     page.add("plimsoll_agent_gpu_clock_hertz", gpu.clock_mhz * MHZ, *labels)
-    page.add("plimsoll_agent_gpu_busy_ratio", gpu.busy_percent / 100.0, *labels)
+    if gpu.busy_percent is not None:
+        page.add("plimsoll_agent_gpu_busy_ratio", gpu.busy_percent / 100.0, *labels)
     page.add("plimsoll_agent_gpu_memory_used_bytes", gpu.memory_used_mib * MIB, *labels)
     page.add("plimsoll_agent_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
 

@@ -33,8 +33,9 @@ TIME_HEADER = "Plimsoll-Agent-Time"
 METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
 
-TAKES_HEADER, TAKES_USES = "Plimsoll-Takes", "uses"
-"""What a control plane says with every answer that it takes beside the first contract."""
+TAKES_HEADER, TAKES_USES, TAKES_UNKNOWN = "Plimsoll-Takes", "uses", "unknown"
+"""What a control plane says with every answer that it takes beside the first contract: use by part of a GPU; readings
+without what the driver does not tell."""
 
 BUCKETS_PER_DOUBLING = 4
 SMALLEST_BUCKET_MS = 0.25
@@ -59,8 +60,8 @@ class GpuReading(Wire, frozen=True, kw_only=True):
     energy_j: Amount
     """Energy of the window."""
     clock_mhz: Amount
-    busy_percent: Annotated[float, Meta(ge=0.0, le=100.0)]
-    """Share of the window in which at least one replica executed."""
+    busy_percent: Annotated[float, Meta(ge=0.0, le=100.0)] | None
+    """Share of the window in which at least one replica executed; None = the driver does not tell."""
     healthy: bool = True
 
 

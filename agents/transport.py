@@ -22,8 +22,10 @@ from agents.protocol import (
     KNOWS_LEASES,
     METRICS_HEADER,
     TAKES_HEADER,
+    TAKES_UNKNOWN,
     TAKES_USES,
     TIME_HEADER,
+    GpuReading,
     Observation,
     SyncReply,
 )
@@ -110,7 +112,7 @@ class HttpTransport:
         self._token = token
         self._speed = speed
         self._session: aiohttp.ClientSession | None = None
-        self._takes_uses = False
+        self._takes: frozenset[str] = frozenset()
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
         wall_wait_s = wait_s / self._speed
@@ -130,12 +132,16 @@ class HttpTransport:
 
     def _as_taken(self, observation: Observation) -> Observation:
         """Without what an older control plane would refuse, until an answer says that this one takes it."""
-        return observation if self._takes_uses else structs.replace(observation, uses=())
+        if TAKES_USES not in self._takes:
+            observation = structs.replace(observation, uses=())
+        if TAKES_UNKNOWN not in self._takes and any(gpu.busy_percent is None for gpu in observation.gpus):
+            observation = structs.replace(observation, gpus=tuple(map(_with_busy, observation.gpus)))
+        return observation
 
     def _note_takes(self, status: int, takes: str) -> None:
         """An answer of the API itself tells; one of a proxy before it, or of an API that is busy, does not."""
         if status == HTTPStatus.OK or status in _REFUSED:
-            self._takes_uses = TAKES_USES in takes
+            self._takes = frozenset(each.strip() for each in takes.split(","))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -190,3 +196,7 @@ def _words(body: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return f": {problem.detail or problem.title}" if problem.detail or problem.title else ""
+
+
+def _with_busy(gpu: GpuReading) -> GpuReading:
+    return gpu if gpu.busy_percent is not None else structs.replace(gpu, busy_percent=0.0)

@@ -112,7 +112,7 @@ class ReadOnlyDevice:
             sample = self._nvml.sample(gpu)
         except DeviceError as error:
             self._problems[gpu.index] = str(error)
-            sample = GpuSample(memory_used_mib=0.0, power_w=0.0, energy_j=None, clock_mhz=0.0, busy_percent=0.0)
+            sample = GpuSample(memory_used_mib=0.0, power_w=0.0, energy_j=None, clock_mhz=0.0, busy_percent=None)
         else:
             self._problems.pop(gpu.index, None)
         energy_j = self._energy_of_window(gpu.index, sample, window_s)

@@ -152,7 +152,7 @@ class Devices:
             power_w=whole.power_w * share,
             energy_j=None if whole.energy_j is None else whole.energy_j * share,
             enforced_limit_w=None,
-            busy_percent=0.0,
+            busy_percent=None,
         )
 
     def power_w(self, gpu: GpuIdentity) -> float:

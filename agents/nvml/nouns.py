@@ -51,8 +51,8 @@ class GpuSample:
     energy_j: float | None
     """Since the driver was loaded; None on GPUs older than Volta."""
     clock_mhz: float
-    busy_percent: float
-    """Share of the last second in which any kernel ran; 0 where the driver does not say (MIG)."""
+    busy_percent: float | None
+    """Share of the last second in which any kernel ran; None where the driver does not say (MIG)."""
     memory_reserved_mib: float = 0.0
     """What the driver keeps for itself; 0 with drivers that count it as used."""
     enforced_limit_w: float | None = None

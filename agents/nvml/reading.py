@@ -68,7 +68,7 @@ def sample(handle: Handle) -> GpuSample:
         energy_j=or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0),
         clock_mhz=float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         event_reasons=event_reasons(_event_mask(handle)),
-        busy_percent=or_none(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)) or 0.0,
+        busy_percent=or_none(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
     )
 
 

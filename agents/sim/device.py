@@ -50,7 +50,7 @@ class SimulatedDevice:
         for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
             if gpu.replicas or gpu.tasks or gpu.departed_energy_j > 0.0:
                 gpu.used_energy_j += reading.energy_j
-            gpu.busy_s += reading.busy_percent / 100.0 * window_s
+            gpu.busy_s += (reading.busy_percent or 0.0) / 100.0 * window_s
             gpu.departed_energy_j = 0.0
         for _, each in self._node.replicas():
             each.queue.new_window()

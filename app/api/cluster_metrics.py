@@ -133,7 +133,8 @@ def _add_gauges(page: Page, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]
         gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
         page.add("plimsoll_gpu_clock_hertz", gauge.clock_mhz * MHZ, *labels)
-        page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
+        if gauge.busy_percent is not None:
+            page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
         page.add("plimsoll_gpu_memory_used_bytes", gauge.memory_used_mib * MIB, *labels)
 
 

@@ -95,7 +95,7 @@ class GpuReading(View):
     power_w: float
     memory_used_mib: float
     clock_mhz: float
-    busy_percent: float
+    busy_percent: float | None = Field(description="Null: the driver does not say, as of MIG slices")
 
 
 class GpuReadings(View):

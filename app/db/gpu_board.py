@@ -100,7 +100,7 @@ SELECT date_bin(make_interval(secs => :step), window_start, CAST(:since AS times
        sum(power_w * window_s) / sum(window_s) AS power_w,
        sum(memory_used_mib * window_s) / sum(window_s) AS memory_used_mib,
        sum(clock_mhz * window_s) / sum(window_s) AS clock_mhz,
-       sum(busy_percent * window_s) / sum(window_s) AS busy_percent
+       sum(busy_percent * window_s) / sum(window_s) FILTER (WHERE busy_percent IS NOT NULL) AS busy_percent
 FROM gpu_observation
 WHERE gpu = :gpu AND window_start >= CAST(:since AS timestamptz) AND window_start < CAST(:until AS timestamptz)
 GROUP BY 1 ORDER BY 1

@@ -132,7 +132,9 @@ ORDER BY hour
 # A late observation's hour is summed again from all its rows: adding it up twice is not possible.
 _SUM_HOUR = """
 INSERT INTO gpu_hour (gpu, hour, observed_s, busy_s, energy_j, memory_mib_s)
-SELECT gpu, :hour, sum(window_s), sum(window_s * busy_percent / 100), sum(energy_j), sum(window_s * memory_used_mib)
+SELECT gpu, :hour, sum(window_s),
+       sum(window_s * busy_percent / 100) * sum(window_s) / sum(window_s) FILTER (WHERE busy_percent IS NOT NULL),
+       sum(energy_j), sum(window_s * memory_used_mib)
 FROM gpu_observation WHERE window_start >= :hour AND window_start < CAST(:hour AS timestamptz) + interval '1 hour'
 GROUP BY gpu
 ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,

@@ -5,6 +5,7 @@ They are two, because gauges of all GPUs change every second and what GPUs carry
 
 from collections import defaultdict
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from app.db import board, policies
 from app.db.board import BoardPart
@@ -29,7 +30,8 @@ async def load_gauges(look: Look) -> Items:
     """[memory in use in MiB, W, MHz, busy percent] by GPU; rounded, so that what did not visibly change stays."""
     async with transaction(look.parts.engine) as connection:
         rows = await board.load_gauges(connection, await _since(connection, look))
-    return {row.gpu: [*map(round, (row.memory_used_mib, row.power_w, row.clock_mhz, row.busy_percent))] for row in rows}
+    gauges = attrgetter("memory_used_mib", "power_w", "clock_mhz", "busy_percent")
+    return {row.gpu: [None if each is None else round(each) for each in gauges(row)] for row in rows}
 
 
 async def _since(connection: Connection, look: Look) -> datetime:

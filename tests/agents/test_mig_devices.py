@@ -83,6 +83,10 @@ def test_the_power_and_energy_of_the_gpu_are_split_by_sms_and_count_once(nvml: N
     devices = Devices(nvml)
     found = by_index(devices)
     samples = {index: devices.sample(gpu) for index, gpu in found.items() if gpu.part is not None}
+    assert {each.busy_percent for each in samples.values()} == {None}, "the driver says it of no slice"
+    assert {index: devices.power_w(found[index]) for index in samples} == {
+        index: each.power_w for index, each in samples.items()
+    }
     # 60, 16 and 16 of 92 SMs; the GPU draws 100 W and has counted 5000 J.
     assert samples[LARGE].power_w == pytest.approx(100.0 * 60 / 92)
     assert samples[SMALL].energy_j == pytest.approx(5000.0 * 16 / 92)

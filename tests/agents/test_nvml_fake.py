@@ -356,7 +356,7 @@ def test_mig_slices_are_devices_with_sms_and_memory(nvml: Nvml, fake: FakeGpus) 
     large, small = nvml.mig_slices(first(nvml))  # by instance
     assert (small.uuid, small.name, small.sm_count, small.memory_mib) == ("MIG-a", "H100 MIG 1g.10gb", 16, 9856.0)
     assert (large.uuid, large.gpu_instance, large.sm_count, large.memory_mib) == ("MIG-c", 2, 60, 40448.0)
-    assert nvml.sample(first(nvml)).busy_percent == 0.0, "a sliced GPU does not say"
+    assert nvml.sample(first(nvml)).busy_percent is None, "a sliced GPU does not say"
     fake.gpu(1).without = fake_gpus.NO_MIG
     with pytest.raises(NotSupported):
         nvml.mig_slices(nvml.gpus()[1])

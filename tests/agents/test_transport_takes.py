@@ -10,10 +10,21 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from agents.protocol import TAKES_HEADER, TAKES_USES, Observation, SyncReply, UseReading
+from agents.protocol import TAKES_HEADER, TAKES_UNKNOWN, TAKES_USES, GpuReading, Observation, SyncReply, UseReading
 from agents.transport import HttpTransport, Unacceptable, Unreachable
 
 USE = UseReading(kind="idle", name="(idle)", gpu_index=0, energy_j=1.0)
+
+SLICE = GpuReading(
+    index=1001,
+    gpu_type="H100-1g.10gb",
+    memory_mib=10240.0,
+    memory_used_mib=0.0,
+    power_w=10.0,
+    energy_j=10.0,
+    clock_mhz=1380.0,
+    busy_percent=None,
+)
 
 
 @dataclass
@@ -54,7 +65,14 @@ async def reached(plane: Plane) -> AsyncIterator[HttpTransport]:
 async def send(transport: HttpTransport, sequence: int = 1) -> None:
     await transport.exchange(
         Observation(
-            node="n1", boot="b", sequence=sequence, window_start_s=0.0, window_s=1.0, generation=0, uses=(USE,)
+            node="n1",
+            boot="b",
+            sequence=sequence,
+            window_start_s=0.0,
+            window_s=1.0,
+            generation=0,
+            gpus=(SLICE,),
+            uses=(USE,),
         ),
         wait_s=0.0,
     )
@@ -108,5 +126,17 @@ def test_one_that_is_busy_is_still_the_same() -> None:
     async def send_anyway(transport: HttpTransport) -> None:
         with pytest.raises(Unreachable):
             await send(transport)
+
+    asyncio.run(play())
+
+
+def test_that_something_is_not_known_is_told_to_who_takes_it_and_is_0_to_an_older_one() -> None:
+    async def play() -> None:
+        for takes, told in ((TAKES_USES, [0.0, 0.0]), (f"{TAKES_USES}, {TAKES_UNKNOWN}", [0.0, None])):
+            async with reached(plane := Plane(takes=takes)) as transport:
+                for _ in range(2):
+                    await send(transport)
+                seen = [msgspec.json.decode(body, type=Observation).gpus[0].busy_percent for body in plane.bodies]
+                assert seen == told
 
     asyncio.run(play())

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec import structs
 from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -227,6 +228,24 @@ def test_rolling_up_changes_no_report_and_takes_late_observations_in(database: s
     assert rolled == [("n1/gpu-0", 80.0), ("n1/gpu-1", 80.0)]
     # gpu-1: 20 J + 60 J over 4 s.
     assert [(row[0], row[2]) for row in utilisation] == [("n1/gpu-0", 40.0), ("n1/gpu-1", 20.0)]
+
+
+@pytest.mark.parametrize("is_rolled_up", [False, True])
+def test_how_busy_a_gpu_was_is_unknown_where_the_driver_does_not_say_and_else_of_what_it_said(
+    database: str, is_rolled_up: bool
+) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        store = await an_hour_of_energy(engine)
+        unknown = [structs.replace(make_gpu_reading(index), busy_percent=None) for index in (0, 1)]
+        await store.ingest((make_observation(2, at(10, 6), gpus=unknown),), at(11, 5))
+        sliced = [structs.replace(make_gpu_reading(1), busy_percent=None)]
+        await store.ingest((make_observation(3, at(12, 6), gpus=sliced),), at(12, 6))
+        if is_rolled_up:
+            await maintenance.maintain(engine, at(13, 10))
+
+    (rows,) = query(database, fill, "SELECT gpu, busy_percent FROM report.gpu_utilisation_hour ORDER BY hour, gpu")
+    # At 10:05 both were busy for 50 % of 2 s; of the 2 s at 10:06, and of 12:06, nobody knows.
+    assert rows == [("n1/gpu-0", 50.0), ("n1/gpu-1", 50.0), ("n1/gpu-1", None)]
 
 
 def test_old_partitions_are_dropped_and_hours_stay(database: str) -> None:

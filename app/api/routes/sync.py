@@ -19,6 +19,7 @@ from agents.protocol import (
     KNOWS_HEADER,
     KNOWS_LEASES,
     TAKES_HEADER,
+    TAKES_UNKNOWN,
     TAKES_USES,
     TIME_HEADER,
     NodeCommand,
@@ -136,7 +137,9 @@ async def _answer(context: Context, request: Request, name: str, wait_s: float) 
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = {TAKES_HEADER: TAKES_USES} | ({} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"})
+    headers = {TAKES_HEADER: f"{TAKES_USES}, {TAKES_UNKNOWN}"} | (
+        {} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    )
     return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
 
 

@@ -55,7 +55,7 @@ function drawFacts(now) {
   show(facts,
     fact("State", h("span", { class: `chip ${trouble(now) ? "warn" : "good"}` }, trouble(now) ?? "in order")),
     fact("Type", now.gpu_type), fact("Node", h("a", { href: `/nodes#${now.node}` }, now.node)), fact("Plan", ...plan),
-    fact("Now", `${watts(now.power_w)} of ${watts(now.power_cap_w)} (idle ${watts(now.idle_w)}), ${gib(now.memory_used_mib)} of ${gib(now.memory_mib)}, ${number(now.clock_mhz, 0)} MHz, ${percentOf(now.busy_percent)} busy`));
+    fact("Now", `${watts(now.power_w)} of ${watts(now.power_cap_w)} (idle ${watts(now.idle_w)}), ${gib(now.memory_used_mib)} of ${gib(now.memory_mib)}, ${number(now.clock_mhz, 0)} MHz, ${now.busy_percent === null ? "how busy is not told" : `${percentOf(now.busy_percent)} busy`}`));
 }
 
 function trouble(now) {
