@@ -104,18 +104,20 @@ async def add(connection: AsyncConnection, wanted: NewSimulation, *, asked_by: s
 async def list_rows(
     connection: AsyncConnection, *, before: int | None = None, limit: int | None = None
 ) -> tuple[SimulationRow, ...]:
-    """Simulations, newest first; with `before` only those that are older than that id."""
+    """Simulations, newest first, without what they came to; with `before` only those that are older than that id."""
     # A cast, so that PostgreSQL knows what a null is.
     where = "WHERE CAST(:before AS bigint) IS NULL OR id < :before"
     found = await connection.execute(
-        text(f"{_ROWS} {where} ORDER BY id DESC LIMIT :limit"), {"before": before, "limit": limit}
+        text(f"SELECT {_COLUMNS}, NULL AS summary FROM simulation {where} ORDER BY id DESC LIMIT :limit"),
+        {"before": before, "limit": limit},
     )
     return tuple(_row(row) for row in found)
 
 
 async def get(connection: AsyncConnection, simulation_id: int) -> SimulationRow:
     """One simulation. Raises NotFound."""
-    found = await connection.execute(text(f"{_ROWS} WHERE id = :id"), {"id": simulation_id})
+    statement = text(f"SELECT {_COLUMNS}, summary FROM simulation WHERE id = :id")
+    found = await connection.execute(statement, {"id": simulation_id})
     row = found.one_or_none()
     if row is None:
         raise NotFound(f"there is no simulation {simulation_id}; the {KEPT} newest are kept")
@@ -199,10 +201,9 @@ async def _take_back(connection: AsyncConnection, at: datetime) -> None:
             await connection.execute(text(_GIVE_UP), {"id": row.id, "at": at, "error": error})
 
 
-_ROWS = """
-SELECT id, asked_by, name, example, policies, seeds, duration_s, state, progress, error, summary,
-       report_json IS NOT NULL AS has_json, created_at, started_at, finished_at
-FROM simulation
+_COLUMNS = """
+id, asked_by, name, example, policies, seeds, duration_s, state, progress, error, report_json IS NOT NULL AS has_json,
+created_at, started_at, finished_at
 """
 
 _ADD = text("""

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from app.api.parts import Context
 from app.errors import InvalidRequest
-from app.web import budgets, door, fleet, gpu, new_service, nodes, pulse, service, services, standing
+from app.web import budgets, door, fleet, gpu, new_service, nodes, pulse, service, services, simulations, standing
 from app.web.assets import Assets
 from app.web.door import FIRST_PAGE
 from app.web.feed import Feed, Look
@@ -27,6 +27,7 @@ TOPICS = {
         *service.TOPICS,
         gpu.TOPIC,
         nodes.TOPIC,
+        simulations.TOPIC,
     )
 }
 MOST_TOPICS = 8

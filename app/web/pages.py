@@ -63,6 +63,7 @@ PAGES = (
     Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
     Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
     Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet")),
+    Page(name="simulate", title="Simulate", topics=("simulations",)),
     Page(name="cost", title="Cost"),
     Page(name="predictors", title="Predictors"),
     Page(name="nodes", title="Nodes", topics=("nodes",)),

@@ -54,7 +54,7 @@ async def list_simulations(context: ClusterViewer, paging: Paging) -> Page[Simul
     """Simulations, newest first, without what they came to."""
     async with context.transaction() as connection:
         rows = await simulations.list_rows(connection, before=paging.after_number, limit=paging.fetch)
-    return paging.page(rows, view=_without_summary, key=lambda row: row.id)
+    return paging.page(rows, view=_view, key=lambda row: row.id)
 
 
 @router.get("/examples", responses=LIST)
@@ -133,7 +133,3 @@ async def _packed(request: Request, report: bytes, media_type: str) -> Response:
 
 def _view(row: SimulationRow) -> SimulationView:
     return SimulationView.model_validate(row)
-
-
-def _without_summary(row: SimulationRow) -> SimulationView:
-    return _view(row).model_copy(update={"summary": None})

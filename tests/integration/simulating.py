@@ -1,0 +1,60 @@
+"""A scenario of a minute and what tests do with it over the API."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.api_harness import Api
+
+SCENARIO: dict[str, Any] = {
+    "kind": "Scenario",
+    "metadata": {"name": "small"},
+    "spec": {
+        "duration_s": 60,
+        "step_s": 30,
+        "policies": ["k8s_hpa", "hetsev"],
+        "loop": {"period_s": 15},
+        "fleet": [{"name": "t4", "gpu_type": "T4", "nodes": 2}],
+        "services": [
+            {
+                "name": "classify",
+                "network": "resnet50",
+                "slo": {"latency_ms": 400, "percentile": 0.98},
+                "load": {"rate_rps": 20},
+            }
+        ],
+    },
+}
+
+
+def scenario(**spec: object) -> dict[str, Any]:
+    """The same with some fields otherwise."""
+    return {**SCENARIO, "spec": {**SCENARIO["spec"], **spec}}
+
+
+def ask(api: Api, document: object = SCENARIO, **wanted: object) -> int:
+    """The id of the simulation that is asked for."""
+    answer = api.call("POST", "simulations", {"scenario": document, **wanted}, token="operator")
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["Location"] == f"/api/v1/simulations/{answer.json()['id']}"
+    return int(answer.json()["id"])
+
+
+def until(look: Callable[[], Any], within_s: float = 180.0) -> Any:
+    """What `look` finds, as soon as it is true; the time is for machines that do other things as well."""
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def in_state(api: Api, number: int, *states: str) -> Any:
+    """The simulation, as soon as it is in one of these states."""
+
+    def look() -> Any:
+        row = api.get(f"simulations/{number}")
+        return row if row["state"] in states else None
+
+    return until(look)
