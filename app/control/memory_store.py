@@ -260,6 +260,9 @@ class MemoryStore:
         """Append lines to the audit, all or none."""
         self.events.extend(lines)
 
+    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+        """Nothing: what replicas use is not kept here."""
+
     async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         first_s, last_s, wanted = since.timestamp(), until.timestamp(), set[str](gpus)

@@ -8,6 +8,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.control.store import NodeStatus
+from app.db.overuses import lose_overuses
 from app.db.tables import AnyRow, cluster, gpu, gpu_type, node
 from app.db.upsert import upsert
 from app.errors import InvalidRequest, NotFound
@@ -136,12 +137,13 @@ async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bo
         raise NotFound(f"no GPU is called {name!r}")
 
 
-async def remove(connection: AsyncConnection, name: str) -> None:
+async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> None:
     """Delete a node with its GPUs and commands; what it reported stays. Raises NotFound."""
     # In the order in which a push takes its locks.
     await connection.execute(select(cluster).with_for_update())
     if (await connection.execute(delete(node).where(node.c.id == name))).rowcount == 0:
         raise NotFound(f"no node is called {name!r}")
+    await lose_overuses(connection, [name], at, why="since its node was removed")
 
 
 def _gpu(row: AnyRow) -> Gpu:

@@ -1,7 +1,8 @@
 """Overuse as it begins and ends: one line of the audit each, however many windows it lasts.
 
 Agents judge it over several windows (`agents.gpus.attribution`) and tell it as long as it goes on; the table `overuse`
-holds what goes on, so that only changes are written down. An observation without uses says nothing about it.
+holds what goes on, so that only changes are written down. An observation without uses says nothing about it. What goes
+on at a node ends, too, when the node is removed or falls silent; it begins anew if it still goes on afterwards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,11 @@ async def note_overuses(connection: AsyncConnection, newest: Sequence[Placed], a
         await connection.execute(text(_BEGIN), {"at": at, **columns})
 
 
+async def lose_overuses(connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str) -> None:
+    """End all that goes on at nodes of which nobody hears any more; `why`, as in "since its node was removed"."""
+    await connection.execute(text(_LOSE), {"at": at, "nodes": list(nodes), "why": why})
+
+
 def _rows(entry: Placed) -> Iterator[tuple[object, ...]]:
     node = entry.observation.node
     for use in entry.observation.uses:
@@ -44,22 +50,32 @@ _WHAT = """jsonb_build_object('node', {node}, 'gpu', gpu, 'kind', kind, 'name', 
                    'quantity', quantity, 'granted', granted, 'used', used, 'is_estimated', is_estimated)"""
 _WHO = "format('%s %s%s on %s', kind, name, CASE WHEN service <> '' THEN ' of ' || service ELSE '' END, gpu)"
 
-_END = f"""
+_ENDED = f"""
 WITH over AS (
-    DELETE FROM overuse o WHERE split_part(o.gpu, '/', 1) = ANY(CAST(:nodes AS text[]))
-    AND NOT EXISTS (SELECT FROM unnest(CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
-                                       CAST(:quantity AS text[])) AS w (gpu, kind, name, quantity)
-                    WHERE (w.gpu, w.kind, w.name, w.quantity) = (o.gpu, o.kind, o.name, o.quantity))
+    DELETE FROM overuse o WHERE split_part(o.gpu, '/', 1) = ANY(CAST(:nodes AS text[])) {{unless}}
     RETURNING *
 )
 INSERT INTO event (at, actor, kind, subject, reason, before)
 SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseEnded', 'node/' || split_part(gpu, '/', 1),
-       format('%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s', {_WHO}, round(granted::numeric),
-              {_UNIT}, round(used::numeric), CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END,
+       format({{words}}, {_WHO}, round(granted::numeric), {_UNIT}, round(used::numeric),
+              CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END,
               greatest(0, round(extract(epoch FROM CAST(:at AS timestamptz) - begun_at)))),
        {_WHAT.format(node="split_part(gpu, '/', 1)")}
 FROM over ORDER BY gpu, kind, name, quantity
 """
+
+_END = _ENDED.format(
+    unless="""
+    AND NOT EXISTS (SELECT FROM unnest(CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
+                                       CAST(:quantity AS text[])) AS w (gpu, kind, name, quantity)
+                    WHERE (w.gpu, w.kind, w.name, w.quantity) = (o.gpu, o.kind, o.name, o.quantity))""",
+    words="'%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s'",
+)
+
+_LOSE = _ENDED.format(
+    unless="",
+    words="'%s cannot be told any more, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
+)
 
 # What went on before is only brought up to date, and is no event; xmax is 0 of a row that is new.
 _BEGIN = f"""

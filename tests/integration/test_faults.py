@@ -300,7 +300,7 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
 async def _without_the_silent_node(_: PostgresStore, engine: AsyncEngine) -> None:
     """The crew's nodes are all; the fleet's own would fall silent and make the loop wait for it."""
     async with engine.begin() as connection:
-        await nodes.remove(connection, "n1")
+        await nodes.remove(connection, "n1", at=datetime.now(UTC))
 
 
 async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Crew:

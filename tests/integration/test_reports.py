@@ -206,7 +206,7 @@ def test_what_a_node_used_and_cost_stays_when_the_node_goes(database: str) -> No
     async def fill(engine: AsyncEngine) -> None:
         await push(await an_hour_of_energy(engine), at(11, 5), {})
         async with engine.begin() as connection:
-            await nodes.remove(connection, "n1")
+            await nodes.remove(connection, "n1", at=at(11, 6))
         async with engine.begin() as connection:
             with pytest.raises(Conflict, match="kept for the reports"):
                 await gpu_types.remove(connection, "T4")

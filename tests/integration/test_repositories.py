@@ -172,7 +172,7 @@ def test_what_others_need_is_not_deleted(database: str) -> None:
         with pytest.raises(Conflict):
             await projects.remove(connection, "default")
         await projects.remove(connection, "web")
-        await nodes.remove(connection, "n1")
+        await nodes.remove(connection, "n1", at=START)
         await gpu_types.remove(connection, "T4")
         with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
             await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)

@@ -84,8 +84,8 @@ async def _save(context: Context, connection: Connection, manifest: manifests.No
     await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)
 
 
-async def _remove(_context: Context, connection: Connection, name: str) -> None:
-    await nodes.remove(connection, name)
+async def _remove(context: Context, connection: Connection, name: str) -> None:
+    await nodes.remove(connection, name, at=context.now())
 
 
 KIND: Kind[NodeView, manifests.Node] = Kind(name="Node", load=_load, save=_save, remove=_remove)
