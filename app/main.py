@@ -41,7 +41,7 @@ from app.control.task_events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.control.worker import SolverWorker
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
-from app.db.budgets import tell_spent
+from app.db.budgets import step_degraded, tell_spent
 from app.db.engine import make_engine
 from app.db.forecasts import PostgresForecasts
 from app.db.ingest import WAKE_CHANNEL
@@ -234,6 +234,7 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[Slow
     async def tell_budgets() -> None:
         async with transaction(engine) as connection:
             await tell_spent(connection, clock.now())
+            await step_degraded(connection, clock.now())
 
     return (
         SlowJob(name="budgets", period_s=BUDGET_LOOK_S, run=tell_budgets),

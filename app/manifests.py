@@ -32,6 +32,15 @@ PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
 """Named priorities; a higher number wins when GPUs are short."""
 
 
+def named_priority(value: Any) -> Any:
+    """The number of a named priority; whatever has no name as it is. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    if value not in PRIORITY_CLASSES:
+        raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
+    return PRIORITY_CLASSES[value]
+
+
 class Slo(Strict):
     """At least `percentile` of the requests finish within `latency_ms`."""
 
@@ -107,11 +116,7 @@ class ServiceSpec(Strict):
     @field_validator("priority", mode="before")
     @classmethod
     def _named_priority(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            if value not in PRIORITY_CLASSES:
-                raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
-            return PRIORITY_CLASSES[value]
-        return value
+        return named_priority(value)
 
     @field_validator("variants")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from app.manifests import PRIORITY_CLASSES, Metadata, Size, Strict, TypeName, Variant
+from app.manifests import PRIORITY_CLASSES, Metadata, Size, Strict, TypeName, Variant, named_priority
 
 MOST_ITERATIONS = 10**9
 
@@ -84,11 +84,7 @@ class TaskSpec(Strict):
     @field_validator("priority", mode="before")
     @classmethod
     def _named_priority(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            if value not in PRIORITY_CLASSES:
-                raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
-            return PRIORITY_CLASSES[value]
-        return value
+        return named_priority(value)
 
     @field_validator("gpus")
     @classmethod

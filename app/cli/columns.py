@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from app.cli.client import Document, dig, documents, number, text
-from app.cli.output import BAD, FAINT, GOOD, WARN, Cell, Cells, amount, plain, time_text, usd
+from app.cli.output import BAD, FAINT, GOOD, WARN, Cell, Cells, amount, count, plain, time_text, usd
 
 SILENT_AFTER_S = 15.0
 """Agents report every 2 s; by default the loop plans without a node that says nothing for so long."""
@@ -160,8 +160,15 @@ def budget_row(item: Document) -> Cells:
         usd(number(item, "status", "spent_usd"), 2),
         Cell(text="-" if used is None else f"{used:.1f} %", style=style),
         usd(number(item, "status", "projected_usd"), 2),
-        text(item, "spec", "action"),
+        _what_is_done(item),
     )
+
+
+def _what_is_done(item: Document) -> Cell:
+    """Its action, and on how many services it acts now."""
+    less = int(number(item, "status", "degraded_services") or 0)
+    action = text(item, "spec", "action")
+    return Cell(text=f"{action}: {count(less, 'service')} for less", style=WARN) if less else Cell(text=action)
 
 
 def webhook_row(item: Document) -> Cells:

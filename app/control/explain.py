@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from app.control.degrade import DEGRADED
 from app.control.findings import Findings, quick_findings
 from app.control.losses import Losses, explain_losses
 from solvers.cost import migration_cost_usd_per_hour
@@ -14,6 +15,8 @@ from solvers.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
 from solvers.problem import Problem
 from solvers.state import Demand, GpuType
+
+_DEGRADED = "an exceeded budget: a part of its demand is left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,16 +208,17 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
     known = [group.capacity_rps for group in groups]
     capacity = None if None in known else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
-    demand = next((entry.arrival_rate_rps for entry in demands if entry.service == name), None)
+    demand = next((entry for entry in demands if entry.service == name), None)
+    limit = _limit(name, groups, unserved, problem)
     price = None if prices is None else prices.of_service(name)
     return ServiceExplanation(
         service=name,
-        demand_rps=demand,
+        demand_rps=None if demand is None else demand.arrival_rate_rps,
         planned_rps=math.fsum(group.count * group.arrival_rate_rps for group in groups),
         capacity_rps=capacity,
         replicas=groups,
         unserved=unserved,
-        limit=_limit(name, groups, unserved, problem),
+        limit=f"{_DEGRADED}; {limit}" if demand is not None and demand.method == DEGRADED else limit,
         bindings=() if company is None else company.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.control.degrade import KEPT, degraded, shares_of
 from app.control.observe import age_s
 from app.control.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose import Choice
@@ -24,9 +25,6 @@ from solvers.state import Demand, Service
 MOST_FORECASTS = 12
 """Looks back over a delay; more would cost a large fleet's tick more than they tell."""
 
-KEPT = "kept"
-"""Method of a demand where nothing was heard."""
-
 RESERVE = "reserve"
 """Method of a demand that is above the forecast, for bursts."""
 
@@ -37,16 +35,18 @@ _DEFAULT = Choice()
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     """One Demand per service. A service that was never observed, or whose telemetry stopped, keeps its planned rate.
 
-    The planned rate is the one that the target serves; without a target it is zero.
+    The planned rate is the one that the target serves; without a target it is zero. For an exceeded budget's sake some
+    services' demands are only a share of what they would be.
     """
     windows: dict[str, list[ServiceWindow]] = defaultdict(list)
     for window in snapshot.windows:
         windows[window.service].append(window)
     planned = planned_rates_rps(snapshot.target)
-    return tuple(
+    made = (
         _demand(service, windows[service.name], snapshot, planned[service.name])
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
     )
+    return degraded(made, shares_of(snapshot.state.services, snapshot.degradations))
 
 
 def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from app.clock import Clock
+from app.control.degrade import words_on_degraded
 from app.control.deliver import make_commands
 from app.control.dispatch_round import tasks_to_fill
 from app.control.forecast import make_demands, without_headroom, without_reserves
 from app.control.modes import effective_mode
 from app.control.observe import asking_gpus, observe, silent_nodes, without_silent_nodes
-from app.control.plan import Decision, decide, same_state
+from app.control.plan import Decision, decide, same_state, with_words
 from app.control.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.control.report import held_event, pushed_event, refused_event, repartition_events, silence_events
 from app.control.store import PlanRecord, PlanState, Snapshot, Store
@@ -113,6 +114,7 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("forecast")
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision, demands = await _decide(loop, snapshot, state, demands)
+    decision = with_words(decision, words_on_degraded(state.services, snapshot.degradations))
     fill = fill_of(snapshot.settings.policy)
     decision = await asyncio.to_thread(
         with_tasks,
@@ -256,6 +258,7 @@ async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...])
     if silent != loop.silent:
         events = silence_events(snapshot.at, before=loop.silent, after=silent)
         log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
+        await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
         await loop.store.add_events(*events)
         loop.silent = silent
 

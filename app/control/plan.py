@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.control.groups import Question, ask
@@ -158,6 +158,12 @@ def keep(problem: Problem, target: BoundPlan | None, *, reason: str, memory: Jso
     cost = cost_usd_per_hour(problem, _known(problem, plan))
     report = PlanReport(status="kept", cost_usd_per_hour=cost, method="keep", messages=(reason,))
     return Decision(state="kept", plan=plan, report=report, memory=memory, reason=reason)
+
+
+def with_words(decision: Decision, words: Sequence[str]) -> Decision:
+    """The decision with more to say in its report."""
+    report = replace(decision.report, messages=(*decision.report.messages, *words))
+    return replace(decision, report=report) if words else decision
 
 
 def _known(problem: Problem, plan: Plan) -> Plan:

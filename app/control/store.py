@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from agents.protocol import NodeCommand, Observation
+from app.control.degrade import Degradation
 from solvers.forecast.choose import Choice
 from solvers.outcome import TICK, PlanReport, Stability, Violation
 from solvers.plan import BoundPlan, Plan
@@ -227,6 +228,8 @@ class Snapshot:
     """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""
     corrections: tuple[Correction, ...] = ()
     """What was learned of the times of `points`."""
+    degradations: tuple[Degradation, ...] = ()
+    """Of exceeded budgets: which services are planned for less (`app.control.degrade`)."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.control.actors`)."""
 
@@ -316,6 +319,10 @@ class Store(Protocol):
 
     async def add_events(self, *lines: Event) -> None:
         """Append lines to the audit, all or none."""
+        ...
+
+    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
         ...
 
     async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:

@@ -1,14 +1,16 @@
 """Budgets: what may be spent, what was, and what the audit has said of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.control.budgets import BudgetState, level_of, spent_event
-from app.db import events
+from app.control.budgets import BudgetState, level_of, spending_of, spent_event, step_event
+from app.control.degrade import Degradation, most_steps, next_step, shares_of
+from app.db import events, services
 from app.db.tables import budget
 from app.db.upsert import upsert
 from app.errors import NotFound
@@ -20,6 +22,21 @@ class BudgetRow:
 
     state: BudgetState
     created_at: datetime
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of demand that services are planned for because of it, by name; of those that lose some."""
+
+
+async def load_degradations(connection: AsyncConnection) -> tuple[Degradation, ...]:
+    """Those of budgets that take something, by name; no cost is added up for it."""
+    found = await connection.execute(
+        select(budget).where(budget.c.action == "degrade", budget.c.degrade_step > 0).order_by(budget.c.name)
+    )
+    return tuple(
+        Degradation(
+            budget=row.name, project=row.project, step=row.degrade_step, protected_priority=row.protected_priority
+        )
+        for row in found
+    )
 
 
 async def list_rows(connection: AsyncConnection, *, after: str = "", limit: int | None = None) -> tuple[BudgetRow, ...]:
@@ -27,7 +44,7 @@ async def list_rows(connection: AsyncConnection, *, after: str = "", limit: int 
     found = await connection.execute(
         text(f"{_STATES} WHERE b.name > :after ORDER BY b.name LIMIT :limit"), {"after": after, "limit": limit}
     )
-    return tuple(_row(dict(row._mapping)) for row in found)
+    return await _with_shares(connection, [_row(dict(row._mapping)) for row in found])
 
 
 async def get(connection: AsyncConnection, name: str) -> BudgetRow:
@@ -35,7 +52,8 @@ async def get(connection: AsyncConnection, name: str) -> BudgetRow:
     row = (await connection.execute(text(f"{_STATES} WHERE b.name = :name"), {"name": name})).one_or_none()
     if row is None:
         raise NotFound(f"no budget is called {name!r}")
-    return _row(dict(row._mapping))
+    (found,) = await _with_shares(connection, [_row(dict(row._mapping))])
+    return found
 
 
 async def save(
@@ -46,11 +64,19 @@ async def save(
     period: str,
     limit_usd: Decimal,
     action: str,
+    protected_priority: float,
     at: datetime,
 ) -> None:
-    """Add or replace a budget; what was told of it stays told."""
-    values = {"project": project, "period": period, "limit_usd": limit_usd, "action": action}
-    await upsert(connection, budget, {"name": name}, values, only_new={"created_at": at, "told_percent": 0})
+    """Add or replace a budget; what was told of it stays told, and what it took stays taken until it is looked at."""
+    values = {
+        "project": project,
+        "period": period,
+        "limit_usd": limit_usd,
+        "action": action,
+        "protected_priority": protected_priority,
+    }
+    new = {"created_at": at, "told_percent": 0, "degrade_step": 0}
+    await upsert(connection, budget, {"name": name}, values, only_new=new)
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
@@ -91,11 +117,37 @@ async def tell_spent(connection: AsyncConnection, at: datetime) -> int:
     return count
 
 
+async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
+    """Take from services, or give back, what exceeded budgets ask for (`app.control.degrade`); returns how many did."""
+    found = (await connection.execute(select(budget).order_by(budget.c.name).with_for_update())).all()
+    if not any(row.action == "degrade" or row.degrade_step for row in found):
+        return 0
+    known, count = await services.load_all(connection), 0
+    for state in [row.state for row in await list_rows(connection)]:
+        most = most_steps(known, state.degradation) if state.action == "degrade" else 0
+        step = next_step(spending_of(state, at), most)
+        if step == state.degrade_step:
+            continue
+        shares = shares_of(known, [replace(state.degradation, step=step)])
+        await events.add(connection, step_event(state, step, shares, at))
+        values = {"degrade_step": step, "degrade_at": at}
+        await connection.execute(update(budget).where(budget.c.name == state.name).values(values))
+        count += 1
+    return count
+
+
 _STATES = """
 SELECT b.name, b.project, b.period, b.action, b.limit_usd, b.created_at, s.since, s.until, s.spent_usd, s.spent_percent,
-       s.usd_per_hour, s.projected_usd
+       s.usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at
 FROM budget b JOIN report.budget_status s ON s.budget = b.name
 """
+
+
+async def _with_shares(connection: AsyncConnection, rows: Sequence[BudgetRow]) -> tuple[BudgetRow, ...]:
+    if not any(row.state.degradation.step for row in rows):
+        return tuple(rows)
+    known = await services.load_all(connection)
+    return tuple(replace(row, shares=shares_of(known, [row.state.degradation])) for row in rows)
 
 
 def _row(values: dict[str, object]) -> BudgetRow:

@@ -22,6 +22,7 @@ from app.control.store import (
 )
 from app.db import (
     actors,
+    budgets,
     events,
     forecasts,
     gpu_types,
@@ -38,6 +39,7 @@ from app.db import (
 from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
+from app.db.overuses import lose_overuses
 from app.db.tables import cluster
 from app.db.windows import load_windows
 from solvers.forecast.choose import Choice
@@ -92,6 +94,7 @@ class PostgresStore:
                 latency_sigma=known.latency_sigma,
                 corrections=known.corrections,
                 choices=await self._load_choices(connection),
+                degradations=await budgets.load_degradations(connection),
                 actor=await actors.load_newest(connection, fleet_fingerprint(state)) if wants_actor(settings) else None,
             )
 
@@ -141,6 +144,11 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             for event in lines:
                 await events.add(connection, event)
+
+    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
+        async with self._engine.begin() as connection:
+            await lose_overuses(connection, nodes, at, why="since its node fell silent")
 
     async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""

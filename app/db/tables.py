@@ -383,8 +383,9 @@ budget = Table(
     _must("limit_usd", Numeric),
     _must("action", Text),
     _must("created_at", TIME),
-    Column("told_since", TIME),
-    _must("told_percent", Integer),
+    _must("protected_priority", Double),
+    *(_must(name, Integer) for name in ("told_percent", "degrade_step")),
+    *(Column(name, TIME) for name in ("told_since", "degrade_at")),
 )
 
 note = Table(

@@ -6,7 +6,7 @@ from app import budget_manifests
 from app.api.answers import DELETE, LIST, READ, WRITE, created
 from app.api.auth import Admin, Viewer
 from app.api.body import resource_router
-from app.api.budget_schemas import BudgetStatusView, BudgetView
+from app.api.budget_schemas import MOST_DEGRADED, BudgetStatusView, BudgetView, DegradedView
 from app.api.conversions import check_known
 from app.api.objects import Conditions, Kind, check_name, delete, list_page, read, replace
 from app.api.pages import Paging
@@ -68,12 +68,19 @@ def _sees(context: Context, row: BudgetRow) -> bool:
 
 def _view(row: BudgetRow) -> BudgetView:
     state = row.state
+    degraded = [DegradedView(service=name, demand_percent=100 * share) for name, share in row.shares.items()]
     return BudgetView(
         metadata=Metadata(name=state.name, created_at=row.created_at),
         spec=budget_manifests.BudgetSpec(
-            project=state.project, period=state.period, usd=state.limit_usd, action=state.action
+            project=state.project,
+            period=state.period,
+            usd=state.limit_usd,
+            action=state.action,
+            protected_priority=state.protected_priority,
         ),
-        status=BudgetStatusView.model_validate(state),
+        status=BudgetStatusView.model_validate(state).model_copy(
+            update={"degraded_services": len(row.shares), "degraded": degraded[:MOST_DEGRADED]}
+        ),
     )
 
 
@@ -96,6 +103,7 @@ async def _save(context: Context, connection: Connection, manifest: budget_manif
         period=spec.period,
         limit_usd=spec.usd,
         action=spec.action,
+        protected_priority=spec.protected_priority,
         at=context.now(),
     )
 

@@ -11,6 +11,7 @@ const PERIODS = { "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "t
 const IDLE = "(idle)";
 const OTHERS = "(others)";
 const MOST_LAYERS = 10;
+const MOST_NAMES = 10;
 const REFRESH_MS = 60000;
 
 const chosen = { by: remembered("cost-by", LAYERS, "service"), period: remembered("cost-period", PERIODS, "24h") };
@@ -149,10 +150,18 @@ function allowed(budgets) {
     h("tbody", {}, budgets.map((budget) => h("tr", {}, h("th", { scope: "row" }, budget.metadata.name), h("td", {}, budget.spec.project ?? "whole cluster"),
       h("td", {}, moment(budget.status.until)), figure(`${usd(Number(budget.spec.usd))}/${budget.spec.period}`), figure(usd(budget.status.spent_usd)),
       h("td", { class: "number" }, h("span", { class: `chip ${budget.status.spent_percent >= 100 ? "bad" : budget.status.spent_percent >= 80 ? "warn" : "good"}` }, percent(budget.status.spent_percent / 100, 1))),
-      figure(usd(budget.status.projected_usd)), h("td", {}, ACTIONS[budget.spec.action]))))));
+      figure(usd(budget.status.projected_usd)), h("td", { class: "wrap" }, ACTIONS[budget.spec.action], degraded(budget.status)))))));
 }
 
-const ACTIONS = { warn: "warns", block_new: "nothing new is taken" };
+const ACTIONS = { warn: "warns", block_new: "nothing new is taken", degrade: "services of low priority are planned for less" };
+
+/** Who is planned for less at this moment. */
+function degraded(status) {
+  if (!status.degraded_services) return null;
+  const named = status.degraded.slice(0, MOST_NAMES).map((each) => `${each.service} for ${number(each.demand_percent)} %`);
+  const more = status.degraded_services > named.length ? `, and ${number(status.degraded_services - named.length, 0)} more` : "";
+  return h("div", { class: "warn" }, `Now, of their demand: ${named.join(", ")}${more}`);
+}
 
 function links(found) {
   const query = `since=${encodeURIComponent(found.since)}&until=${encodeURIComponent(found.until)}`;
