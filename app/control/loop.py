@@ -259,6 +259,7 @@ async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...])
         events = silence_events(snapshot.at, before=loop.silent, after=silent)
         log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
         await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
+        await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
         await loop.store.add_events(*events)
         loop.silent = silent
 

@@ -325,6 +325,10 @@ class Store(Protocol):
         """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
         ...
 
+    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
+        ...
+
     async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         ...

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.protocol import Overuse, UseReading
+from app.db import nodes
 from app.db.maintenance import maintain
 from app.db.postgres_store import PostgresStore
 from tests.integration.fleet import START, make_gpu_reading, make_observation, push, with_fleet
@@ -99,6 +100,40 @@ def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(database: str) 
         await see(store, 2, [idle()])
         assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan", "OveruseEnded"]
         assert await rows(engine, "SELECT gpu FROM overuse") == []
+
+    with_fleet(database, work)
+
+
+def test_an_overuse_ends_with_its_node(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        async with engine.begin() as connection:
+            await nodes.remove(connection, "n1", at=START + timedelta(seconds=70))
+        assert (await rows(engine, EVENTS))[1:] == [
+            (
+                "OveruseEnded",
+                "node/n1",
+                # Begun at 10 s.
+                "replica r1 of chat on n1/gpu-0 cannot be told any more, since its node was removed; of its 1000 MiB "
+                "of memory it used up to 1500 for 60 s",
+            )
+        ]
+        assert await rows(engine, "SELECT gpu FROM overuse") == []
+
+    with_fleet(database, work)
+
+
+def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_still_goes_on(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await see(store, 1, [a_use(over=[OVER]), idle()])
+        await store.lose_sight(["n2"], START + timedelta(seconds=40))
+        assert len(await rows(engine, EVENTS)) == 1
+        await store.lose_sight(["n1"], START + timedelta(seconds=40))
+        await store.lose_sight(["n1"], START + timedelta(seconds=41))
+        await see(store, 9, [a_use(over=[OVER]), idle()])
+        found = await rows(engine, EVENTS)
+        assert [row[0] for row in found] == ["OveruseBegan", "OveruseEnded", "OveruseBegan"]
+        assert "since its node fell silent" in str(found[1][2])
 
     with_fleet(database, work)
 

@@ -1,10 +1,13 @@
 """The tick: when it holds, what it records, and when it pushes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 from app.control.loop import tick
+from app.control.memory_store import MemoryStore
 from app.control.store import PlanState
 from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.problem import Problem
@@ -190,6 +193,27 @@ def test_gpus_of_a_silent_node_are_planned_without_until_it_is_heard() -> None:
     fleet.tick()
     assert [gpu_type.count for gpu_type in solver.asked[-1].problem.gpu_types] == [2]
     assert fleet.kinds() == ["PlanPushed", "NodeSilent", "PlanPushed", "NodeHeard"]
+
+
+def test_what_went_on_at_a_node_that_falls_silent_ends_once() -> None:
+    lost: list[tuple[tuple[str, ...], bool]] = []
+
+    class Watched(MemoryStore):
+        __slots__ = ()
+
+        async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+            lost.append((tuple(nodes), at == fleet.clock.now()))
+
+    fleet = a_fleet()
+    fleet.store.__class__ = Watched
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    for _ in range(4):
+        fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
+        fleet.tick()
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    assert lost == [(("n1",), True), ((), True)]
 
 
 @pytest.mark.parametrize("looks", [True, False])
