@@ -1,0 +1,107 @@
+"""The testbed with pretended GPUs as docker-compose.yml runs it, but as processes: service, training, and faults.
+
+It takes some 20 s of two cores: ten programs are started, as the file starts them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.agents.fakes.nvml.fake_gpus import FakeGpus
+from tests.agents.fakes.nvml.fixtures import library
+from tests.agents.gpu_nodes import inputs
+from tests.integration.fault_harness import rows, until
+from tests.integration.testbed import PATIENCE_S, Composed, until_healthy
+from tests.ports import alone
+
+pytestmark = pytest.mark.integration
+
+__all__ = ("library",)
+
+QUICK = {
+    "kind": "Policy",
+    "metadata": {"name": "default"},
+    "spec": {"policy": "hetsev_greedy", "period_s": 1.0},
+}
+"""It plans in milliseconds on a slow machine, too."""
+
+
+@pytest.fixture
+def bed(database: str, tmp_path: Path, library: Path) -> Iterator[Composed]:
+    with alone("workers on an agent's own ports"):
+        made = Composed(folder=tmp_path, database=database, library=library)
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def bring_up(bed: Composed) -> None:
+    """`docker compose --profile pretended-gpus up`, without its load, in the order that `depends_on` asks for."""
+    for name in ("secrets", "migrate"):
+        bed.run(name)
+    bed.start("control-plane")
+    until_healthy(bed, "control-plane")
+    address = f"{bed.address('control-plane')}/api/v1/policies/default"
+    headers = {"Authorization": f"Bearer {bed.admin_token()}", "If-Match": "*"}
+    assert httpx2.put(address, json=QUICK, headers=headers, timeout=30.0).status_code == 200
+    bed.run("deploy")
+    for name in ("agent-v100", "agent-t4"):
+        bed.start(name)
+    bed.run("deploy-h100")
+    bed.start("agent-h100")
+    until_healthy(bed, "agent-h100")
+
+
+def answers(bed: Composed) -> bool:
+    """Whether a request through the node's router comes back with what its own input asks for."""
+    address = f"{bed.address('agent-h100')}/v2/models/label/infer"
+    answer = httpx2.post(address, json=inputs(41.0), timeout=10.0)
+    return answer.status_code == 200 and bool(answer.json()["outputs"][0]["data"] == [42.0])
+
+
+def gpus_of_label(bed: Composed) -> set[str]:
+    """GPUs that the plan in force gives the service."""
+    query = (
+        "SELECT r.gpu FROM plan p JOIN plan_replica r ON r.plan_id = p.id "
+        "WHERE p.state = 'target' AND r.service = 'label'"
+    )
+    return {row[0] for row in rows(bed.database, query)}
+
+
+def events(bed: Composed, kind: str) -> list[str]:
+    return [str(row[0]) for row in rows(bed.database, f"SELECT reason FROM event WHERE kind = '{kind}' ORDER BY id")]
+
+
+def problems(bed: Composed) -> str:
+    ((found,),) = rows(bed.database, "SELECT array_to_string(problems, '; ') FROM node WHERE id = 'h100-1'")
+    return str(found)
+
+
+def test_a_service_and_training_run_on_pretended_gpus_and_leave_the_one_that_is_lost(bed: Composed) -> None:
+    bring_up(bed)
+    until(lambda: answers(bed), PATIENCE_S)
+    until(
+        lambda: rows(bed.database, "SELECT 1 FROM task WHERE name = 'teach' AND done_iterations > 0") != [], PATIENCE_S
+    )
+    (place,) = gpus_of_label(bed)
+    index = int(place.rpartition("-")[2])
+    gpus = FakeGpus.found(bed.state_of("agent-h100") / "pretended-gpus")
+    assert gpus is not None and place == f"h100-1/gpu-{index}"
+
+    # 700 W are kept by the catalogue; the board draws up to 1050, in proportion to its clock, whatever its limit is.
+    bed.pretend("fault", "over-cap", str(index))
+    until(lambda: "over its power cap of 700" in problems(bed), PATIENCE_S)
+    until(lambda: 0 < gpus.gpu(index).lock_high <= 1980 * 700 / 1050, PATIENCE_S)
+    bed.pretend("heal")
+
+    bed.pretend("fault", "lost", str(index))
+    until(lambda: events(bed, "GpuFailed") != [], PATIENCE_S)
+    assert "fell off the bus" in events(bed, "GpuFailed")[0]
+    until(lambda: gpus_of_label(bed) == {f"h100-1/gpu-{1 - index}"}, PATIENCE_S)
+    until(lambda: answers(bed), PATIENCE_S)
+    assert f"GPU {index} " in bed.pretend("show") and "LOST" in bed.pretend("show")
+    bed.pretend("heal")
+    until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} takes work again"], PATIENCE_S)
