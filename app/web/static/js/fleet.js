@@ -139,7 +139,7 @@ function sum(fleet) {
   const missed = [...table("services")].filter(([, service]) => service.attainment !== null && service.attainment < service.percentile);
   const ill = fleet.filter(([, gpu]) => trouble(gpu) !== null).length;
   show(summary,
-    `${used.length} of ${fleet.length} GPUs in use, ${percent(given / (100 * Math.max(1, used.length)), 0)} of their SMs given. `,
+    `${number(used.length, 0)} of ${number(fleet.length, 0)} GPUs in use, ${percent(given / (100 * Math.max(1, used.length)), 0)} of their SMs given. `,
     missed.length === 0 ? "Every service keeps its SLO. " : h("strong", { class: "bad" }, `${missed.map(([name]) => name).slice(0, 5).join(", ")}${missed.length > 5 ? " …" : ""}: SLO missed. `),
     ill ? h("strong", { class: "warn" }, `${ill} GPU${ill === 1 ? "" : "s"} silent, cordoned or unhealthy.`) : "");
 }
