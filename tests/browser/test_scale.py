@@ -62,7 +62,7 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(large: Api, opened: Open,
     page = opened(large, "fleet")
     settle(page)
     assert page.locator(".gpu").count() == 1000
-    assert "1000 of 1000 GPUs in use, 80 % of their SMs given" in page.inner_text(".summary")
+    assert "1,000 of 1,000 GPUs in use, 80 % of their SMs given" in page.inner_text(".summary")
     page.screenshot(path=pictures / "fleet-large.png")
     # GPU k carries services k and k + 100, modulo 200: s07 is one service, on ten of the thousand.
     page.fill("input[type=search]", "s07")
