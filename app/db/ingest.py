@@ -1,8 +1,8 @@
 """Observations into the database: many in one transaction, each exactly once, rows by COPY.
 
 COPY has no ON CONFLICT, so new observations are told from replayed ones first, while their nodes are locked. Rows are
-locked in one order everywhere (node, then service_window, then service_hour, then task, each sorted by key): two
-processes that ingest at once wait for each other and never deadlock.
+locked in one order everywhere (node, then service_window, service_step, service_hour, then task, each sorted by key):
+two processes that ingest at once wait for each other and never deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -201,22 +201,18 @@ async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], recei
 
 
 async def add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
-    """Add what services did to the loop's windows; wake the loop where more came than was planned."""
+    """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
     window_s = (await policies.load_current(connection)).window_s
     sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
     if not sums:
         return
     keys = sorted(sums)
-    added = await connection.execute(
-        text(_ADD_WINDOWS),
-        {
-            **_columns(keys, sums),
-            "window_s": window_s,
-            "starts": [datetime.fromtimestamp(number * window_s, UTC) for _, number in keys],
-            "buckets": [_dense(sums[key].latency_buckets) for key in keys],
-        },
-    )
+    starts = [datetime.fromtimestamp(number * window_s, UTC) for _, number in keys]
+    counts = {**_columns(keys, sums), "starts": starts, "window_s": window_s}
+    buckets = [_dense(sums[key].latency_buckets) for key in keys]
+    added = await connection.execute(text(_ADD_WINDOWS), {**counts, "buckets": buckets})
     rows = added.all()
+    await connection.execute(text(_ADD_STEPS), counts)
     await connection.execute(
         text(_WAKE_WHEN_NOTABLE),
         {
@@ -286,6 +282,18 @@ ON CONFLICT (service, window_start, window_s) DO UPDATE SET
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
     latency_buckets = add_counts(s.latency_buckets, excluded.latency_buckets)
 RETURNING service, arrivals
+"""
+
+# Rows are locked in the order in which they come: by key, as everywhere.
+_ADD_STEPS = f"""
+INSERT INTO service_step AS s (service, start, first_start, last_end, served, in_slo, rejected)
+SELECT w.service, date_bin('5 minutes', w.start, 'epoch') AS step, min(w.start),
+       max(w.start + make_interval(secs => CAST(:window_s AS float8))), sum(w.served), sum(w.in_slo), sum(w.rejected)
+FROM {_COUNTS}) AS w (service, start, arrivals, served, in_slo, rejected)
+GROUP BY 1, 2 ORDER BY w.service COLLATE "C", step
+ON CONFLICT (service, start) DO UPDATE SET
+    first_start = least(s.first_start, excluded.first_start), last_end = greatest(s.last_end, excluded.last_end),
+    served = s.served + excluded.served, in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
 """
 
 _ADD_HOURS = f"""

@@ -80,6 +80,7 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
         await connection.execute(text("SELECT drop_observation_days(:before)"), {"before": oldest_day})
     rules = (
         ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
+        ("DELETE FROM service_step WHERE start < :before", timedelta(hours=keep.windows_hours)),
         ("DELETE FROM pushed_window WHERE window_start < :before", timedelta(days=keep.pushed_days)),
         ("DELETE FROM service_rate WHERE start < :before", timedelta(days=keep.rates_days)),
         ("DELETE FROM forecast_choice WHERE at < :before", timedelta(days=keep.rates_days)),

@@ -1,15 +1,19 @@
 """Error budgets against figures that were worked out by hand."""
 
 import asyncio
+import runpy
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db import reports, services
+from app.control.store import PolicySettings
+from app.db import maintenance, policies, reports, services
 from app.db.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from solvers.state import Service, Slo
@@ -140,3 +144,43 @@ def test_deleted_services_have_no_budget(database: str) -> None:
             return list((await connection.execute(text("SELECT DISTINCT service FROM report.slo_budget"))).scalars())
 
     assert run(database, body) == ["quiet"]
+
+
+WITHOUT_STEPS = runpy.run_path(str(Path(__file__).parents[2] / "migrations/versions/0027_slo_budget.py"))["VIEW"]
+"""The view as it was when it read every window."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_five_minutes_give_the_figures_of_all_windows(database: str, seed: int) -> None:
+    async def body(store: PostgresStore, engine: AsyncEngine) -> tuple[list[Any], list[Any]]:
+        draw = Random(seed)
+        for sequence in range(1, 200):
+            # Late ones among them, and windows that lie across the edges of five minutes.
+            moment = at(10) + timedelta(seconds=draw.choice([draw.uniform(0, 8 * 3600), draw.uniform(25200, 28800)]))
+            served = draw.randrange(200)
+            reading = make_service_reading(
+                draw.choice(["chat", "quiet"]), arrivals=served, served=served, in_slo=draw.randint(0, served)
+            )
+            await store.ingest((make_observation(sequence, moment, services=[reading]),), moment)
+            if sequence % 40 == 0:
+                slo = Slo(latency_ms=100.0, percentile=draw.choice([0.9, 0.95, 0.99]))
+                noun = Service(name="chat", project="default", network="resnet50", slo=slo)
+                async with engine.begin() as connection:
+                    await services.save(connection, noun, at=moment, actor="test")
+                    await policies.save(
+                        connection, PolicySettings(window_s=draw.choice([2.0, 5.0, 7.0])), at=moment, actor="test"
+                    )
+        if seed % 2:
+            await maintenance.maintain(engine, at(18))
+        async with engine.begin() as connection:
+            await connection.execute(text(WITHOUT_STEPS.replace("report.slo_budget", "all_windows", 1)))
+            found, wanted = [
+                (await connection.execute(text(f"SELECT * FROM {view} ORDER BY service, period_s"))).all()
+                for view in ("report.slo_budget", "all_windows")
+            ]
+        return list(found), list(wanted)
+
+    found, wanted = run(database, body)
+    assert len(wanted) == 2 * len(PERIODS)
+    assert sum(row.finished for row in wanted) > 0
+    assert found == wanted
