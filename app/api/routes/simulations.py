@@ -37,8 +37,8 @@ SANDBOX = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "private, max-age=3600",
-    "Vary": "Accept-Encoding, Authorization, Cookie",
+    "Cache-Control": "no-store",
+    "Vary": "Accept-Encoding",
 }
 HTML = "text/html; charset=utf-8"
 REPORT: Responses = {

@@ -29,6 +29,7 @@ def test_every_field_has_its_line_by_json_pointer() -> None:
         ("x: &x {}\ny: 1\nz: *x", 3, "aliases are not read"),
         ("[" * 40 + "]" * 40, 1, "too deeply"),
         ("- " * 5000 + "x", 1, "too deeply"),
+        ("a: \x8d", 1, "special characters are not allowed"),
     ],
 )
 def test_what_is_no_plain_yaml_is_told_with_its_line(text: str, line: int, words: str) -> None:

@@ -2,7 +2,6 @@
 
 import { axisStyle, chart, colour, SERIES } from "./charts.js";
 import { h, show } from "./dom.js";
-import { number, percent, usd } from "./format.js";
 
 const FIGURES = [
   ["Cost, USD", "cost_usd"], ["GPU hours", "gpu_hours"], ["Energy, kWh", "energy_kwh"], ["Late, %", "violations"],
@@ -31,8 +30,8 @@ export function makeResults() {
     show(links, h("a", { href: address, target: "_blank", rel: "noopener" }, "Open the report"),
       found.has_json ? h("a", { href: `${address}.json`, download: `simulation-${found.id}.json` }, "Every figure as JSON") : null);
     show(notes, list("Known before the runs", summary.notes), list("Runs that failed; the figures are of the others", summary.failed));
-    cost.set(() => bars(summary.policies, (each) => each.cost_usd.mean, usd));
-    late.set(() => bars(summary.policies, (each) => each.violations.mean, (value) => percent(value)));
+    cost.set(() => bars(summary.policies, (each) => each.cost_usd.mean, (each) => `$${each.cost_usd.words}`));
+    late.set(() => bars(summary.policies, (each) => 100 * each.violations.mean, (each) => `${each.violations.words} %`));
     show(tables, policies(summary.policies), found.seeds.length < 2 ? h("p", { class: "hint" }, "One seed: nothing tells how much of a difference is chance. Ask for three.") : h("p", { class: "hint" }, "Means over the seeds; ± is the 95 % confidence interval."), services(summary.policies));
   }
   return { element, show: draw, hide: () => { element.hidden = true; } };
@@ -51,19 +50,19 @@ function policies(all) {
 function services(all) {
   const names = all[0].services.map((each) => each.service);
   const rows = names.flatMap((name, at) => all.map((each) => [name, each.policy, each.services[at]]));
-  return h("details", {}, h("summary", {}, "By service"), h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Services under every policy"),
+  return h("details", { class: "by-service" }, h("summary", {}, "By service"), h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Services under every policy"),
     h("thead", {}, h("tr", {}, head("Service", false), head("Policy", false), head("Cost, USD"), head("In SLO, %"), head("p99, ms"))),
     h("tbody", {}, rows.map(([name, policy, each]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, policy), words(each.cost_usd), words(each.attainment), words(each.p99_ms)))))));
 }
 
-/** Bars that lie, one for each policy, in its colour. */
-function bars(all, value, format) {
+/** Bars that lie, one for each policy, in its colour; at their ends the figures of the table. */
+function bars(all, value, worded) {
   const data = all.map((each, at) => ({ value: value(each), itemStyle: { color: SERIES[at % SERIES.length] } }));
   return {
-    grid: { left: 120, right: 56, top: 8, bottom: 32 }, legend: { show: false },
-    tooltip: { trigger: "axis", renderMode: "richText", confine: true, backgroundColor: colour("paper"), borderColor: colour("edge"), textStyle: { color: colour("ink") }, valueFormatter: format },
-    xAxis: { type: "value", min: 0, ...axisStyle(), axisLabel: { color: colour("faint"), formatter: (each) => number(each, null), hideOverlap: true } },
+    grid: { left: 120, right: 120, top: 8, bottom: 32 }, legend: { show: false },
+    tooltip: { show: false },
+    xAxis: { type: "value", min: 0, ...axisStyle(), axisLabel: { color: colour("faint"), formatter: (each) => String(Number(each.toPrecision(3))), hideOverlap: true } },
     yAxis: { type: "category", inverse: true, data: all.map((each) => each.policy), ...axisStyle(), axisLabel: { color: colour("ink"), width: 100, overflow: "truncate" } },
-    series: [{ type: "bar", data, barMaxWidth: 34, label: { show: true, position: "right", color: colour("ink"), formatter: (each) => format(each.value) } }],
+    series: [{ type: "bar", data, barMaxWidth: 34, label: { show: true, position: "right", color: colour("ink"), formatter: ({ dataIndex }) => worded(all[dataIndex]) } }],
   };
 }

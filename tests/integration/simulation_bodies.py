@@ -1,0 +1,28 @@
+"""What the process of a simulation may do instead of simulating."""
+
+import os
+import signal
+from multiprocessing.connection import Connection
+
+from app.db.simulations import Reports
+
+DONE = Reports(summary={"done": True}, html=b"page", json=None)
+
+
+def answer(pipe: Connection, document: object, folder: object) -> None:
+    """Tell how far it is, and finish."""
+    pipe.send(0.25)
+    pipe.send(DONE)
+
+
+def hang(pipe: Connection, document: object, folder: object) -> None:
+    """Tell how far it is, and no more for ever."""
+    pipe.send(0.25)
+    while True:
+        signal.pause()
+
+
+def be_killed(pipe: Connection, document: object, folder: object) -> None:
+    """As the kernel does where memory is short, in the middle of a message."""
+    os.write(pipe.fileno(), b"\x00\x00")
+    os.kill(os.getpid(), signal.SIGKILL)
