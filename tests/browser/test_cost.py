@@ -13,6 +13,7 @@ from playwright.sync_api import Page
 from app.db.listen import conninfo
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api
+from tests.integration.test_degrade import look
 
 pytestmark = pytest.mark.integration
 
@@ -106,3 +107,17 @@ def test_budgets_stand_beside_the_cost(fresh_demo: Api, opened: Open, pictures: 
     cells = row.locator("td").all_inner_texts()
     assert (cells[0], cells[2], cells[3]) == ("whole cluster", "$0.13/hour", cents(spent))
     page.screenshot(path=pictures / "cost-budgets.png", full_page=True)
+
+
+def test_who_is_planned_for_less_stands_beside_the_budget(fresh_demo: Api, opened: Open, pictures: Path) -> None:
+    spec = {"usd": "0.001", "project": "team-a", "period": "day", "action": "degrade"}
+    fresh_demo.put("budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec})
+    assert look(fresh_demo) == 1
+    page = opened(fresh_demo, "cost")
+    row = page.locator("tr", has=page.locator("th", has_text=re.compile("^limit$")))
+    row.wait_for()
+    assert row.locator("td").last.inner_text().splitlines() == [
+        "services of low priority are planned for less",
+        "Now, of their demand: chat for 50 %, thumbnails for 50 %",
+    ]
+    page.screenshot(path=pictures / "cost-degraded.png", full_page=True)
