@@ -209,7 +209,8 @@ class Device(Protocol):
         ...
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
-        """Call `tell` from now on whenever a replica has come up, failed or gone; where nobody knows, never."""
+        """Call `tell` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
+        nobody knows, never."""
         ...
 
     async def read(self) -> Readings:

@@ -138,7 +138,7 @@ class GpuDevice:
         return NodeState(gpus=gpus, routes=self.router.routes)
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
-        self._parts.workers.on_change = tell
+        self._parts.workers.on_change = self._parts.tasks.on_change = tell
 
     async def read(self) -> Readings:
         readings = await self._parts.telemetry.read()

@@ -92,7 +92,7 @@ class ForeignMemory:
         promised_mib, seen = _promised_mib(mine), self._look(gpu, mine)
         if promised_mib + seen.mib + needed_mib <= gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
             return ""
-        others = f", and {seen.mib:.0f} are held by others{seen.who}" if seen.mib else ""
+        others = f", and {seen.mib:.0f} are held beyond that{seen.who}" if seen.mib else ""
         return f"of the {gpu.memory_mib:g} of GPU {gpu.index} {promised_mib:g} are promised to others{others}"
 
     def problem(self, gpu: GpuIdentity) -> str:
@@ -101,8 +101,8 @@ class ForeignMemory:
         if seen is None or not seen.mib:
             return ""
         return (
-            f"GPU {gpu.index}: {seen.mib:.0f} MiB are held by others than this node's replicas{seen.who}; "
-            "a replica that has no room beside it waits"
+            f"GPU {gpu.index}: {seen.mib:.0f} MiB are held beyond what this node's replicas and tasks were "
+            f"granted{seen.who}; a replica that has no room beside it waits"
         )
 
     def _look(self, gpu: GpuIdentity, replicas: Iterable[Holder]) -> _Seen:
@@ -113,9 +113,8 @@ class ForeignMemory:
             strangers = self._strangers(gpu, {each.pid for each in mine})
             held_mib = max(used_mib - _promised_mib(mine), sum(each.memory_mib or 0.0 for each in strangers))
             is_noted = held_mib > OVERHEAD_MIB
-            seen = _Seen(
-                at_s=self._now_s(), mib=held_mib if is_noted else 0.0, who=_named(strangers) if is_noted else ""
-            )
+            who = _named(strangers) or _left_behind(mine)
+            seen = _Seen(at_s=self._now_s(), mib=held_mib if is_noted else 0.0, who=who if is_noted else "")
         except DeviceError:
             seen = _Seen(at_s=self._now_s(), mib=seen.mib, who=seen.who)
         self._seen[gpu.index] = seen
@@ -139,6 +138,13 @@ def _is_stranger(pid: int, leaders: set[int]) -> bool:
 
 def _promised_mib(replicas: Iterable[Holder]) -> float:
     return sum(each.memory_mib for each in replicas if each.state != "failed")
+
+
+def _left_behind(mine: list[Holder]) -> str:
+    """Tasks that were swapped out hold nothing that was granted to them; their programs keep their CUDA contexts."""
+    pids = sorted(each.pid for each in mine if each.state in ("swapping", "swapped"))
+    shown = ", ".join(map(str, pids[:MOST_NAMED]))
+    return f" (tasks that were swapped out may have left it: process {shown})" if pids else ""
 
 
 def _named(strangers: list[GpuProcess]) -> str:

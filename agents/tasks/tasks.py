@@ -26,7 +26,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from agents.tasks.process import (
     with_phase,
 )
 from agents.tasks.swap import Mover
+from agents.tasks.watch import Watch
 from agents.workers.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
 from agents.workers.launch import Crashes, Place, Ports
 from agents.workers.process import Ending, WorkerProcess, end_left_over
@@ -89,6 +90,8 @@ class Tasks:
     ) -> None:
         """`environment`: the agent's own, of which some is passed on to tasks."""
         self.crashes = Crashes(time.monotonic)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called whenever a task has come up, been moved, finished, failed or gone."""
         self._settings, self._templates, self._environment = settings, templates, environment
         self._hooks = hooks or TaskHooks()
         self._checkpoint = CudaCheckpoint(environment)
@@ -221,7 +224,7 @@ class Tasks:
         else:
             if each.url:
                 with contextlib.suppress(HookFailed):
-                    each.note_status(await self._asked().status(each.url))
+                    await self._watch().look(each)
             if record.phase in ("out", "in"):
                 self._begin_swap(each, "out" if record.phase == "out" else "in")
             elif record.phase == "running":
@@ -233,47 +236,15 @@ class Tasks:
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
         if each.record.phase == "starting":
-            up = await first(self._bring_up(each), each.process.wait(), each.is_doomed(), limit_s=limit_s)
+            up = await first(self._watch().bring_up(each), each.process.wait(), each.is_doomed(), limit_s=limit_s)
             reason = f"it was not ready within {limit_s:g} s: {each.message}" if up is None else up
             if not reason:
                 self._note(each, "running")
                 each.state, each.message = "running", ""
+                self.on_change()
         if not reason:
-            reason = await first(each.process.wait(), self._follow(each), each.is_doomed()) or ""
+            reason = await first(each.process.wait(), self._watch().follow(each), each.is_doomed()) or ""
         await self._conclude(each, reason)
-
-    async def _bring_up(self, each: Task) -> str:
-        """Why it must not run on; empty = its program is there and its share is proven."""
-        assert each.process is not None
-        while True:
-            try:
-                if each.url:
-                    each.note_status(await self._asked().status(each.url))
-                pids = await asyncio.to_thread(each.process.members)
-                objection = await self._hooks.sharing.prove(each.proof(pids))
-            except (DeviceError, OSError) as error:
-                objection = str(error)
-            else:
-                # One that tells how many SMs it sees has its GPU; another may still be coming to it.
-                if not objection or (each.status is not None and each.status.sm_count is not None):
-                    return objection
-            each.message = objection
-            await asyncio.sleep(self._settings.ask_s)
-
-    async def _follow(self, each: Task) -> str:
-        """Note how far it comes; return when its hook has answered nothing for too long."""
-        answered_s, limit_s = time.monotonic(), each.record.template.hung_after_s
-        while True:
-            try:
-                if each.url:
-                    each.note_status(await self._asked().status(each.url))
-                else:
-                    each.note_kept(await asyncio.to_thread(read_progress, each.record.progress_file), time.monotonic())
-                answered_s = time.monotonic()
-            except HookFailed as error:
-                if time.monotonic() - answered_s > limit_s:
-                    return f"it hung: its hook answered nothing for {limit_s:g} s: {error}"
-            await asyncio.sleep(self._settings.ask_s)
 
     async def _conclude(self, each: Task, reason: str) -> None:
         """Its process has ended, or must: what became of it."""
@@ -293,6 +264,7 @@ class Tasks:
         each.kept = float(each.record.command.iterations)
         self._note(each, "finished")
         each.state, each.message = "finished", ""
+        self.on_change()
 
     def _fail(self, each: Task, reason: str) -> None:
         each.message = with_log(reason, self._opened().log(each.record.id))
@@ -300,6 +272,7 @@ class Tasks:
             each.message = f"{loop}; {each.message}"
         log.error("task %s failed: %s", each.record.id, each.message)
         each.state = "failed"
+        self.on_change()
 
     def _begin_swap(self, each: Task, way: Literal["out", "in"]) -> None:
         self._keep(each, way)
@@ -324,6 +297,7 @@ class Tasks:
             if way == "in":
                 self._note(each, "running")
             each.state = "swapped" if way == "out" else "running"
+            self.on_change()
 
     def _make_room(self, each: Task, why: str) -> None:
         template = each.record.template.name
@@ -360,6 +334,7 @@ class Tasks:
         """What it kept stays for its next start here, but for one that is done."""
         self._opened().remove(each.record.id, keeps_folder=each.state != "finished")
         del self._tasks[each.record.id]
+        self.on_change()
 
     def _keep(self, each: Task, phase: Phase) -> None:
         """Raises DeviceError where it cannot be written; nothing has changed then."""
@@ -382,6 +357,9 @@ class Tasks:
         if self._records is None:
             raise DeviceError("the tasks' state directory is not open")
         return self._records
+
+    def _watch(self) -> Watch:
+        return Watch(hook=self._asked(), prove=self._hooks.sharing.prove, ask_s=self._settings.ask_s)
 
     def _mover(self) -> Mover:
         return Mover(self._asked(), self._checkpoint, why_no_checkpoint=self._hooks.why_no_checkpoint)

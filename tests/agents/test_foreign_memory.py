@@ -18,6 +18,8 @@ from agents.enforce import actions
 from agents.gpus.foreign_memory import ForeignMemory
 from agents.ledger import Ledger
 from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
+from agents.protocol import TaskState
+from agents.tasks.process import TaskHolder
 from agents.workers.process import MARK
 from agents.workers.replica import ReplicaView
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
@@ -80,7 +82,22 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
         memory = ForeignMemory(PretendedMemory(used_mib=6000.0, strangers=held))
         assert memory.mib(GPU, (a_view(8000.0, pid=ours),)) == 5000.0
         told = memory.problem(GPU)
-        assert f"GPU 0: 5000 MiB are held by others than this node's replicas (process {stranger} (5000 MiB))" in told
+        assert (
+            f"GPU 0: 5000 MiB are held beyond what this node's replicas and tasks were granted (process {stranger} "
+            in told
+        )
+
+
+def test_what_swapped_out_tasks_left_behind_is_not_said_to_be_of_strangers() -> None:
+    # 700 used, nothing promised: 700 beyond the 512 of the driver's own.
+    memory = ForeignMemory(PretendedMemory(used_mib=700.0))
+    states: tuple[tuple[TaskState, int], ...] = (("swapped", 4712), ("swapping", 4711), ("running", 4713))
+    tasks = tuple(
+        TaskHolder(gpu_index=0, memory_mib=0.0, state=state, pid=pid, name=f"t{pid}", sm_percent=30.0)
+        for state, pid in states
+    )
+    assert memory.mib(GPU, tasks) == 700.0
+    assert "granted (tasks that were swapped out may have left it: process 4711, 4712);" in memory.problem(GPU)
 
 
 def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> None:
@@ -152,7 +169,7 @@ def test_a_node_measures_before_it_starts_and_says_why_it_waits(tmp_path: Path) 
             with pytest.raises(LaunchFailed, match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others"):
                 await device.start_replica(0, a_replica())
             assert (await device.state()).gpus[0].foreign_mib == 16000.0
-            assert any("16000 MiB are held by others" in words for words in (await device.read()).problems)
+            assert any("16000 MiB are held beyond what" in words for words in (await device.read()).problems)
             settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
             agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
             control.command = a_node_command(1, a_replica())

@@ -32,6 +32,22 @@ def is_running(process_id: int) -> bool:
 
 
 @in_loop
+async def test_every_change_is_told_once_it_has_come(node: TaskNode) -> None:
+    async with node.tasks() as tasks:
+        seen: list[list[str]] = []
+        tasks.on_change = lambda: seen.append([each.state for each in tasks.running(0)])
+        await tasks.start(launch(a_task(iterations=1_000_000)))
+        await come(tasks, "running")
+        await tasks.swap_out("t1")
+        await come(tasks, "swapped")
+        await tasks.swap_in("t1")
+        await come(tasks, "running")
+        await tasks.stop("t1")
+        await until(lambda: tasks.running(0) == ())
+        assert seen == [["running"], ["swapped"], ["running"], []]
+
+
+@in_loop
 async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=60)))

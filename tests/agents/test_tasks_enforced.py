@@ -92,6 +92,19 @@ def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(tmp_pat
     play(scenario)
 
 
+def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with gpu_device(Wanted(directory=tmp_path)) as device:
+            woken: list[str] = []
+            parts = device._parts  # what a task is at the moment of the call
+            device.tell_changes(lambda: woken.extend(each.state for each in parts.tasks.running(0)))
+            await device.start_task(0, a_task(iterations=1))
+            await until(lambda: are(device, t1="finished"))
+            assert woken[-1] == "finished"
+
+    play(scenario)
+
+
 def test_finished_and_unwanted_tasks_are_told_and_leave(tmp_path: Path) -> None:
     async def scenario() -> None:
         control = Commands()
