@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -31,8 +32,10 @@ from agents.durable import lock, replace_file, sync_directory
 from agents.workers.templates import Template
 
 VERSION = 1
-MOST_OLD_LOGS = 32
-"""Logs of replicas that are gone which are kept; the oldest go first."""
+MOST_OLD = 32
+"""Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
+MOST_OLD_BYTES = 64 * 2**30
+"""Of those folders together, which hold checkpoints, and of those logs; the newest is kept however large it is."""
 LOCK_WAIT_S = 5.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -103,8 +106,16 @@ R = TypeVar("R", bound=Recorded)
 class Records(Generic[R]):
     """The records of one node, held by one agent at a time."""
 
-    def __init__(self, directory: Path, kind: type[R], *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kind: type[R],
+        *,
+        lock_wait_s: float = LOCK_WAIT_S,
+        most_old_bytes: int = MOST_OLD_BYTES,
+    ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
+        self._most_old_bytes = most_old_bytes
         self.problems: tuple[str, ...] = ()
         self._directory, self._kind = directory, kind
         self._lock = -1
@@ -141,8 +152,8 @@ class Records(Generic[R]):
             raise DeviceError(f"the record of {record.id} cannot be written to {path}: {error}") from error
 
     def remove(self, replica_id: str, *, keeps_folder: bool = False) -> None:
-        """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, of the last
-        MOST_OLD_LOGS."""
+        """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
+        MOST_OLD that have room in MOST_OLD_BYTES."""
         self._path(replica_id).unlink(missing_ok=True)
         sync_directory(self._folder("records"))
         if not keeps_folder:
@@ -165,13 +176,23 @@ class Records(Generic[R]):
 
     def _prune(self) -> None:
         living = {path.stem for path in self._folder("records").iterdir()}
-        old = [each for each in self._folder("logs").glob("*.log") if each.stem not in living]
-        for each in sorted(old, key=lambda log: (log.stat().st_mtime, log.name))[:-MOST_OLD_LOGS]:
+        logs = [each for each in self._folder("logs").glob("*.log") if each.stem not in living]
+        for each in tuple(self._too_old(logs)):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
-        kept = [each for each in self._folder("work").iterdir() if each.name not in living]
-        for each in sorted(kept, key=lambda folder: (folder.stat().st_mtime, folder.name))[:-MOST_OLD_LOGS]:
+        folders = [each for each in self._folder("work").iterdir() if each.name not in living]
+        for each in tuple(self._too_old(folders)):
             shutil.rmtree(each, ignore_errors=True)
+
+    def _too_old(self, paths: Iterable[Path]) -> Iterator[Path]:
+        """Those for which there is no room behind newer ones."""
+        left_bytes = self._most_old_bytes
+        newest_first = sorted(paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+        for place, path in enumerate(newest_first):
+            if place < MOST_OLD and left_bytes >= 0:
+                left_bytes -= _size_bytes(path)
+            if place >= MOST_OLD or (place > 0 and left_bytes < 0):
+                yield path
 
     def _path(self, replica_id: str) -> Path:
         return self._folder("records") / f"{_file_name(replica_id)}.json"
@@ -183,6 +204,15 @@ class Records(Generic[R]):
 def with_batch(record: Record, batch: int) -> Record:
     """The record after a change of the batch."""
     return replace(record, batch=batch)
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a file, or of a folder with all that is in it."""
+    size_bytes = 0
+    for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            size_bytes += each.lstat().st_size
+    return size_bytes
 
 
 def _file_name(replica_id: str) -> str:

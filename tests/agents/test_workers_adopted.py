@@ -13,7 +13,7 @@ from agents.device import DeviceError, LaunchFailed
 from agents.workers.launch import Ports
 from agents.workers.logs import TAIL_CHARACTERS, rotate, tail
 from agents.workers.process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
-from agents.workers.records import MOST_OLD_LOGS, Identity, Record, Records
+from agents.workers.records import MOST_OLD, Identity, Record, Records
 from agents.workers.templates import Template
 from tests.agents.fakes.replicas import FIRST_PORT, Node, a_launch, gone, in_loop, started, the, until
 from tests.ports import own_ports
@@ -260,7 +260,7 @@ def test_a_write_that_was_not_finished_is_not_a_record(tmp_path: Path) -> None:
 
 def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
-    for number in range(MOST_OLD_LOGS + 3):
+    for number in range(MOST_OLD + 3):
         log = records.log(f"r{number}")
         log.write_text("x")
         os.utime(log, (number, number))
@@ -268,8 +268,27 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
     records.remove("r1")
     # 35 logs, one of a replica that is there; of the 34 others the two oldest go: r1 and r2.
     left = {each.name for each in (tmp_path / "logs").iterdir()}
-    assert len(left) == MOST_OLD_LOGS + 1
+    assert len(left) == MOST_OLD + 1
     assert records.log("r0").name in left and records.log("r3").name in left
+    records.close()
+
+
+def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept_anyway(tmp_path: Path) -> None:
+    records, seen = Records(tmp_path, Record, most_old_bytes=100_000), list[str]()
+
+    def finish(name: str, size_bytes: int) -> set[str]:
+        (records.folder(name) / "deep").mkdir(parents=True)
+        (records.folder(name) / "deep" / "checkpoint").write_bytes(b"x" * size_bytes)
+        records.remove(name, keeps_folder=True)
+        os.utime(records.folder(name), (len(seen), len(seen)))
+        seen.append(name)
+        return {each for each in seen if records.folder(each).exists()}
+
+    assert finish("t1", 40_000) == {"t1"}
+    assert finish("t2", 40_000) == {"t1", "t2"}  # 80,000 and at most 4,096 for each of four folders
+    assert finish("t3", 40_000) == {"t2", "t3"}
+    assert finish("t4", 500_000) == {"t4"}
+    assert finish("t5", 1_000) == {"t5"}
     records.close()
 
 
