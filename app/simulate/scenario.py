@@ -217,7 +217,7 @@ class FaultSpec(Strict):
 
     kind: Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
     node: Name
-    gpu: int | None = Field(default=None, ge=0, le=63, description="Absent: every GPU of the node")
+    gpu: int | None = Field(default=None, ge=0, description="Counted from 0 on its node; absent: every GPU of the node")
     start_s: Seconds
     end_s: Seconds | None = Field(default=None, description="Absent: for good")
     factor: Positive = Field(default=1.0, description="straggler: everything takes so many times as long")

@@ -151,6 +151,10 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1",
         ),
         (
+            {"faults": [{"kind": "gpu_lost", "node": "v100-1", "gpu": 1000, "start_s": 1}]},
+            "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1000",
+        ),
+        (
             with_fault(kind="silent", start_s=120),
             "spec.faults[0].start_s: silent on v100-1 would begin at 120 s, but the run is over at 120 s",
         ),
