@@ -24,7 +24,7 @@ from agents.nvml.nouns import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
 
-FAKES = Path(__file__).parent / "fakes"
+FAKES = Path(__file__).parents[1] / "fakes"
 GPU = "GPU-5e1f0a31-9f2e-4c11-9d7e-2f6f0d9c1a01"
 TOTAL_SMS = 132
 PATIENCE_S = 60.0

@@ -23,8 +23,8 @@ from agents.router.haproxy import HaProxyError, plan_slos
 from agents.router.haproxy_config import HaProxySettings
 from agents.router.haproxy_counts import Counted, Counter, parse_counts
 from agents.router.haproxy_router import PLACES, HaProxyRouter, end_earlier, find_program, open_haproxy
-from tests.agents.router_harness import a_route, served, tick_until, within_limit
-from tests.agents.test_router_haproxy import Worker, a_free_port
+from tests.agents.router.router_harness import a_route, served, tick_until, within_limit
+from tests.agents.router.test_router_haproxy import Worker, a_free_port
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 real = [pytest.mark.integration, pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed")]

@@ -27,7 +27,7 @@ from agents.router.haproxy import (
     plan_commands,
 )
 from agents.router.haproxy_config import HaProxySettings, make_config
-from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.agents.router.router_harness import a_route, served, tick_until, within_limit
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
 A, B, C, D = (("127.0.0.1", 9000 + number) for number in range(4))

@@ -273,7 +273,7 @@ def test_the_digest_tells_commands_apart_and_nothing_else() -> None:
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:
     """docs/runtimes.md shows a whole file; what it shows must be what is taken."""
-    text = (Path(__file__).parents[2] / "docs" / "runtimes.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "runtimes.md").read_text(encoding="utf-8")
     example = text.split("```toml\n")[1].split("```")[0]
     templates = load_templates(a_file(tmp_path, example))
     assert set(templates.by_name) == {"worker", "trainer", "resnet", "triton", "vllm", "mlserver"}

@@ -24,9 +24,9 @@ from agents.workers.process import MARK
 from agents.workers.replica import ReplicaView
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
 from tests.agents.gpu_nodes import CLOCK, GPUS, PretendedMemory, Wanted, gpu_device, play, states, until
+from tests.agents.gpus.test_gpu_device import Commands, is_ready
+from tests.agents.gpus.test_gpu_device import a_command as a_node_command
 from tests.agents.test_enforce import settle, settled
-from tests.agents.test_gpu_device import Commands, is_ready
-from tests.agents.test_gpu_device import a_command as a_node_command
 
 GPU = GPUS[0]
 """16384 MiB."""

@@ -3,7 +3,7 @@
 Only where PLIMSOLL_MLSERVER names a virtual environment that has it:
 
     python3 -m venv /srv/mlserver && /srv/mlserver/bin/pip install mlserver==1.7.1
-    PLIMSOLL_MLSERVER=/srv/mlserver pytest tests/agents/test_mlserver.py
+    PLIMSOLL_MLSERVER=/srv/mlserver pytest tests/agents/workers/test_mlserver.py
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from agents.workers.templates import load_templates
 from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.agents.fakes.replicas import FIRST_PORT, gone, in_loop, the, until
-from tests.agents.router_harness import served
+from tests.agents.router.router_harness import served
 from tests.ports import PORTS
 
 VENV = os.environ.get("PLIMSOLL_MLSERVER", "")

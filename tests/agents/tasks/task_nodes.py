@@ -16,8 +16,8 @@ from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import until
 from tests.ports import PORTS, own_ports
 
-FAKES = Path(__file__).with_name("fakes")
-ROOT = Path(__file__).parents[2]
+FAKES = Path(__file__).parents[1] / "fakes"
+ROOT = Path(__file__).parents[3]
 FIRST_PORT = own_ports()
 WORDS = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations} --port {port}"
 

@@ -18,12 +18,12 @@ from agents.doctor.facts import ask_control_plane, read_mps
 from agents.doctor.nouns import GpuFacts
 from agents.knobs.journal import KnobJournal
 from agents.workers.records import Record, Records
-from tests.agents.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
+from tests.agents.doctor.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
 from tests.agents.fakes.nvml.fixtures import library
 
 __all__ = ("library",)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
 
 HEALTHY = """\

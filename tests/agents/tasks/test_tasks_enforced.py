@@ -14,7 +14,7 @@ from agents.ledger import Ledger
 from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
 from tests.agents.factories import a_replica, a_task
 from tests.agents.gpu_nodes import CLOCK, GPU_TYPE, Wanted, gpu_device, play, states, until
-from tests.agents.test_gpu_device import Commands
+from tests.agents.gpus.test_gpu_device import Commands
 
 pytestmark = pytest.mark.integration
 

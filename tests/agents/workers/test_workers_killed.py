@@ -26,7 +26,7 @@ from tests.ports import PORTS, own_ports
 
 pytestmark = pytest.mark.integration
 
-FAKES = Path(__file__).with_name("fakes")
+FAKES = Path(__file__).parents[1] / "fakes"
 KILLS = 2
 SEEDS = 60
 GROUP = 10
@@ -38,7 +38,7 @@ LIMIT_S = 60.0
 @pytest.fixture(scope="module")
 def supervisors() -> Iterator["subprocess.Popen[str]"]:
     """The process that forks supervisors."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(
         [sys.executable, str(FAKES / "supervisor.py")],
         stdin=subprocess.PIPE,

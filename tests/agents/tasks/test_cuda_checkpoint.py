@@ -9,7 +9,7 @@ from agents.device import DeviceError, NotSupported
 from agents.tasks.cuda_checkpoint import CudaCheckpoint
 from tests.agents.fakes.replicas import in_loop
 
-FAKES = Path(__file__).with_name("fakes")
+FAKES = Path(__file__).parents[1] / "fakes"
 PIDS = (11, 12, 13)
 """Of which the last never uses CUDA. The pretended program only knows files of that name."""
 

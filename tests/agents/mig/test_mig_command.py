@@ -19,7 +19,7 @@ from agents.tasks.process import Phase, TaskRecord
 from agents.workers.process import boot_id
 from agents.workers.records import Identity, Record, Records
 from agents.workers.templates import built_in
-from tests.agents.doctor_nodes import doctor_node
+from tests.agents.doctor.doctor_nodes import doctor_node
 from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, NO_MIG, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -27,7 +27,7 @@ from tests.agents.gpu_nodes import environment
 
 __all__ = ("fake", "library")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOUR = [("2g.35gb", 0), ("1g.18gb", 2), ("1g.18gb", 3), ("3g.71gb", 4)]
 Mig = Callable[..., "subprocess.CompletedProcess[str]"]
 

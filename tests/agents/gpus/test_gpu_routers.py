@@ -19,8 +19,8 @@ from agents.ledger import Ledger
 from agents.router.haproxy_router import PLACES
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import CLOCK, Wanted, front, gpu_device, inputs, play, states, until
-from tests.agents.test_gpu_device import Commands, a_command
-from tests.agents.test_router_haproxy import a_free_port
+from tests.agents.gpus.test_gpu_device import Commands, a_command
+from tests.agents.router.test_router_haproxy import a_free_port
 
 pytestmark = pytest.mark.integration
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)

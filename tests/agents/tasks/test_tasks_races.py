@@ -15,7 +15,7 @@ from agents.workers.process import marks
 from agents.workers.replica import Proof
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
-from tests.agents.task_nodes import TaskNode, come, launch, pid, state
+from tests.agents.tasks.task_nodes import TaskNode, come, launch, pid, state
 
 pytestmark = pytest.mark.integration
 

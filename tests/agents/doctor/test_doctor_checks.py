@@ -22,7 +22,7 @@ from agents.doctor.nouns import (
     SystemdFacts,
 )
 from agents.nvml.nouns import Capability
-from tests.agents.doctor_nodes import NODE_DIRECTORY
+from tests.agents.doctor.doctor_nodes import NODE_DIRECTORY
 
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)
 PROCESS = ProcessFacts(uid=990, user="plimsoll-agent", effective=0, ambient=0)

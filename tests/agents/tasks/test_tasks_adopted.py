@@ -10,7 +10,7 @@ import pytest
 from agents.workers.process import marks
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
-from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
+from tests.agents.tasks.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
 pytestmark = pytest.mark.integration
 

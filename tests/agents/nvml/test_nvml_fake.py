@@ -20,7 +20,7 @@ from tests.agents.fakes.nvml.fixtures import fake, library
 
 __all__ = ("fake", "library")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOT_AVAILABLE = 2**64 - 1
 
 

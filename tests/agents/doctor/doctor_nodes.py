@@ -27,8 +27,8 @@ from agents.workers.records import Identity, Record, Records
 from agents.workers.templates import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
 
-FAKES = Path(__file__).with_name("fakes")
-UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+FAKES = Path(__file__).parents[1] / "fakes"
+UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 NODE_DIRECTORY = Path("/node/of-doctor")
 """Stands in golden texts for the directory of a test, whose name is as long."""
 TOKEN = "plim_right"
