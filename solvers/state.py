@@ -188,6 +188,8 @@ class Demand:
     """The part of the rate that is kept for bursts: it must not take room from what is there."""
     headroom_rps: float = 0.0
     """The part that is there in case the forecast is too low: it must not take room from what is foreseen."""
+    interval_rps: tuple[float, float] | None = None
+    """The 5th and the 95th percentile of the forecast behind it; None where it is no forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,10 @@ class DemandView(View):
     arrival_rate_rps: float
     method: str
     plan_id: int | None
+    low_rps: float | None = Field(
+        default=None, description="5th percentile of the forecast behind it; null where it is no forecast"
+    )
+    high_rps: float | None = Field(default=None, description="95th percentile of the forecast")
 
 
 class PlanSummaryView(View):

@@ -28,7 +28,7 @@ MOST_FORECASTS = 12
 RESERVE = "reserve"
 """Method of a demand that is above the forecast, for bursts."""
 
-_LEVELS = (PLANNING_LEVEL,)
+_LEVELS = (PLANNING_LEVEL, 0.05)
 _DEFAULT = Choice()
 
 
@@ -102,6 +102,7 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
     rising = _ends(series, snapshot.at.timestamp(), scaling.upscale_delay_s)
     falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
     made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    newest = made[rising[0]]
     low = min(made[end].rates_rps[0] for end in rising)
     high = max(made[end].rates_rps[0] for end in falling)
     headroom = snapshot.settings.headroom
@@ -110,9 +111,10 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
     return Demand(
         service=service.name,
         arrival_rate_rps=followed_rps + reserve_rps,
-        method=RESERVE if reserve_rps else made[rising[0]].technique,
+        method=RESERVE if reserve_rps else newest.technique,
         reserve_rps=reserve_rps,
         headroom_rps=followed_rps * (1.0 - 1.0 / headroom),
+        interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
     )
 
 

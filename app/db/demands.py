@@ -19,6 +19,9 @@ class DemandRow:
     arrival_rate_rps: float
     method: str
     plan_id: int | None
+    low_rps: float | None
+    high_rps: float | None
+    """The 5th and the 95th percentile of the forecast behind it; None where it is no forecast."""
 
 
 async def list_newest(connection: AsyncConnection) -> tuple[DemandRow, ...]:

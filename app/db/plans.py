@@ -177,12 +177,19 @@ async def approve(connection: AsyncConnection, plan_id: int) -> None:
 
     Raises NotFound; Conflict when it is not proposed, or was made from another target than the present one.
     """
+    # Before the plan's row, as a push does: a push either sees this plan approved, or is seen here.
+    present, _ = await lock_target(connection)
     parent = await _judge(connection, plan_id, "approved", of=("proposed",))
-    present = (await connection.execute(select(cluster.c.target_generation))).scalar_one()
     if parent != present:
         raise Conflict(
             f"plan {plan_id} was made from generation {parent}, but {present} is in force; wait for a new one"
         )
+
+
+async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
+    """Generation in force and revision of the catalogue; neither changes until the transaction ends."""
+    now = (await connection.execute(select(cluster).with_for_update())).one()
+    return now.target_generation, now.catalogue_revision
 
 
 async def reject(connection: AsyncConnection, plan_id: int) -> None:
@@ -246,7 +253,7 @@ async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanR
     if not noun.demands:
         return
     statement = upserting(demand)
-    changed = {name: statement.excluded[name] for name in ("arrival_rate_rps", "plan_id")}
+    changed = {name: statement.excluded[name] for name in _OF_DEMAND}
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["service", "at", "method"], set_=changed),
         [
@@ -256,10 +263,15 @@ async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanR
                 "arrival_rate_rps": entry.arrival_rate_rps,
                 "method": entry.method,
                 "plan_id": plan_id,
+                "low_rps": None if entry.interval_rps is None else entry.interval_rps[0],
+                "high_rps": None if entry.interval_rps is None else entry.interval_rps[1],
             }
             for entry in noun.demands
         ],
     )
+
+
+_OF_DEMAND = ("arrival_rate_rps", "plan_id", "low_rps", "high_rps")
 
 
 async def _steps(connection: AsyncConnection, plan_id: int) -> tuple[SolveReport, ...]:
@@ -289,7 +301,12 @@ async def _violations(connection: AsyncConnection, plan_id: int) -> tuple[Violat
 async def _demands(connection: AsyncConnection, plan_id: int) -> tuple[Demand, ...]:
     statement = select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
     return tuple(
-        Demand(service=row.service, arrival_rate_rps=row.arrival_rate_rps, method=row.method)
+        Demand(
+            service=row.service,
+            arrival_rate_rps=row.arrival_rate_rps,
+            method=row.method,
+            interval_rps=None if row.low_rps is None else (row.low_rps, row.high_rps),
+        )
         for row in await connection.execute(statement)
     )
 

@@ -48,9 +48,9 @@ async def load_versions(connection: AsyncConnection, service: str, limit: int) -
     return (await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})).all()
 
 
-async def load_expected(connection: AsyncConnection) -> dict[str, float]:
-    """The rate that the newest plan was asked to serve, by service."""
-    return {row.service: row.arrival_rate_rps for row in await connection.execute(text(_EXPECTED))}
+async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
+    """The 5th and the 95th percentile of the newest forecast that a plan was made for, by service."""
+    return {row.service: (row.low_rps, row.high_rps) for row in await connection.execute(text(_EXPECTED))}
 
 
 async def load_budgets(connection: AsyncConnection, projects: Sequence[str] | None) -> Sequence[AnyRow]:
@@ -109,11 +109,11 @@ FROM service_version WHERE service = :service ORDER BY generation DESC LIMIT :li
 
 # What a person stated for a preview is no forecast.
 _EXPECTED = """
-SELECT s.name AS service, d.arrival_rate_rps
+SELECT s.name AS service, d.low_rps, d.high_rps
 FROM service s
-CROSS JOIN LATERAL (SELECT arrival_rate_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
+CROSS JOIN LATERAL (SELECT low_rps, high_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
                     ORDER BY at DESC LIMIT 1) AS d
-WHERE s.deleted_at IS NULL
+WHERE s.deleted_at IS NULL AND d.low_rps IS NOT NULL
 """
 
 _BUDGETS = """

@@ -333,6 +333,8 @@ demand = Table(
     _must("arrival_rate_rps", Double),
     _key("method"),
     Column("plan_id", BigInteger),
+    Column("low_rps", Double),
+    Column("high_rps", Double),
 )
 
 forecast_choice = Table(

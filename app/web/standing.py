@@ -1,4 +1,4 @@
-"""Topic `standing`: what is wrong with services, in words, and the rate that is expected of them, by name."""
+"""Topic `standing`: what is wrong with services, in words, and the rates that are expected of them, by name."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def load_standing(look: Look) -> Items:
     statuses = await asyncio.to_thread(service_statuses, snapshot, names)
     return {
         name: {
-            "expected_rps": round(expected[name], 2) if name in expected else None,
+            "expected_rps": [round(rate, 2) for rate in expected[name]] if name in expected else None,
             "troubles": _troubles(statuses[name].conditions) if name in statuses else [],
         }
         for name in names

@@ -155,3 +155,13 @@ def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> N
     expect(page.locator(".field", has=page.get_by_label("Name", exact=True)).locator(".bad")).to_contain_text(
         "there already"
     )
+
+
+def test_the_rate_stands_beside_the_band_of_the_forecast_that_the_plan_was_made_for(demo: Api, opened: Open) -> None:
+    (demand,) = demo.get("demand/chat?limit=1")["items"]
+    low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
+    assert low < 30.0 < high < demand["arrival_rate_rps"]
+    page = opened(demo, "services", scope="viewer")
+    expect(page.locator("tbody tr", has_text="chat").locator("[data-label=Rate]")).to_contain_text(
+        f"foreseen {low:g}–{high:g}/s"
+    )

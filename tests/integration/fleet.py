@@ -122,7 +122,7 @@ def make_record(at: datetime, bound: BoundPlan | None, catalogue_revision: int) 
         plan=Plan(policy="hetsev"),
         report=PlanReport(status="optimal", cost_usd_per_hour=1.2, lower_bound_usd_per_hour=1.2, gap_percent=0.0),
         bound=bound,
-        demands=(Demand(service="chat", arrival_rate_rps=10.0),),
+        demands=(Demand(service="chat", arrival_rate_rps=10.0, interval_rps=(6.5, 9.5)),),
         problem=None,
     )
 

@@ -174,3 +174,14 @@ def test_the_view_shows_quantiles_scores_and_silence() -> None:
     assert (stopped.telemetry, stopped.rates_rps, stopped.silent_for_s) == ("stopped", (), late)
     never = view_forecast(a_snapshot(), "chat", Choice())
     assert (never.telemetry, never.rates_rps, never.silent_for_s) == ("never", (), None)
+
+
+def test_a_demand_says_between_which_rates_its_forecast_lies_and_one_without_a_forecast_does_not() -> None:
+    services = (a_service("chat"), a_service("silent"))
+    windows = windows_of("chat", [90, 110, 100, 95, 105] * 6)
+    snapshot = a_snapshot(state=a_state(services=services), windows=windows)
+    heard, silent = make_demands(snapshot)
+    shown = view_forecast(snapshot, "chat", Choice())
+    assert heard.interval_rps == (shown.rates_rps[shown.levels.index(0.05)], shown.rates_rps[shown.levels.index(0.95)])
+    assert heard.interval_rps[0] < 50.0 < heard.interval_rps[1]  # 100 requests in windows of two seconds.
+    assert silent.interval_rps is None

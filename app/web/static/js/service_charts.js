@@ -8,7 +8,7 @@ const HOUR_S = 3600;
 const BAND = { low: 0.05, high: 0.95 };
 const steps = new Map();
 const demands = [];
-const forecasts = new Map();
+let coming = null;
 let goal_ms = 0;
 let horizon_s = 0;
 
@@ -52,7 +52,7 @@ export function noteSteps(items) {
 
 const newest = () => Math.max(...steps.keys());
 
-/** The band that the loop expects one plan ahead; it grows while somebody looks, for nobody keeps it. */
+/** The band that the loop expects one plan ahead. */
 export function noteForecast(found) {
   const rateAt = (level) => found.quantiles.find((each) => each.level === level)?.rate_rps ?? null;
   const [low, high] = [rateAt(BAND.low), rateAt(BAND.high)];
@@ -61,11 +61,11 @@ export function noteForecast(found) {
     show(words, { heard: "", stopped: "Nodes no longer report this service.", never: "No node reported this service yet." }[found.telemetry]);
     return;
   }
-  forecasts.set(newest() + Math.ceil(horizon_s), { low, high });
+  coming = { time: newest() + Math.ceil(horizon_s), low, high };
   show(words, `Expected in ${number(horizon_s, 0)} s: between ${rps(low)} and ${rps(high)} in 9 of 10 cases, by ${found.technique.replaceAll("_", " ")}.`);
 }
 
-/** The rates that plans were made for, all of the last hour, then only what is new. */
+/** The rates that plans were made for and the forecasts behind them, all of the last hour, then only what is new. */
 export async function demandOf(service, get) {
   if (steps.size === 0) return;
   const limit = 500;
@@ -85,21 +85,28 @@ export function drawCharts(slo_ms, percentile) {
   goal_ms = slo_ms;
   latencies.element.querySelector("figcaption").textContent = `Latency at p${number(100 * percentile)} against the SLO of ${ms(goal_ms)}, last hour`;
   if (steps.size === 0) return;
-  const times = [...new Set([...steps.keys(), ...forecasts.keys()])].filter((time) => time >= newest() - HOUR_S).sort((one, other) => one - other);
-  const of = (map, field) => times.map((time) => map.get(time)?.[field] ?? null);
-  rates.set([times, of(steps, "rate_rps"), demandAt(times), of(forecasts, "high"), of(forecasts, "low")]);
-  const own = times.filter((time) => steps.has(time));
+  const own = [...steps.keys()].sort((one, other) => one - other);
+  const times = coming !== null && coming.time > own.at(-1) ? [...own, coming.time] : own;
+  const planned = heldAt(times, 0, "arrival_rate_rps").map((rate, at) => (times[at] <= newest() ? rate : null));
+  rates.set([times, times.map((time) => steps.get(time)?.rate_rps ?? null), planned, forecastAt(times, "high"), forecastAt(times, "low")]);
   latencies.set([own, own.map((time) => steps.get(time).latency_ms), own.map(() => goal_ms)]);
   drawTable();
 }
 
-function demandAt(times) {
+/** What the newest demand says that is at least so old, at each time. */
+function heldAt(times, age_s, field) {
   let next = 0;
-  let rate = null;
+  let held = null;
   return times.map((time) => {
-    while (next < demands.length && Date.parse(demands[next].at) <= 1000 * time) rate = demands[next++].arrival_rate_rps;
-    return time <= newest() ? rate : null;
+    while (next < demands.length && Date.parse(demands[next].at) <= 1000 * (time - age_s)) held = demands[next++][field];
+    return held;
   });
+}
+
+/** One edge of the band: what had been forecast for each time when that was one plan ahead. */
+function forecastAt(times, edge) {
+  const held = heldAt(times, horizon_s, `${edge}_rps`);
+  return times.map((time, at) => (coming !== null && time === coming.time ? coming[edge] : held[at]));
 }
 
 function drawTable() {

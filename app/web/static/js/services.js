@@ -120,8 +120,9 @@ function nameCell(name, service) {
 }
 
 function rateCell(name, service) {
-  const expected = standingOf(name)?.expected_rps ?? null;
-  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}`), h("div", { class: "hint" }, `expected ${rps(expected)}`)];
+  const [low, high] = standingOf(name)?.expected_rps ?? [null, null];
+  const expected = low === null ? "nothing foreseen" : `foreseen ${number(low)}–${rps(high)}`;
+  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}`), h("div", { class: "hint" }, expected)];
 }
 
 function latencyCell(_, service) {
