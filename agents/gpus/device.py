@@ -56,7 +56,7 @@ from agents.workers.replica import ReplicaView
 from agents.workers.workers import Workers
 
 FAULT_LOOK_S = 10.0
-"""Between two looks for faults of MPS, each of which starts three processes per GPU."""
+"""Between two looks for faults of MPS, each of which starts a process per GPU."""
 COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 
