@@ -160,7 +160,7 @@ class Mps:
             return tuple(left)
 
     async def is_alive(self) -> bool:
-        """Whether the daemon answers; starts a process (3 to 12 ms), so ask before starts and every ten seconds.
+        """Whether the daemon answers; each question starts a process (3 to 12 ms), so ask seldom.
 
         Raises DeviceError when it hangs, NotSupported without the program.
         """
