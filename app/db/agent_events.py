@@ -55,8 +55,7 @@ def _health(problems: Sequence[str], gpu: GpuReading) -> str:
     name = f"GPU {gpu.index}"
     if gpu.healthy:
         return f"{name} takes work again"
-    why = next((words for words in problems if re.search(rf"\b{name}\b", words)), "its agent does not say why")
-    return why if why.startswith(name) else f"{name}: {why}"
+    return next((words for words in problems if re.search(rf"\b{name}\b", words)), f"{name}: no word why")
 
 
 _SAVE_HEALTH = """

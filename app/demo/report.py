@@ -18,7 +18,8 @@ QUERIES = (
     ),
     (
         "Who missed the SLO, and by how much?",
-        "SELECT service, sum(requests) AS requests, round(100 * sum(in_slo) / sum(served + rejected), 2) AS in_slo\n"
+        "SELECT service, sum(requests) AS requests,\n"
+        "  round(100 * sum(in_slo) / nullif(sum(served + rejected), 0), 2) AS in_slo\n"
         "  FROM report.slo_attainment_hour GROUP BY 1 ORDER BY 3;",
     ),
     (

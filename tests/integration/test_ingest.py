@@ -234,9 +234,9 @@ def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_say
             query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
             lines = [tuple(row) for row in await connection.execute(text(query))]
         assert lines == [
-            ("GpuFailed", "node/n1", "node/n1", "GPU 1: could not read GPU 1: it fell off the bus"),
+            ("GpuFailed", "node/n1", "node/n1", "could not read GPU 1: it fell off the bus"),
             ("GpuRecovered", "node/n1", "node/n1", "GPU 1 takes work again"),
-            ("GpuFailed", "node/n1", "node/n1", "GPU 0: its agent does not say why"),
+            ("GpuFailed", "node/n1", "node/n1", "GPU 0: no word why"),
         ]
 
     with_fleet(database, work)
