@@ -259,7 +259,6 @@ async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...])
         events = silence_events(snapshot.at, before=loop.silent, after=silent)
         log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
         await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
-        await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
         await loop.store.add_events(*events)
         loop.silent = silent
 
@@ -320,7 +319,8 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
             await loop.store.add_events(pushed_event(snapshot, decision.bound, plan_id))
             state, generation = "target", decision.bound.generation
         else:
-            state, reason = "lost", "the fleet or the target changed meanwhile; the next tick decides again"
+            state = "lost"
+            reason = "the fleet or the target changed, or a person approved another plan; the next tick decides again"
     return TickOutcome(
         state=state,
         reason=reason,

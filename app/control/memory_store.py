@@ -205,6 +205,15 @@ class MemoryStore:
         if oldest is not None:
             del self.plans[oldest]
 
+    def _is_one_approved(self, generation: int) -> bool:
+        """Whether the next tick can push a plan that a person approved."""
+        return any(
+            record.state == "approved"
+            and record.bound is not None
+            and (record.bound.parent, record.catalogue_revision) == (generation, self._revision)
+            for record in self.plans.values()
+        )
+
     async def push_target(
         self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
     ) -> bool:
@@ -215,7 +224,9 @@ class MemoryStore:
         if record.state not in ("proposed", "approved"):
             return False
         generation = self._target.generation if self._target else 0
-        if (bound.parent, record.catalogue_revision) != (generation, self._revision) or bound.generation <= generation:
+        is_fresh = (bound.parent, record.catalogue_revision) == (generation, self._revision)
+        gives_way = record.state == "proposed" and self._is_one_approved(generation)
+        if not is_fresh or gives_way or bound.generation <= generation:
             self.plans[plan_id] = replace(record, state="lost")
             return False
         for key, other in self.plans.items():

@@ -300,8 +300,8 @@ class Store(Protocol):
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
-        Writes the commands in the same transaction; plans that still wait are lost. False: another planner won or the
-        catalogue changed.
+        Writes the commands in the same transaction; plans that still wait are lost. False: another planner won, the
+        catalogue changed, or a person approved another plan, which the next tick pushes.
         """
         ...
 
@@ -319,10 +319,6 @@ class Store(Protocol):
 
     async def add_events(self, *lines: Event) -> None:
         """Append lines to the audit, all or none."""
-        ...
-
-    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
-        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
         ...
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.protocol import NodeCommand
-from app.db.tables import cluster, command, node, plan
+from app.db.tables import AnyRow, cluster, command, node, plan
 from app.db.task_progress import note_places
 from app.errors import NotFound
 from solvers.plan import BoundGpu, BoundPlan, BoundTask
@@ -22,6 +22,8 @@ async def push(
     connection: AsyncConnection, plan_id: int, bound: BoundPlan, commands: Sequence[NodeCommand], at: datetime
 ) -> bool:
     """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
+
+    A plan that nobody approved gives way to one that a person approved and that can still be pushed.
 
     The one row of `cluster` is locked first, as every change of the catalogue does: pushes and changes happen one
     after the other. Raises NotFound.
@@ -37,7 +39,8 @@ async def push(
     if row.state not in ("proposed", "approved"):
         return False
     is_fresh = (bound.parent, row.catalogue_revision) == (now.target_generation, now.catalogue_revision)
-    if not is_fresh or bound.generation <= now.target_generation:
+    gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
+    if not is_fresh or gives_way or bound.generation <= now.target_generation:
         await connection.execute(update(plan).where(plan.c.id == plan_id).values(state="lost"))
         return False
     await _replace_target(connection, plan_id, bound, at)
@@ -49,6 +52,13 @@ async def push(
         {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
     )
     return True
+
+
+async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
+    """Whether the next tick can push a plan that a person approved."""
+    pushable = (plan.c.state == "approved") & (plan.c.parent == now.target_generation)
+    found = select(plan.c.id).where(pushable, plan.c.catalogue_revision == now.catalogue_revision).limit(1)
+    return (await connection.execute(found)).first() is not None
 
 
 async def newest_command(connection: AsyncConnection, name: str, after_generation: int) -> NodeCommand | None:

@@ -1,13 +1,24 @@
 """Roll back over the API: an earlier plan in force again, by ticks on a real database."""
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.integration.api_harness import Api, fill, node, reading, running_api, service
+from app.db.engine import make_engine
+from app.db.listen import conninfo
+from app.db.postgres_store import PostgresStore
+from tests.integration.api_harness import Api, fill, node, reading, run_apart, running_api, service
+from tests.integration.fault_harness import until
+from tests.integration.fleet import make_record
 
 pytestmark = pytest.mark.integration
+
+WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 TASK = {
     "kind": "Task",
@@ -160,3 +171,35 @@ def test_going_there_and_back_again(api: Api) -> None:
     assert there["mode_before"] == "approve"
     assert api.tick().state == "target"
     assert _carried(api, there["plan"]["id"]) == _carried(api, 2)
+
+
+def test_a_plan_that_was_being_made_meanwhile_gives_way(api: Api) -> None:
+    async def while_planning() -> bool:
+        engine = make_engine(api.url, pool_size=2)
+        store = PostgresStore(engine)
+        try:
+            snapshot = await store.load_snapshot(api.clock.now())
+            assert snapshot.target is not None
+            bound = replace(snapshot.target, parent=snapshot.target.generation, generation=99)
+            plan_id = await store.record_plan(make_record(snapshot.at, bound, snapshot.state.catalogue_revision))
+            await asyncio.to_thread(_restore, api)
+            return await store.push_target(plan_id, bound, (), snapshot.at)
+        finally:
+            await engine.dispose()
+
+    wanted = _carried(api, 1)
+    assert run_apart(while_planning()) is False
+    outcome = api.tick()
+    assert outcome.state == "target" and outcome.plan_id is not None
+    assert _carried(api, outcome.plan_id) == wanted
+
+
+def test_where_the_fleet_changes_while_a_plan_is_bound_it_is_bound_again(api: Api) -> None:
+    with ThreadPoolExecutor() as pool, psycopg.connect(conninfo(api.url)) as changing:
+        changing.execute("UPDATE cluster SET catalogue_revision = catalogue_revision + 1")
+        restoring = pool.submit(_restore, api)
+        with psycopg.connect(conninfo(api.url), autocommit=True) as watching:
+            until(lambda: watching.execute(WAITING).rowcount > 0)
+        changing.commit()
+        restoring.result()
+    assert api.tick().state == "target"

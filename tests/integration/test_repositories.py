@@ -362,15 +362,30 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
 def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         revision = (await store.load_snapshot(START)).state.catalogue_revision
-        waiting = [
-            await store.record_plan(make_record(START, make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]}), revision))
-            for _ in range(2)
-        ]
+        bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
+        waiting = [await store.record_plan(make_record(START, bound, revision)) for _ in range(3)]
         async with engine.begin() as connection:
-            await plans.approve(connection, waiting[0])
-        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+            for plan_id in waiting[:2]:
+                await plans.approve(connection, plan_id)
+        assert await store.push_target(waiting[0], bound, (), START)
         async with engine.begin() as connection:
-            assert [(await plans.get(connection, plan_id)).summary.state for plan_id in waiting] == ["lost", "lost"]
+            states = [(await plans.get(connection, plan_id)).summary.state for plan_id in waiting]
+        assert states == ["target", "lost", "lost"]
         assert (await store.load_snapshot(START)).approved_id is None
+
+    with_fleet(database, work)
+
+
+def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        revision = (await store.load_snapshot(START)).state.catalogue_revision
+        bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
+        approved, late, later = [await store.record_plan(make_record(START, bound, revision)) for _ in range(3)]
+        async with engine.begin() as connection:
+            await plans.approve(connection, approved)
+        assert not await store.push_target(late, bound, (), START)
+        async with engine.begin() as connection:
+            await plans.reject(connection, approved)
+        assert await store.push_target(later, bound, (), START)
 
     with_fleet(database, work)

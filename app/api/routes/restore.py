@@ -36,12 +36,7 @@ async def restore_plan(
     """
 
     async def work(connection: Connection) -> RestoreView:
-        earlier = await _earlier(connection, plan_id)
-        snapshot = await context.snapshot()
-        if (reason := hold_reason(snapshot)) is not None:
-            raise Conflict(f"nothing would push plan {plan_id}: {reason}")
-        restored = await restore(snapshot, earlier, layers=load_training_layers())
-        _check(plan_id, restored)
+        snapshot, restored = await _bound(context, connection, plan_id)
         mode = await _calm(context, connection, plan_id)
         new_id = await _record(connection, snapshot, restored, plan_id)
         await context.audit(connection, "PlanRestored", f"plan/{plan_id}", after={"plan_id": new_id}, plan_id=new_id)
@@ -54,6 +49,31 @@ async def restore_plan(
         )
 
     return await once(context, request, key, work)
+
+
+async def _bound(context: Context, connection: Connection, plan_id: int) -> tuple[Snapshot, Restored]:
+    """The plan on the fleet and beside the target that stay as they are until the transaction ends. Raises Conflict.
+
+    Where another plan came into force, or the fleet changed, while it was bound, it is bound again; nothing can change
+    the second time.
+    """
+    while True:
+        snapshot, restored = await _bind(context, connection, plan_id)
+        # First the policy, as who changes it does.
+        await lock_object(connection, "Policy", POLICY_NAME)
+        generation = snapshot.target.generation if snapshot.target else 0
+        if await plans.lock_target(connection) == (generation, snapshot.state.catalogue_revision):
+            return snapshot, restored
+
+
+async def _bind(context: Context, connection: Connection, plan_id: int) -> tuple[Snapshot, Restored]:
+    earlier = await _earlier(connection, plan_id)
+    snapshot = await context.snapshot()
+    if (reason := hold_reason(snapshot)) is not None:
+        raise Conflict(f"nothing would push plan {plan_id}: {reason}")
+    restored = await restore(snapshot, earlier, layers=load_training_layers())
+    _check(plan_id, restored)
+    return snapshot, restored
 
 
 async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
@@ -76,8 +96,7 @@ def _check(plan_id: int, restored: Restored) -> None:
 
 
 async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
-    """Keep the loop from undoing it: in mode auto it would push its own plan in the tick after."""
-    await lock_object(connection, "Policy", POLICY_NAME)
+    """Keep the loop from undoing it: in mode auto it would push its own plan next. The policy is locked."""
     present = await policies.load_current(connection)
     if present.mode is not Mode.AUTO:
         return present.mode
