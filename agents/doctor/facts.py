@@ -45,7 +45,7 @@ from agents.mps.daemon import Mps, MpsSettings
 from agents.workers.launch import HOST
 from agents.workers.process import is_alive
 from agents.workers.records import Record
-from agents.workers.templates import load_templates
+from agents.workers.template_file import load_templates
 
 UNIT = "plimsoll-agent.service"
 _LARGEST_ANSWER = 64 * 1024

@@ -40,7 +40,8 @@ from agents.router.router import Router
 from agents.tasks.process import TaskHooks
 from agents.tasks.tasks import Tasks, TasksSettings
 from agents.workers.replica import Hooks
-from agents.workers.templates import Templates, load_templates
+from agents.workers.template_file import load_templates
+from agents.workers.templates import Templates
 from agents.workers.workers import Workers, WorkersSettings
 
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4

@@ -18,7 +18,7 @@ from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import NodeDriver, ProfileSettings, open_profile
 from agents.profiling.profiler import Listener, Report
 from agents.profiling.windows import SURE_P99_BATCHES, Rules
-from agents.workers.templates import load_templates
+from agents.workers.template_file import load_templates
 from app.cli.errors import CliError
 from app.cli.output import console, count
 from app.cli.profile_cells import Wanted

@@ -24,7 +24,7 @@ from agents.doctor.nouns import Asked, Finding, Here
 from agents.knobs.journal import Change, KnobJournal
 from agents.workers.process import boot_id
 from agents.workers.records import Identity, Record, Records
-from agents.workers.templates import built_in
+from agents.workers.template_file import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
 
 FAKES = Path(__file__).parents[1] / "fakes"

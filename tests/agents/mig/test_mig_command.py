@@ -18,7 +18,7 @@ from agents.mps.daemon import Mps
 from agents.tasks.process import Phase, TaskRecord
 from agents.workers.process import boot_id
 from agents.workers.records import Identity, Record, Records
-from agents.workers.templates import built_in
+from agents.workers.template_file import built_in
 from tests.agents.doctor.doctor_nodes import doctor_node
 from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, NO_MIG, FakeGpus, Process, Slice

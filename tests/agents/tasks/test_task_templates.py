@@ -7,7 +7,8 @@ import pytest
 
 from agents.device import LaunchFailed
 from agents.serving.trainer import make_parser
-from agents.workers.templates import BUILT_IN_TASK, BadTemplate, Parameters, built_in_task, load_templates
+from agents.workers.template_file import BadTemplate, built_in_task, load_templates
+from agents.workers.templates import BUILT_IN_TASK, Parameters
 
 TASKS = """
 [tasks]

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from agents.workers.adapters import LARGEST_ANSWER, Adapter, Endpoint, Metrics, NoAnswer, make_adapters, warm_up
-from agents.workers.templates import Server, WarmUp, load_templates
+from agents.workers.template_file import load_templates
+from agents.workers.templates import Server, WarmUp
 from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
 from tests.ports import PORTS

@@ -20,7 +20,7 @@ from aiohttp import web
 from agents.device import ServiceRoute
 from agents.router.router import Router
 from agents.workers.launch import Launch
-from agents.workers.templates import load_templates
+from agents.workers.template_file import load_templates
 from agents.workers.workers import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.agents.fakes.replicas import FIRST_PORT, gone, in_loop, the, until

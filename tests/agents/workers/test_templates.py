@@ -8,18 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.device import DeviceError, LaunchFailed
-from agents.workers.templates import (
-    BUILT_IN,
-    BUILT_IN_TASK,
-    LARGEST_FILE,
-    NAME,
-    BadTemplate,
-    Parameters,
-    Template,
-    WarmUp,
-    built_in,
-    load_templates,
-)
+from agents.workers.template_file import LARGEST_FILE, BadTemplate, built_in, load_templates
+from agents.workers.templates import BUILT_IN, BUILT_IN_TASK, NAME, Parameters, Template, WarmUp
 
 VLLM = """
 default = "worker"
