@@ -39,6 +39,7 @@ from app.control.refit import PERIOD_S as REFIT_PERIOD_S
 from app.control.refit import run_in_process, run_refit
 from app.control.task_events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.control.worker import SolverWorker
+from app.controller_metrics import controller_metrics
 from app.controller_process import controller_process, stop_when_closed, tell
 from app.db import migrate, policies
 from app.db.budgets import step_degraded, tell_spent
@@ -73,7 +74,6 @@ CONTROLLER_NICENESS = 5
 
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
-
 
 BACKLOG = 2048
 """Connections that may wait to be taken; a fleet's agents come back all at once."""
@@ -252,7 +252,12 @@ def _sender(engine: Engine, plane: Plane) -> Sender:
 
 def run_controller(settings: Settings) -> None:
     """The controller alone, until SIGTERM or SIGINT."""
-    asyncio.run(_run_controller(make_plane(settings)))
+
+    async def run(plane: Plane) -> None:
+        async with controller_metrics(plane.settings, plane.registry):
+            await _run_controller(plane)
+
+    asyncio.run(run(make_plane(settings)))
 
 
 def serve(settings: Settings) -> None:
@@ -263,12 +268,10 @@ def serve(settings: Settings) -> None:
 async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:
     """The API in this process and the controller in one beside it, until SIGTERM or SIGINT.
 
-    When either ends, so does the other.
-
-    `listening` is where requests come in; without it, where the settings say. Raises PlimsollError where that is taken.
+    When either ends, so does the other. `listening` is where requests come in; without it, where the settings say.
+    Raises PlimsollError where that is taken.
     """
-    listening = listening or open_socket(plane.settings)
-    metrics = LoopMetrics(plane.registry)
+    listening, metrics = listening or open_socket(plane.settings), LoopMetrics(plane.registry)
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
     async with controller_process(body, metrics.note) as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})

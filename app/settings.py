@@ -66,6 +66,14 @@ class Settings(BaseSettings):
         "the newest 28 are used",
     )
 
+    controller_metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port at which `plimsoll controller`, run alone, answers GET /metrics without a token; 0 = none",
+    )
+    controller_metrics_host: str = Field(default="127.0.0.1", description="Address of that port")
+
     webhook_private: bool = Field(
         default=False, description="Whether webhooks may reach loopback, private and link-local addresses"
     )
