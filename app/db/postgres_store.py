@@ -40,7 +40,6 @@ from app.db.archive import PartCache, pack, save_parts
 from app.db.ingest import ensure_days, ingest
 from app.db.observation_rows import place
 from app.db.overuses import lose_overuses
-from app.db.overuses import lose_overuses
 from app.db.tables import cluster
 from app.db.windows import load_windows
 from solvers.forecast.choose import Choice
@@ -145,11 +144,6 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             for event in lines:
                 await events.add(connection, event)
-
-    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
-        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
-        async with self._engine.begin() as connection:
-            await lose_overuses(connection, nodes, at, why="since its node fell silent")
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
         """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
