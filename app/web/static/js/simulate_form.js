@@ -72,7 +72,7 @@ export function makeForm(ask) {
     }
     for (const each of boxes.querySelectorAll("input")) each.checked = example?.policies.includes(each.value) ?? false;
     duration.value = example?.duration_s ?? "";
-    duration.placeholder = "its own";
+    duration.placeholder = "own";
     show(about, example ? `${example.title} (${example.services} services, ${example.gpus} GPUs)` : "Policies, time and seeds are those of the text, unless chosen here.");
     show(durationHint, example ? `less the ${example.warm_up_s} s of warm-up a multiple of ${example.step_s} s` : "");
     const counts = [...new Set([...SEEDS, example?.seeds.length ?? 1])].sort((one, other) => one - other);
