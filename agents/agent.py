@@ -127,6 +127,7 @@ class NodeAgent:
             return
         start_s = max(self._window_start_s, now_s - LONGEST_WINDOW_S)
         self._window_start_s = now_s
+        ack = self._enforcing.ack  # Before the readings: what is said to be applied shows in them.
         try:
             readings = await self._device.read()
         except DeviceError as error:
@@ -134,7 +135,7 @@ class NodeAgent:
             readings = Readings(problems=(str(error),))
         self._progress.note(readings.tasks, self.command)
         self._sequence += 1
-        acks = (*self._notes.refusals, *((self._enforcing.ack,) if self._enforcing.ack else ()))
+        acks = (*self._notes.refusals, *((ack,) if ack else ()))
         self.outbox.add(
             Observation(
                 node=self.settings.node,
