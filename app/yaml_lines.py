@@ -8,6 +8,11 @@ import yaml
 
 FieldPath = tuple[str | int, ...]
 
+MOST_DEPTH = 100
+"""Fields within fields: whoever walks through a document needs a few calls for each."""
+MOST_DIGITS = 1000
+"""Python refuses to write larger whole numbers down, as complaints do."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -24,6 +29,8 @@ class Document:
         return self.lines[path]
 
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
 Complain = Callable[[int, str, str], None]
 """Takes line, field and what is wrong with it."""
 
@@ -38,21 +45,25 @@ def read_documents(text: str, complain: Complain) -> Iterator[Document]:
                     return
                 lines: dict[FieldPath, int] = {}
                 _note_lines(node, (), lines, set(), complain)
-                value: object = loader.construct_document(node)
+                value = _value(loader, node)
                 if value is not None:
                     yield Document(value=value, lines=lines)
     except yaml.MarkedYAMLError as error:
         complain(error.problem_mark.line + 1 if error.problem_mark else 1, "", f"not YAML: {error.problem}")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date like 2026-13-40
+    except yaml.YAMLError as error:
         complain(1, "", f"not YAML: {error}")
     except RecursionError:
         complain(1, "", "not YAML that can be read: nested too deeply")
 
 
 def line_of_alias(text: str) -> int | None:
-    """Of the first one: a few of them make a small text a huge document."""
+    """Of the first one: a few of them make a small text a huge document. What is nested too deeply is not looked at."""
+    depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_DEPTH:  # Each further one takes longer than all before: minutes for a few thousand.
+                return None
             if isinstance(event, yaml.AliasEvent):
                 return event.start_mark.line + 1 if event.start_mark else 1
     except (yaml.YAMLError, RecursionError):
@@ -78,9 +89,28 @@ def _loading(text: str) -> Iterator[yaml.SafeLoader]:
         loader.dispose()
 
 
+def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
+    """What a document means. Raises MarkedYAMLError."""
+    try:
+        value: object = loader.construct_document(node)
+    except ValueError as error:  # A date like 2026-13-40.
+        raise _unreadable(str(error), node) from error
+    except (LookupError, AttributeError, ArithmeticError) as error:  # PyYAML trusts tags, also those of `!!bool maybe`.
+        raise _unreadable("a value that is not what its tag says", node) from error
+    return value
+
+
+def _unreadable(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
 def _note_lines(
     node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], seen: set[yaml.Node], complain: Complain
 ) -> None:
+    if len(path) > MOST_DEPTH:
+        raise _unreadable("nested too deeply", node)
+    if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+        raise _unreadable(f"a number of {len(node.value):,} digits", node)
     lines.setdefault(path, node.start_mark.line + 1)
     if node in seen:  # An alias: its lines are those of the anchor, and it may even hold itself.
         return

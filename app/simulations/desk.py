@@ -1,13 +1,14 @@
 """What people ask to have simulated: checked as on the command line, and small enough to be run beside a cluster."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import ValidationError
 
 from app.api.simulation_schemas import MOST_POLICIES, MOST_SEEDS, ExampleView, SimulationRequest
 from app.db.simulations import NewSimulation
 from app.errors import InvalidRequest
 from app.simulate.reading import Complaints, scenario_of
-from app.simulate.scenario import Scenario, ScenarioSpec, files_of
+from app.simulate.scenario import NodePool, Scenario, ScenarioSpec, files_of
 from app.simulate.scenario_checks import Complaint
 from app.simulations.examples import Example, find_example, load_examples
 from app.yaml_lines import Document, FieldPath, dotted, line_of_alias, read_documents
@@ -98,7 +99,7 @@ def _with_choices(value: object, wanted: SimulationRequest) -> object:
     """The document with what the caller wants otherwise; one of a wrong shape is left for who judges shapes."""
     if not isinstance(value, dict) or not isinstance(value.get("spec"), dict):
         return value
-    spec = copy.deepcopy(value["spec"])
+    spec = dict(value["spec"])
     if wanted.policies is not None:
         spec["policies"] = _chosen(spec.get("policies"), wanted.policies)
     if wanted.seeds is not None:
@@ -132,10 +133,12 @@ def _oversized(value: object) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _gpus(pool: object) -> int:
-    if not isinstance(pool, dict):
+    """Of one that is wrong 0: it is refused, and its nodes get no names."""
+    try:
+        found = NodePool.model_validate(pool)
+    except ValidationError:
         return 0
-    nodes, each = pool.get("nodes", 1), pool.get("gpus_per_node", 1)
-    return nodes * each if isinstance(nodes, int) and isinstance(each, int) else 0
+    return found.nodes * found.gpus_per_node
 
 
 def _refused(scenario: Scenario, wanted: SimulationRequest) -> Iterator[Complaint]:

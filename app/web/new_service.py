@@ -1,5 +1,6 @@
 """What the page *New service* reads: YAML as people write it for `plimsoll apply`, with the line of every field."""
 
+import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -22,7 +23,8 @@ async def read_yaml(request: Request) -> Response:
     body = await request.body()
     if len(body) > LARGEST_TEXT:
         return _answer([], [_complaint(1, f"longer than {LARGEST_TEXT // 1024} KiB; use `plimsoll apply`")])
-    return _answer(*parse(body.decode("utf-8", "replace")))
+    # In a thread: PyYAML takes up to a second, in which the API answers others.
+    return _answer(*await asyncio.to_thread(parse, body.decode("utf-8", "replace")))
 
 
 def parse(text: str) -> tuple[list[object], list[object]]:

@@ -71,6 +71,11 @@ def test_policies_that_the_scenario_has_keep_their_settings() -> None:
             "fleet",
             "has 640,000 GPUs",
         ),
+        (  # As pydantic reads whole numbers, too.
+            {"fleet": [{"name": "t4", "gpu_type": "T4", "nodes": 10_000.0, "gpus_per_node": "64"}]},
+            "fleet",
+            "has 640,000 GPUs",
+        ),
         ({"services": [{**SERVICE, "name": f"s{place}"} for place in range(101)]}, "services", "come to 101 services"),
     ],
 )
@@ -117,7 +122,10 @@ def test_a_text_that_is_no_scenario_is_told_with_its_line(text: str, words: str)
     assert words in wrong(scenario=text)["scenario"]
 
 
-@pytest.mark.parametrize("value", ["5", "[]", "spec: 3", "spec: {fleet: 3, policies: 7}", "spec: {fleet: [7]}"])
+@pytest.mark.parametrize(
+    "value",
+    ["5", "[]", "spec: 3", "spec: {fleet: 3, policies: 7}", "spec: {fleet: [7]}", "spec: " + "[" * 300 + "]" * 300],
+)
 def test_any_shape_is_refused_in_words(value: str) -> None:
     assert wrong(scenario=value, policies=["joint"], seeds=[1], duration_s=60)
 
