@@ -250,19 +250,10 @@ def _sender(engine: Engine, plane: Plane) -> Sender:
     return Sender(engine=engine, clock=plane.clock, body=event_bytes, may_be_private=may_be_private)
 
 
-def run_controller(settings: Settings) -> None:
-    """The controller alone, until SIGTERM or SIGINT."""
-
-    async def run(plane: Plane) -> None:
-        async with controller_metrics(plane.settings, plane.registry):
-            await _run_controller(plane)
-
-    asyncio.run(run(make_plane(settings)))
-
-
-def serve(settings: Settings) -> None:
-    """API and controller, until SIGTERM or SIGINT."""
-    asyncio.run(serve_plane(make_plane(settings)))
+async def run_controller(plane: Plane) -> None:
+    """The controller alone, until SIGTERM or SIGINT. Raises PlimsollError where its metrics' port is taken."""
+    async with controller_metrics(plane.settings, plane.registry):
+        await _run_controller(plane)
 
 
 async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:

@@ -70,7 +70,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=65535,
-        description="Port at which a controller without an API (`app.main.run_controller`) answers GET /metrics "
+        description="Port at which a controller without an API (`plimsoll controller`) answers GET /metrics "
         "without a token; 0 = none",
     )
     controller_metrics_host: str = Field(default="127.0.0.1", description="Address of that port")

@@ -183,8 +183,8 @@ section says.
 
 _API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process beside the
 API; it tells what each tick did, so its figures stand here, too. A controller without an API
-(`app.main.run_controller`) shows its own at `GET /metrics` of
-`PLIMSOLL_CONTROLLER_METRICS_PORT`, without a token, by default nowhere; with
+(`plimsoll controller`) shows its own at `GET /metrics` of `--metrics-port` or
+`PLIMSOLL_CONTROLLER_METRICS_PORT`, without a token, by default nowhere; with `--metrics-host` or
 `PLIMSOLL_CONTROLLER_METRICS_HOST` not on this machine alone. Of several that are served only one leads and ticks:
 ask for the `max` over them. Bounded: routes are templates, policies and rules are those of the program, at most 64
 combinations of problem, solver and status."""

@@ -46,6 +46,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Start": (
         Entry("up", "up:up", "Start everything on this machine; --demo shows it at work."),
         Entry("serve", "serve:serve", "Run the API and the control loop."),
+        Entry("controller", "serve:controller", "Run the control loop without the API."),
         Entry("agent", "agent:app", "Run the agent of a node."),
         Entry("worker", "worker:app", "Serve one replica by the Open Inference Protocol v2."),
         Entry("trainer", "trainer:app", "Run one training or offline task, which can give its GPU's memory back."),

@@ -1,60 +1,21 @@
 """Webhooks against a real receiver: signed, repeated until they arrive, given up after a day, and never to loops."""
 
 import asyncio
-import hashlib
-import hmac
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from app.api.routes.events import event_bytes
 from app.db.engine import make_engine
+from app.db.webhooks import WAITING_LIMIT
 from app.webhooks import TRIES, Sender, is_public, next_try, send_due
 from tests.integration.api_harness import NOW, Api, run_apart, running_api
+from tests.integration.receivers import Receiver, is_signed, project, running_receiver, send, webhook
 
 pytestmark = pytest.mark.integration
-
-
-class Receiver(ThreadingHTTPServer):
-    """Keeps what it gets; answers `status`, once `gate` is open."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status = 204
-        self.gate = threading.Event()
-        self.gate.set()
-        self.heard = threading.Event()
-        self.got: list[tuple[dict[str, str], bytes]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook?a=b"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append((dict(self.headers), body))
-        self.server.heard.set()
-        self.server.gate.wait(30)
-        self.send_response(self.server.status)
-        self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
@@ -69,49 +30,12 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
-@contextmanager
-def running_receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.gate.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def webhook(url: str, name: str = "chat", **spec: object) -> dict[str, Any]:
-    return {"kind": "Webhook", "metadata": {"name": name}, "spec": {"url": url, "kinds": ["ProjectCreated"], **spec}}
-
-
-def project(api: Api, name: str = "team-a") -> None:
-    """Something that an event tells of."""
-    api.put(f"projects/{name}", {"kind": "Project", "metadata": {"name": name}})
-
-
-def send(api: Api, *, after_s: float = 0.0, limit_s: float = 10.0, private: bool = True) -> int:
-    """What the leader does, so much later."""
-    api.clock.advance(after_s)
-
-    async def run() -> int:
-        engine = make_engine(api.url, pool_size=4)
-        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=private, limit_s=limit_s)
-        try:
-            return await send_due(sender)
-        finally:
-            await engine.dispose()
-
-    return run_apart(run())
-
-
-def execute(api: Api, statement: str) -> None:
+def execute(api: Api, statements: str) -> None:
     async def run() -> None:
         engine = make_engine(api.url, pool_size=1)
         async with engine.begin() as connection:
-            await connection.execute(text(statement))
+            for each in statements.split(";"):
+                await connection.execute(text(each))
         await engine.dispose()
 
     run_apart(run())
@@ -126,9 +50,7 @@ def test_an_event_arrives_signed_and_as_the_api_shows_it(api: Api, receiver: Rec
     project(api)
     assert (send(api), send(api, after_s=100_000)) == (1, 0)
     [(headers, body)] = receiver.got
-    signed = f"{headers['Plimsoll-Webhook-Id']}.{headers['Plimsoll-Webhook-Timestamp']}.".encode() + body
-    wanted = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
-    assert headers["Plimsoll-Webhook-Signature"] == f"v1={wanted}"
+    assert is_signed(secret, headers, body)
     assert headers["Plimsoll-Webhook-Timestamp"] == str(int(NOW.timestamp()))
     assert headers["Host"] == f"127.0.0.1:{receiver.server_port}"
     assert [json.loads(body)] == api.get("events?kind=ProjectCreated")["items"]
@@ -230,15 +152,23 @@ def test_what_is_given_up_is_told_once_until_it_works_again(api: Api, receiver: 
 
 def test_beyond_the_bound_the_oldest_go_and_one_event_says_so(api: Api, receiver: Receiver) -> None:
     api.put("webhooks/chat", webhook(receiver.url, kinds=["Noise"]))
-    execute(
-        api,
-        "INSERT INTO event (at, actor, kind, subject, reason) "
-        "SELECT '2026-03-01 12:00Z', 'test', 'Noise', 'noise/' || n, '' FROM generate_series(1, 10003) n",
-    )
-    assert api.get("webhooks/chat")["status"]["waiting"] == 10_000
+    # The trigger looks through the queue at every event: that is left out while the queue is filled to its bound.
+    execute(api, f"SET session_replication_role = replica; {NOISE.format(first=1, last=WAITING_LIMIT)}; {QUEUED}")
+    execute(api, NOISE.format(first=WAITING_LIMIT + 1, last=WAITING_LIMIT + 3))
+    assert api.get("webhooks/chat")["status"]["waiting"] == WAITING_LIMIT
     assert (send(api), send(api)) == (8, 8)
     assert told(api, "WebhookFull") == ["webhook/chat"]
     assert json.loads(min(receiver.got, key=lambda got: json.loads(got[1])["id"])[1])["subject"] == "noise/4"
+
+
+NOISE = (
+    "INSERT INTO event (at, actor, kind, subject, reason) "
+    "SELECT '2026-03-01 12:00Z', 'test', 'Noise', 'noise/' || n, '' FROM generate_series({first}, {last}) n"
+)
+QUEUED = (
+    "INSERT INTO webhook_delivery (webhook, event_id, next_at) "
+    "SELECT 'chat', id, at FROM event WHERE kind = 'Noise' ORDER BY id"
+)
 
 
 def test_private_addresses_are_refused_without_the_setting(api: Api, receiver: Receiver) -> None:
