@@ -183,7 +183,7 @@ class Demand:
     arrival_rate_rps: float
     method: str = "forecast"
     """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan;
-    `reserve` where it is above the forecast, for bursts; `degraded` where it is below, for an exceeded budget's sake."""
+    `reserve` where it is above the forecast, for bursts; `degraded` where it is below, for the sake of a budget."""
     reserve_rps: float = 0.0
     """The part of the rate that is kept for bursts: it must not take room from what is there."""
     headroom_rps: float = 0.0
