@@ -305,13 +305,15 @@ ON CONFLICT (service, hour) DO UPDATE SET
 """
 
 # Only a rise wakes the loop: a fall costs money until the next period, a rise costs requests. Requests for a service
-# that is gone or never was do not: no tick could answer them.
+# that is gone or never was do not: no tick could answer them. Nor does what was foreseen, where a plan leaves a part of
+# it out, as for an exceeded budget: the next one would, too.
 _WAKE_WHEN_NOTABLE = """
 SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
     SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)
     JOIN service ON service.name = w.service AND service.deleted_at IS NULL
-    LEFT JOIN LATERAL (SELECT arrival_rate_rps FROM demand WHERE demand.service = w.service AND method <> 'stated'
-                       ORDER BY at DESC LIMIT 1) AS planned ON true
-    CROSS JOIN LATERAL (SELECT coalesce(planned.arrival_rate_rps, 0) * :window_s AS expected) AS e
+    LEFT JOIN LATERAL (SELECT greatest(arrival_rate_rps, high_rps) AS rate_rps FROM demand
+                       WHERE demand.service = w.service AND method <> 'stated' ORDER BY at DESC LIMIT 1)
+              AS planned ON true
+    CROSS JOIN LATERAL (SELECT coalesce(planned.rate_rps, 0) * :window_s AS expected) AS e
     WHERE w.arrivals > e.expected + :deviations * sqrt(greatest(e.expected, 1)))
 """

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -18,10 +19,12 @@ from app.db import services
 from app.db.listen import conninfo
 from app.db.observation_rows import place
 from app.db.postgres_store import PostgresStore
+from solvers.state import Demand
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
     make_observation,
+    make_record,
     make_service_reading,
     push,
     with_fleet,
@@ -189,6 +192,25 @@ def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], A
 def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arrivals: int, wakes: bool) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        later = START + timedelta(seconds=8)
+        seen = make_observation(1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)])
+        await store.ingest((seen,), later)
+
+    assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "wakes"),
+    [
+        # Planned: 5 rps for a budget's sake, of up to 9.5 that were foreseen; 9.5 + 4 · √9.5 = 21.8.
+        (21, False),
+        (22, True),
+    ],
+)
+def test_what_was_foreseen_and_is_left_out_of_the_plan_wakes_nobody(database: str, arrivals: int, wakes: bool) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        demand = Demand(service="chat", arrival_rate_rps=5.0, method="degraded", interval_rps=(6.5, 9.5))
+        await store.record_plan(replace(make_record(START, None, 1), state="kept", demands=(demand,)))
         later = START + timedelta(seconds=8)
         seen = make_observation(1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)])
         await store.ingest((seen,), later)
