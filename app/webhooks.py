@@ -6,9 +6,11 @@ import hmac
 import ipaddress
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 import httpx2
 
@@ -35,7 +37,7 @@ GRACE_S = 60.0
 
 
 class Refused(Exception):
-    """The address is one that webhooks may not reach."""
+    """The address is one that webhooks may not reach, or nothing could be sent to it safely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Sender:
     """Whether loopback, private and link-local addresses are allowed."""
     limit_s: float = 10.0
     """Of one request, looking up its address included."""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Whose certificates are accepted; None: `authorities`."""
 
 
 def sending_job(sender: Sender) -> SlowJob:
@@ -125,8 +129,27 @@ async def _error_of(sender: Sender, delivery: Delivery) -> str | None:
     except TimeoutError:
         return f"no answer in {sender.limit_s:g} s"
     except (Refused, OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return f"{type(error).__name__}: {error}"[:300]
+        return _in_words(error)[:300]
     return None if 200 <= status < 300 else f"answered {status}"
+
+
+def _in_words(error: BaseException) -> str:
+    """The error; a certificate that was not accepted is found beneath those of the libraries."""
+    beneath: BaseException | None = error
+    while beneath is not None:
+        if isinstance(beneath, ssl.SSLCertVerificationError):
+            return f"the receiver's certificate is not accepted: {beneath.verify_message}"
+        beneath = beneath.__cause__ or beneath.__context__
+    return f"{type(error).__name__}: {error}"
+
+
+@cache
+def authorities() -> ssl.SSLContext:
+    """The system's certificate authorities, or those of SSL_CERT_FILE or SSL_CERT_DIR; read once. Raises Refused."""
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        raise Refused(f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}") from error
 
 
 async def _post(sender: Sender, delivery: Delivery) -> int:
@@ -144,9 +167,10 @@ async def _post(sender: Sender, delivery: Delivery) -> int:
         "Plimsoll-Webhook-Signature": signature(delivery.secret, message_id, timestamp, body),
     }
     # The address that was checked is the one connected to: a second look-up might find another. Proxies of the
-    # environment are left aside for the same reason.
+    # environment are left aside for the same reason; its certificate authorities are not (`trust_env` means both).
+    verify = (sender.tls or authorities)() if url.scheme == "https" else False
     async with (
-        httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=sender.limit_s) as client,
+        httpx2.AsyncClient(trust_env=False, verify=verify, follow_redirects=False, timeout=sender.limit_s) as client,
         client.stream(
             "POST",
             url.copy_with(host=address),

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,12 @@ class Receiver(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.status = 204
+        self.location = "/elsewhere"
         self.gate = threading.Event()
         self.gate.set()
         self.heard = threading.Event()
@@ -41,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.heard.set()
         self.server.gate.wait(30)
         self.send_response(self.server.status)
-        self.send_header("Location", "/elsewhere")
+        self.send_header("Location", self.server.location)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -50,8 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_receiver() -> Iterator[Receiver]:
-    server = Receiver()
+def running_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    server = Receiver(tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
