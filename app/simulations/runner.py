@@ -149,17 +149,24 @@ class SimulationRunner:
 async def _process(body: Body, document: Json) -> AsyncIterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
     """The process and the pipe that it tells by; nothing is left of it afterwards."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=body, args=(theirs, document, folder()), daemon=True, name="plimsoll-simulation")
-    # In a thread: a long scenario goes into the process only once it reads, a moment after its start.
-    await asyncio.shield(asyncio.to_thread(process.start))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_main, args=(theirs, body, folder()), daemon=True, name="plimsoll-simulation")
+    process.start()
     theirs.close()
+    # By the pipe, in a thread: a long scenario is taken only seconds after the start, and by a process that dies never.
+    sending = asyncio.create_task(asyncio.to_thread(ours.send, document))
     try:
         yield ours, process
     finally:
         process.kill()
         await asyncio.to_thread(process.join, JOIN_S)
+        with contextlib.suppress(OSError):
+            await sending
         ours.close()
+
+
+def _main(pipe: Connection, body: Body, folder: Path) -> None:
+    body(pipe, pipe.recv(), folder)
 
 
 async def _is_readable(pipe: Connection, within_s: float) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,7 +16,7 @@ from app.db.simulations import KEPT, WAITING_LIMIT, NewSimulation, SimulationRow
 from app.db.transaction import Engine
 from app.errors import Conflict, NotFound
 from app.simulations.runner import Body, Pace, SimulationRunner
-from tests.integration.simulation_bodies import answer, be_killed, hang
+from tests.integration.simulation_bodies import DeadAtOnce, answer, be_killed, hang
 
 pytestmark = pytest.mark.integration
 
@@ -101,6 +102,23 @@ def test_a_killed_process_fails_its_simulation_in_words(database: str) -> None:
         assert (row.state, row.error) == (
             "failed",
             "its process was killed, perhaps for want of memory; ask for a smaller one",
+        )
+
+    play(database, scene)
+
+
+def test_a_process_that_dies_before_it_takes_a_long_scenario_fails_it(database: str) -> None:
+    async def scene(engine: Engine) -> None:
+        async with engine.begin() as connection:
+            long = replace(WANTED, document={"kind": "x" * 1_000_000})
+            number = await simulations.add(connection, long, asked_by="token/operator", at=NOW)
+            assert number is not None
+        async with asyncio.timeout(60):
+            assert await runner(engine, DeadAtOnce()).run_next()
+        row = await look(engine, number)
+        assert (row.state, row.error) == (
+            "failed",
+            "its process ended by itself with exit code 3; the control plane's log has more",
         )
 
     play(database, scene)
