@@ -50,7 +50,14 @@ async def _fill(engine: AsyncEngine) -> None:
         await tasks.save(connection, tasks.Submission(task=late), at=START, actor="test")
         for name, usd in (("small", "50"), ("large", "70")):
             await budgets.save(
-                connection, name, project=None, period="day", limit_usd=Decimal(usd), action="warn", at=START
+                connection,
+                name,
+                project=None,
+                period="day",
+                limit_usd=Decimal(usd),
+                action="warn",
+                protected_priority=100.0,
+                at=START,
             )
 
 

@@ -25,6 +25,7 @@ def an_answer(question: str, cost: float, difference: float, **changes: object) 
         "cost_usd_per_hour": cost,
         "difference_usd_per_hour": difference,
         "gpus": {"T4": 2, "A100": 0},
+        "mix": [{"service": "chat", "gpu_type": "T4", "replicas": 2, "sm_percent": 160.0}],
         "unserved_percent": 0.0,
         "unserved": [],
         "lower_bound_usd_per_hour": cost,
@@ -65,6 +66,8 @@ def test_answers_about_a_file_come_as_json_and_yaml() -> None:
     assert set(answer) == {"today", "answers"}
     (one,) = answer["answers"]
     assert set(one) == set(an_answer("", 0.0, 0.0))
+    assert [set(each) for each in one["mix"]] == [{"service", "gpu_type", "replicas", "sm_percent"}] * len(one["mix"])
+    assert {each["service"] for each in one["mix"]} == {"camera", "chat", "photo"}
     assert (one["question"], one["difference_usd_per_hour"]) == ("big at $2/h", pytest.approx(0.8))
     assert cli("what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "yaml").out.startswith("today:\n")
 
