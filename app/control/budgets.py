@@ -46,6 +46,8 @@ class BudgetState:
     degrade_step: int = 0
     degrade_at: datetime | None = None
     """When it went its last step."""
+    is_in_force: bool = True
+    """The plan in force was made, or kept, since then."""
 
     @property
     def words(self) -> str:
@@ -93,6 +95,7 @@ def spending_of(state: BudgetState, at: datetime) -> Spending:
     return Spending(
         step=state.degradation.step,
         settled_s=math.inf if state.degrade_at is None else (at - state.degrade_at).total_seconds(),
+        is_in_force=state.is_in_force,
         is_spent=level_of(state) == 100,
         is_hourly=state.period == "hour",
         usd_per_hour=float(state.usd_per_hour),

@@ -15,9 +15,10 @@ the next one is touched: with priorities 1 and 10 the steps are
 A service that is degraded for several budgets gets the least share of them.
 
 When (`next_step`, once a minute, by the leader): a budget is *exceeded* when it is spent, or, a budget of an hour, when
-the plan in force costs more than the budget per hour. Then it goes one step down, and another one each SETTLE_S, the
-time in which a new plan and its cost can be seen, until the plan costs no more than the budget's own pace (its limit
-spread evenly over its period): money that was spent is gone, so that is all there is to reach.
+the plan in force costs more than the budget per hour. Then it goes one step down, and another one each SETTLE_S, until
+the plan costs no more than the budget's own pace (its limit spread evenly over its period): money that was spent is
+gone, so that is all there is to reach. It takes no further step before the loop has decided with the last one and what
+it came to is in force: not while the loop is paused, not between two slow ticks, not while a person has yet to approve.
 
 How it comes back, without flapping: a budget of a day or a month that is no longer exceeded (its period is over, or an
 admin raised it) gives everything back at once; while a period runs, spending never falls, so this happens once a
@@ -67,6 +68,8 @@ class Spending:
     step: int
     settled_s: float
     """Since its last step; infinite where there was none."""
+    is_in_force: bool
+    """The plan in force was made, or kept, since its last step."""
     is_spent: bool
     is_hourly: bool
     """Its period is an hour."""
@@ -79,13 +82,14 @@ class Spending:
 def next_step(spending: Spending, most: int) -> int:
     """The step to be on from now: the same one, one further, one back, or 0; at most `most`."""
     step = min(spending.step, most)
+    settled_s = spending.settled_s if spending.is_in_force else 0.0
     if spending.is_spent or (spending.is_hourly and spending.usd_per_hour > spending.pace_usd_per_hour):
-        is_enough = spending.usd_per_hour <= spending.pace_usd_per_hour or spending.settled_s < SETTLE_S
+        is_enough = spending.usd_per_hour <= spending.pace_usd_per_hour or settled_s < SETTLE_S
         return step if is_enough else min(step + 1, most)
     if not spending.is_hourly:
         return 0
     has_room = spending.usd_per_hour <= RESTORE_SHARE * spending.pace_usd_per_hour
-    return max(0, step - 1) if has_room and spending.settled_s >= RESTORE_S else step
+    return max(0, step - 1) if has_room and settled_s >= RESTORE_S else step
 
 
 def most_steps(services: Iterable[Service], degradation: Degradation) -> int:

@@ -136,9 +136,15 @@ async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
     return count
 
 
+# Ticks write down what they planned for, dispatched jobs do not; a plan that waits for a person leaves the old one in
+# force, however often it is kept meanwhile.
 _STATES = """
 SELECT b.name, b.project, b.period, b.action, b.limit_usd, b.created_at, s.since, s.until, s.spent_usd, s.spent_percent,
-       s.usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at
+       s.usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at, b.degrade_at IS NULL
+       OR EXISTS (SELECT FROM demand d JOIN plan p ON p.id = d.plan_id
+                  WHERE d.at > b.degrade_at AND p.state IN ('target', 'superseded', 'kept'))
+          AND NOT EXISTS (SELECT FROM plan p WHERE p.state IN ('proposed', 'approved') AND p.at > b.degrade_at)
+       AS is_in_force
 FROM budget b JOIN report.budget_status s ON s.budget = b.name
 """
 

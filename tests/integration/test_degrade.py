@@ -140,11 +140,31 @@ def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(a
         look(api)
         shares.append({each["service"]: each["demand_percent"] for each in status(api)["degraded"]})
         hear(api, sequence, after_s=300.0)
+        api.tick()
     nightly, both = {"nightly": 25.0}, {"chat": 25.0, "nightly": 25.0}
     assert shares == [{"nightly": 50.0}, nightly, nightly | {"chat": 50.0}, both, both]
     put(api, Decimal(1000), action="warn")
     assert (look(api), status(api)["degraded_services"]) == (1, 0)
     assert told(api)[-2:] == ["BudgetDegrades", "BudgetRestores"]
+
+
+def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(api: Api) -> None:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"mode": "approve"}}
+    spend(api)
+    assert look(api) == 1
+    hear(api, 3, after_s=600.0)
+    assert look(api) == 0  # Nothing was decided since.
+    api.put("policies/default", policy)
+    api.tick()
+    hear(api, 4, after_s=600.0)
+    assert look(api) == 0  # A person has not approved yet, though nothing else comes from the next tick.
+    api.tick()
+    assert look(api) == 0
+    waiting = api.get("plans?state=proposed&limit=1")["items"][0]["id"]
+    assert api.call("POST", f"plans/{waiting}/approve").status_code == 200
+    api.tick()
+    assert look(api) == 1
+    assert status(api)["degraded"] == [{"service": "nightly", "demand_percent": 25.0}]
 
 
 def test_a_protected_priority_may_be_named_and_a_budget_that_is_not_exceeded_takes_nothing(api: Api) -> None:

@@ -89,8 +89,9 @@ def test_the_forecast_of_a_degraded_service_does_not_shrink_from_tick_to_tick() 
 
 
 def spending(step: int = 0, **facts: float | bool) -> Spending:
-    base = {"settled_s": SETTLE_S, "is_spent": False, "is_hourly": False, "usd_per_hour": 3.0, "pace_usd_per_hour": 2.0}
-    return Spending(step=step, **(base | facts))  # type: ignore[arg-type]
+    base = {"settled_s": SETTLE_S, "is_in_force": True, "is_spent": False, "is_hourly": False}
+    rates = {"usd_per_hour": 3.0, "pace_usd_per_hour": 2.0}
+    return Spending(step=step, **(base | rates | facts))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,9 @@ def spending(step: int = 0, **facts: float | bool) -> Spending:
         (spending(is_spent=True), 1),
         (spending(1, is_spent=True), 2),
         (spending(1, is_spent=True, settled_s=SETTLE_S - 1), 1),
+        (spending(1, is_spent=True, is_in_force=False), 1),  # What that step came to is not known yet.
+        (spending(2, is_hourly=True, usd_per_hour=1.6, settled_s=RESTORE_S, is_in_force=False), 2),
+        (spending(2, is_in_force=False), 0),  # Its day is over.
         (spending(1, is_spent=True, usd_per_hour=2.0), 1),  # At its pace: that is enough.
         (spending(4, is_spent=True), 4),
         (spending(3), 0),  # A new day, or a raised limit.
@@ -173,7 +177,13 @@ STATE = BudgetState(
 
 def test_a_day_s_pace_is_a_24th_of_it_and_another_action_takes_nothing() -> None:
     assert spending_of(STATE, NOW) == Spending(
-        step=1, settled_s=360.0, is_spent=True, is_hourly=False, usd_per_hour=5.0, pace_usd_per_hour=2.0
+        step=1,
+        settled_s=360.0,
+        is_in_force=True,
+        is_spent=True,
+        is_hourly=False,
+        usd_per_hour=5.0,
+        pace_usd_per_hour=2.0,
     )
     assert replace(STATE, action="warn").degradation.step == 0
 
