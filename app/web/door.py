@@ -16,6 +16,8 @@ from app.tokens import PATTERN, digest
 from app.web.pages import Paper
 
 FIRST_PAGE = "/fleet"
+FIRST_OF_PROJECT = "/services"
+"""For tokens that are bound to projects: the fleet is not theirs."""
 LARGEST_FORM = 4096
 
 
@@ -34,6 +36,8 @@ async def enter(paper: Paper, request: Request) -> Response:
         caller = await _holder(parts, form.get("token", [""])[0].strip())
     except (Forbidden, Unauthorised) as error:
         return paper.html(request, "login.html", status=401, next=wanted, problem=str(error))
+    if caller.projects is not None and wanted == FIRST_PAGE:
+        wanted = FIRST_OF_PROJECT
     answer = RedirectResponse(wanted, status_code=303)
     await log_in(parts, caller, answer, secure=request.url.scheme == "https")
     return answer

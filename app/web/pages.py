@@ -40,6 +40,8 @@ class Page:
     under: str = ""
     """The page that the navigation shows as the present one; empty: itself."""
     is_in_navigation: bool = True
+    is_of_cluster: bool = False
+    """Shows nothing to a token that is bound to projects, but why."""
 
     @property
     def address(self) -> str:
@@ -48,7 +50,7 @@ class Page:
 
 
 PAGES = (
-    Page(name="fleet", title="Fleet", topics=("fleet", "gauges", "services")),
+    Page(name="fleet", title="Fleet", topics=("fleet", "gauges", "services"), is_of_cluster=True),
     Page(name="services", title="Services", topics=("services", "standing", "budgets")),
     Page(
         name="service",
@@ -59,16 +61,31 @@ PAGES = (
         is_in_navigation=False,
     ),
     Page(name="new_service", title="New service", path="/new-service", under="services", is_in_navigation=False),
-    Page(name="plans", title="Plans"),
-    Page(name="plan", title="Plan", path="/plans/{argument}", under="plans", is_in_navigation=False),
-    Page(name="why", title="Why", path="/why/{argument}", under="plans", is_in_navigation=False),
-    Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet")),
+    Page(name="plans", title="Plans", is_of_cluster=True),
+    Page(
+        name="plan",
+        title="Plan",
+        path="/plans/{argument}",
+        under="plans",
+        is_in_navigation=False,
+        is_of_cluster=True,
+    ),
+    Page(name="why", title="Why plan", path="/why/{argument}", under="plans", is_in_navigation=False),
+    Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet"), is_of_cluster=True),
     Page(name="simulate", title="Simulate", topics=("simulations",)),
     Page(name="cost", title="Cost"),
-    Page(name="predictors", title="Predictors"),
-    Page(name="nodes", title="Nodes", topics=("nodes",)),
-    Page(name="gpu", title="GPU", path="/gpus/{argument:path}", under="nodes", is_in_navigation=False, topics=("gpu",)),
-    Page(name="events", title="Events"),
+    Page(name="predictors", title="Predictors", is_of_cluster=True),
+    Page(name="nodes", title="Nodes", topics=("nodes",), is_of_cluster=True),
+    Page(
+        name="gpu",
+        title="GPU",
+        path="/gpus/{argument:path}",
+        topics=("gpu",),
+        under="nodes",
+        is_in_navigation=False,
+        is_of_cluster=True,
+    ),
+    Page(name="events", title="Events", is_of_cluster=True),
 )
 """In the order of the navigation."""
 
@@ -95,7 +112,8 @@ class Paper:
             request,
             "page.html",
             page=page,
-            pages=[each for each in PAGES if each.is_in_navigation],
+            pages=[each for each in PAGES if each.is_in_navigation and _reaches(context, each)],
+            script=page.name if _reaches(context, page) else "elsewhere",
             argument=argument,
             caller=context.caller,
             state=_data_block({"page": page.name, "argument": argument, "scope": context.caller.scope, "first": first}),
@@ -109,6 +127,10 @@ class Paper:
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body, COMPRESSION_LEVEL)
         return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _reaches(context: Context, page: Page) -> bool:
+    return context.caller.projects is None or not page.is_of_cluster
 
 
 def look_of(context: Context, argument: str) -> Look:
