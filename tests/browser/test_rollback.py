@@ -29,7 +29,7 @@ def test_an_operator_rolls_back_and_sees_it_in_force(fresh_demo: Api, opened: Op
     assert fresh_demo.tick().state == "target"
     restored.click()
     page.wait_for_url("**/plans/*")
-    page.locator("dd", has_text="target: plan 1 is restored").wait_for()
+    page.locator("dd", has_text="in force plan 1 is restored").wait_for()
 
 
 def test_why_a_plan_cannot_come_back_is_said(fresh_demo: Api, context: BrowserContext) -> None:

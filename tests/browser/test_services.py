@@ -72,7 +72,7 @@ def test_a_service_shows_cost_of_today_replicas_and_why(demo: Api, opened: Open)
     page = opened(demo, "services/chat", scope="viewer")
     expect(page.get_by_role("region", name="Today, UTC")).to_contain_text(f"${cost:.4f} by SM percent")
     expect(page.locator("a[href^='/gpus/']").first).to_be_visible()
-    expect(page.get_by_role("link", name=re.compile("Why plan"))).to_have_attribute("href", "/why/1")
+    expect(page.get_by_role("link", name=re.compile("which is in force"))).to_have_attribute("href", "/why/1")
     expect(page.locator("canvas")).to_have_count(2)
     # Who only looks is offered no change.
     expect(page.locator("form.form")).to_have_count(0)

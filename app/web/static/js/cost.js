@@ -7,6 +7,7 @@ import { moment, number, percent, usd } from "./format.js";
 import { begin, complain, content } from "./page.js";
 
 const LAYERS = { service: "service", project: "project", gpu_type: "GPU type" };
+const TITLES = { service: "Service", project: "Project", gpu_type: "GPU type" };
 const PERIODS = { "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", month: "this month" };
 const IDLE = "(idle)";
 const OTHERS = "(others)";
@@ -66,11 +67,11 @@ async function load() {
 
 function draw(found, budgets) {
   const isEmpty = found.totals.length === 0;
-  heading.textContent = `Cost per ${found.step} by ${LAYERS[found.by]}`;
-  first.textContent = LAYERS[found.by];
+  heading.textContent = `Cost per ${found.step} by ${LAYERS[found.by]}, USD (${found.step}s of UTC)`;
+  first.textContent = TITLES[found.by];
   show(summary, isEmpty ? "Nothing was spent in this period: cost begins with the first plan in force. Register a node and apply a service, or look further back." : [
     h("strong", {}, usd(found.cost_usd)), ` in ${PERIODS[chosen.period]}, `, h("strong", {}, usd(found.idle_cost_usd)),
-    ` (${percent(found.idle_cost_usd / found.cost_usd, 1)}) of it idle. ${moment(found.since)} to ${moment(found.until)}; the hour that runs counts up to now. Steps of the chart are UTC.`]);
+    ` (${percent(found.idle_cost_usd / found.cost_usd, 1)}) of it idle. ${moment(found.since)} to ${moment(found.until)}; the hour that runs counts up to now.`]);
   layers.set(() => stacked(found, budgets));
   show(facts, isEmpty ? "No savings to show yet." : savings(found));
   table(found);
@@ -167,7 +168,7 @@ function links(found) {
   const query = `since=${encodeURIComponent(found.since)}&until=${encodeURIComponent(found.until)}`;
   const link = (format) => h("a", { href: `/api/v1/reports/cost_by_${found.by}_hour/export?format=${format}&${query}` }, format === "csv" ? "CSV" : "Parquet");
   show(files, h("span", {}, "The hours of this table as a file: ", link("csv"), " · ", link("parquet")),
-    h("span", { class: "hint" }, "The same figures are in SQL, see docs/sql.md, and in `plimsoll cost`."));
+    h("span", { class: "hint" }, "The same figures are in SQL (docs/sql.md) and in ", h("code", {}, "plimsoll cost"), "."));
 }
 
 load();

@@ -1,10 +1,12 @@
 // Fleet: each GPU a bar that its replicas' SM percents fill up to the line at 100; below it memory and power.
 
 import { h, keyed, show } from "./dom.js";
-import { gib, number, percent, watts } from "./format.js";
+import { count, gib, number, percent, watts } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, content } from "./page.js";
+import { healthOf, sloWords } from "./service_figures.js";
 
+const LEGEND = { good: "SLO kept", tight: "near its limit", bad: "SLO missed", unknown: "no requests", task: "task" };
 const GROUPS = { node: "node", gpu_type: "GPU type" };
 let grouping = localStorage.getItem("fleet-group") in GROUPS ? localStorage.getItem("fleet-group") : "node";
 let wanted = "";
@@ -17,21 +19,15 @@ const chooser = h(
   h("label", {}, "Group by ", h("select", { onchange: (event) => regroup(event.target.value) },
     ...Object.entries(GROUPS).map(([value, words]) => h("option", { value, selected: value === grouping }, words)))),
   h("label", {}, "Find ", h("input", { type: "search", placeholder: "service, node or type", oninput: (event) => find(event.target.value) })),
-  h("span", { class: "legend" }, ...["good", "tight", "bad", "unknown", "task"].map((kind) => h("span", { class: `key ${kind}` }, LEGEND(kind)))),
+  h("span", { class: "legend" }, ...["good", "tight", "bad", "unknown", "task"].map((kind) => h("span", { class: `key ${kind}` }, LEGEND[kind]))),
 );
 show(content, chooser, summary, board);
 
-function LEGEND(kind) {
-  return { good: "SLO kept", tight: "near its limit", bad: "SLO missed", unknown: "no requests", task: "task" }[kind];
-}
-
-/** good, tight, bad or unknown: how the SLO of a part's service is kept now. */
-function healthOf(part) {
+/** The colour of a part: task, or how the SLO of its service is kept now. */
+function colourOf(part) {
   if (part.kind !== "replica") return "task";
   const service = table("services").get(part.owner);
-  if (!service || service.attainment === null) return "unknown";
-  if (service.attainment < service.percentile) return "bad";
-  return service.latency_ms !== null && service.latency_ms > 0.9 * service.slo_ms ? "tight" : "good";
+  return service ? healthOf(service) : "unknown";
 }
 
 function regroup(value) {
@@ -54,7 +50,7 @@ function draw() {
   for (const [id, gpu] of fleet) groups.set(gpu[grouping], [...(groups.get(gpu[grouping]) ?? []), id]);
   keyed(board, [...groups.keys()].sort(), makeGroup, (element, name) => {
     const ids = groups.get(name);
-    const heading = `${name} · ${ids.length} GPU${ids.length === 1 ? "" : "s"}`;
+    const heading = `${name} · ${count(ids.length, "GPU")}`;
     if (element.firstChild.textContent !== heading) element.firstChild.textContent = heading;
     element.style.setProperty("--gpus", Math.min(ids.length, 8));
     keyed(element.lastChild, ids, makeGpu, updateGpu);
@@ -76,14 +72,16 @@ function makeGpu(id) {
 function updateGpu(element, id) {
   updateGauges(element, id);
   const gpu = table("fleet").get(id);
-  const seen = JSON.stringify([gpu, gpu.parts.map(healthOf)]);
+  const wrong = trouble(id, gpu);
+  element.isRead = isRead(id);
+  const seen = JSON.stringify([gpu, wrong, gpu.parts.map(colourOf)]);
   if (element.seen === seen) return;
   element.seen = seen;
   const [name, bar] = element.children;
-  show(name, grouping === "node" ? `gpu-${gpu.index} ` : `${id} `, h("span", { class: "hint" }, trouble(gpu) ?? (grouping === "node" ? gpu.gpu_type : "")));
-  element.classList.toggle("ill", trouble(gpu) !== null);
+  show(name, grouping === "node" ? `gpu-${gpu.index} ` : `${id} `, h("span", { class: "hint" }, wrong ?? (grouping === "node" ? gpu.gpu_type : "")));
+  element.classList.toggle("ill", wrong !== null);
   show(bar, inOrder(gpu.parts).map((part) =>
-    h("span", { class: `part ${healthOf(part)} ${part.state}`, width_percent: part.sm_percent }, part.sm_percent >= 20 ? part.owner : "")));
+    h("span", { class: `part ${colourOf(part)} ${part.state}`, width_percent: part.sm_percent }, part.sm_percent >= 20 ? part.owner : "")));
 }
 
 function updateGauges(element, id) {
@@ -100,19 +98,23 @@ function gaugesOf(id) {
   return { memory_used_mib, power_w };
 }
 
+/** Whether its agent told lately what is on it; without that an empty bar would say that nothing runs. */
+const isRead = (id) => table("gauges").has(id);
+
 /** Only the thin bars of GPUs that changed: a thousand report in the same second. */
 function drawGauges(changed) {
-  for (const id of changed ?? table("fleet").keys()) {
-    const element = elements.get(id);
-    if (element?.isConnected) updateGauges(element, id);
-  }
+  const shown = (changed ?? []).map((id) => elements.get(id)).filter((element) => element?.isConnected);
+  // A reading that came or went changes what is said of the GPU and of the fleet.
+  if (changed === null || shown.some((element) => !element.isRead)) return draw();
+  return shown.forEach((element) => updateGauges(element, element.dataset.key));
 }
 
 const share = (part, whole) => `${Math.min(100, (100 * (part ?? 0)) / whole)}%`;
 
-function trouble(gpu) {
+function trouble(id, gpu) {
   if (!gpu.healthy) return "unhealthy";
   if (!gpu.is_heard) return "silent";
+  if (!isRead(id)) return "no reading";
   return gpu.cordoned ? "cordoned" : null;
 }
 
@@ -131,17 +133,16 @@ function tooltip(id, gpu, gauges) {
 
 function sum(fleet) {
   if (fleet.length === 0) {
-    show(summary, table("fleet").size === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node, or `plimsoll up --demo`." : "Nothing here is called so.");
+    show(summary, table("fleet").size === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node." : "No service, node or GPU type is called so.");
     return;
   }
   const used = fleet.filter(([, gpu]) => gpu.parts.length > 0);
   const given = fleet.reduce((sum, [, gpu]) => sum + givenOn(gpu), 0);
-  const missed = [...table("services")].filter(([, service]) => service.attainment !== null && service.attainment < service.percentile);
-  const ill = fleet.filter(([, gpu]) => trouble(gpu) !== null).length;
+  const ill = fleet.filter(([id, gpu]) => trouble(id, gpu) !== null).length;
   show(summary,
     `${number(used.length, 0)} of ${number(fleet.length, 0)} GPUs in use, ${percent(given / (100 * Math.max(1, used.length)), 0)} of their SMs given. `,
-    missed.length === 0 ? "Every service keeps its SLO. " : h("strong", { class: "bad" }, `${missed.map(([name]) => name).slice(0, 5).join(", ")}${missed.length > 5 ? " …" : ""}: SLO missed. `),
-    ill ? h("strong", { class: "warn" }, `${ill} GPU${ill === 1 ? "" : "s"} silent, cordoned or unhealthy.`) : "");
+    sloWords([...table("services")]),
+    ill ? h("strong", { class: "warn" }, `${count(ill, "GPU")} silent, without a reading, cordoned or unhealthy.`) : "");
 }
 
 onChange("fleet", draw);

@@ -10,6 +10,9 @@ export function number(value, digits = null) {
   return value.toLocaleString("en-GB", { minimumFractionDigits: digits === null ? 0 : places, maximumFractionDigits: places });
 }
 
+/** "1 GPU", "1,000 GPUs". */
+export const count = (value, noun) => `${number(value, 0)} ${noun}${value === 1 ? "" : "s"}`;
+
 /** Money to the cent, or further where a cent is too coarse. */
 export function usd(value, digits = 2) {
   return known(value) ? `$${Number(value).toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits })}` : DASH;
@@ -18,10 +21,16 @@ export function usd(value, digits = 2) {
 /** 0.98765 → "98.77 %". */
 export const percent = (ratio, digits = 2) => (known(ratio) ? `${number(100 * ratio, digits)} %` : DASH);
 
+/** 12.34 → "+12.3 %": a difference that is in per cent already. */
+export const signed = (value) => (known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value), 1)} %` : DASH);
+
 export const ms = (value) => (known(value) ? `${number(value)} ms` : DASH);
 export const rps = (value) => (known(value) ? `${number(value)}/s` : DASH);
 export const gib = (mib) => (known(mib) ? `${number(mib / 1024)} GiB` : DASH);
 export const watts = (value) => (known(value) ? `${number(value, 0)} W` : DASH);
+
+/** What took a moment: "0.57 s", to the hundredth. */
+export const seconds = (value) => (!known(value) ? DASH : value < 0.005 ? "< 0.01 s" : `${number(value, 2)} s`);
 
 /** "12 s", "3 min", "2 h": how long, roughly. */
 export function span(seconds) {

@@ -24,9 +24,9 @@ const percentOf = (value) => `${number(value, 0)} %`;
 const plain = (value) => value;
 const CHARTS = {
   power_w: { title: "Power against its cap, W", of: plain, cap: (now) => now.power_cap_w, paint: "power", limit: "cap" },
-  memory_used_mib: { title: "Memory against what there is, GiB", of: (mib) => mib / 1024, cap: (now) => now.memory_mib, paint: "memory", limit: "there is" },
+  memory_used_mib: { title: "Memory in use against the GPU's own, GiB", of: (mib) => mib / 1024, cap: (now) => now.memory_mib, paint: "memory", limit: "the GPU's own" },
   clock_mhz: { title: "Graphics clock against the planned one, MHz", of: plain, cap: (now) => now.planned_clock_mhz, paint: "accent", limit: "planned" },
-  busy_percent: { title: "Busy: percent of the time in which anything executed", of: plain, cap: () => 100, paint: "good", limit: "always" },
+  busy_percent: { title: "Busy: percent of the time in which anything executed", of: plain, cap: () => 100, paint: "good", limit: "all of it" },
 };
 const line = (label, style) => ({ label, ...style, value: (_, value) => number(value, 1), points: { show: false } });
 const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [name, timeChart({
@@ -36,6 +36,7 @@ const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [
 
 function drawAll() {
   const now = table(TOPIC).get("now");
+  content.hidden = !now;
   if (!now) {
     complain(`No GPU is called ${state.argument}: its node was removed, or has not reported it yet.`);
     return;
@@ -134,7 +135,10 @@ function drawCharts() {
 async function loadEvents() {
   const node = state.argument.split("/")[0];
   const found = await api.get("/events", { subject: `node/${node}`, limit: MOST_EVENTS }).catch(() => null);
-  if (found) show(events, eventTable(found.items, `Newest events of ${node}`, "Nothing was noted of this node yet."));
+  const fresh = JSON.stringify(found?.items);
+  if (!found || events.seen === fresh) return; // Details that somebody opened stay open.
+  events.seen = fresh;
+  show(events, eventTable(found.items, `Newest events of ${node}`, "Nothing was noted of this node yet."));
 }
 
 const covered = h("p", { class: "hint" }, "\u00a0");

@@ -48,7 +48,7 @@ function draw() {
   keyed(rows, found.slice(0, MOST).map(([name]) => name), makeRow, updateRow);
   more.hidden = found.length <= MOST;
   show(more, `${found.length - MOST} more are left out: find them by name.`);
-  show(summary, all.length === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node, or `plimsoll up --demo`." : words(all.map(([, node]) => node), found.length));
+  show(summary, all.length === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node." : words(all.map(([, node]) => node), found.length));
   goTo();
 }
 
@@ -56,7 +56,7 @@ function words(nodes, found) {
   const count = (test) => nodes.filter(test).length;
   const behind = count((node) => node.wanted_generation !== null && node.generation < node.wanted_generation);
   const silent = count((node) => !node.is_heard);
-  return `${count((node) => node.is_heard)} of ${nodes.length} nodes are heard${silent ? `, ${silent} silent` : ""}; ${behind === 0 ? "all follow the plan in force" : `${behind} not there yet`}.${found === 0 ? " Nothing here fits what you look for." : ""}`;
+  return `${count((node) => node.is_heard)} of ${nodes.length} nodes are heard${silent ? `, ${silent} silent` : ""}; ${behind === 0 ? "all follow the plan in force" : `${behind} of them not at its generation yet`}.${found === 0 ? " Nothing here fits what you look for." : ""}`;
 }
 
 function makeRow(name) {
@@ -109,7 +109,7 @@ async function turn(name, button) {
 }
 
 /** The node that the address names, once. */
-let sought = decodeURIComponent(window.location.hash.slice(1));
+let sought = window.location.hash.slice(1);
 function goTo() {
   const row = sought && [...rows.children].find((each) => each.id === sought);
   if (!row) return;

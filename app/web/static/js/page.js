@@ -1,7 +1,7 @@
 // What all pages share: their state, the line at the top, the theme, and how the feed is doing.
 
 import { byId, h, show } from "./dom.js";
-import { moment, number, usd } from "./format.js";
+import { count, moment, number, usd } from "./format.js";
 import * as live from "./live.js";
 
 /** {page, argument, scope, first}: what the server wrote into the page. */
@@ -35,16 +35,21 @@ const WORDS = { auto: "decides and acts", approve: "asks before it acts", advise
 function drawPulse() {
   const now = live.table("pulse").get("now");
   if (!now) return;
+  // What the loop did meanwhile is not shown: a link that has the focus keeps it.
+  const { newest_plan, newest_event, decided_at, ...shown } = now;
+  const fresh = JSON.stringify(shown);
+  if (byId("pulse").seen === fresh) return;
+  byId("pulse").seen = fresh;
   const paused = now.paused ? h("span", { class: "chip warn" }, "paused") : null;
   const waiting = now.waiting ? h("a", { class: "chip warn", href: "/plans" }, `${now.waiting} to approve`) : null;
-  const plan = now.plan_id ? h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`) : "no plan yet";
+  const plan = now.plan_id ? [h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`), " (", h("a", { href: `/why/${now.plan_id}`, "aria-label": `Why plan ${now.plan_id} is so` }, "why"), ")"] : ["no plan yet"];
   show(
     byId("pulse"),
-    item("In force", plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
+    item("In force", ...plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
     item("Cost", now.cost_usd_per_hour === null ? "–" : `${usd(now.cost_usd_per_hour)}/h`),
-    item("From the bound", now.gap_percent === null ? "–" : `${number(now.gap_percent, 1)} %`),
+    item("Gap to the proven bound", now.gap_percent === null ? "not proven" : `${number(now.gap_percent, 1)} %`),
     item("Policy", `${now.policy} ${WORDS[now.mode] ?? now.mode}`),
-    item("Carries", `${number(now.services, 0)} services on ${number(now.gpus, 0)} GPUs`),
+    item("Fleet", `${count(now.gpus, "GPU")} for ${count(now.services, "service")}`),
     paused,
     waiting,
   );

@@ -2,15 +2,17 @@
 
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
-import { moment, number, usd } from "./format.js";
+import { moment, number, rps, seconds, usd } from "./format.js";
 import { differences, planBar } from "./gpu_bars.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
+import { stateChip } from "./plan_states.js";
 
 const MOST = 60;
 let plan = null;
 let before = null;
 let all = false;
+let drawn = null;
 
 async function load() {
   try {
@@ -18,7 +20,10 @@ async function load() {
     const diff = await api.get(`/plans/${plan.id}/diff`).catch(() => null);
     before = diff?.before ? await api.get(`/plans/${diff.before}`) : null;
     complain(null);
-    draw(diff);
+    // Who is about to roll back is not disturbed by what becomes of other plans.
+    const fresh = JSON.stringify([plan, diff, all]);
+    if (fresh !== drawn) draw(diff);
+    drawn = fresh;
   } catch (error) {
     complain(error.message);
   }
@@ -32,16 +37,30 @@ function draw(diff) {
 }
 
 function facts(diff) {
-  const more = diff?.cost_before_usd_per_hour == null ? "" : `, ${diff.cost_before_usd_per_hour <= plan.cost_usd_per_hour ? "+" : "−"}${usd(Math.abs(plan.cost_usd_per_hour - diff.cost_before_usd_per_hour))} against the one before`;
   const rows = [
-    ["State", `${plan.state}${plan.reason ? `: ${plan.reason}` : ""}`],
-    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}, ${plan.status}) in ${number(plan.seconds)} s`],
-    ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${more}`],
+    ["State", [stateChip(plan.state), plan.reason ? ` ${plan.reason}` : ""]],
+    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}, ${plan.status}) in ${seconds(plan.seconds)}`],
+    ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${against(diff)}`],
     ["Proven bound", plan.lower_bound_usd_per_hour === null ? "none was proven" : `${usd(plan.lower_bound_usd_per_hour)} per hour: no plan that serves as much costs less (gap ${number(plan.gap_percent, 1)} %)`],
-    ["Serves", plan.demands.map((each) => `${each.service} ${number(each.arrival_rate_rps)}/s`).join(", ") || "nothing"],
+    ["Serves", served()],
   ];
   return h("section", { class: "card" }, h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("p", {}, h("a", { href: `/why/${plan.id}` }, "Why it is so"), " · ", h("a", { href: "/plans" }, "all plans")));
+}
+
+/** How much dearer or cheaper than the plan before. */
+function against(diff) {
+  const was = diff?.cost_before_usd_per_hour ?? null;
+  if (was === null) return "";
+  const off = plan.cost_usd_per_hour - was;
+  return Math.abs(off) < 0.005 ? ", as much as the one before" : `, ${usd(Math.abs(off))} ${off > 0 ? "more" : "less"} than the one before`;
+}
+
+/** The arrival rates that it was made for; what it was before is why most plans differ. */
+function served() {
+  const old = new Map((before?.demands ?? []).map((each) => [each.service, each.arrival_rate_rps]));
+  const was = ({ service, arrival_rate_rps }) => (old.has(service) && rps(old.get(service)) !== rps(arrival_rate_rps) ? ` (before ${rps(old.get(service))})` : "");
+  return plan.demands.map((each) => `${each.service} ${rps(each.arrival_rate_rps)}${was(each)}`).join(", ") || "nothing";
 }
 
 function decide() {
@@ -104,7 +123,7 @@ const violations = () => h("section", { class: "card" }, h("h2", { class: "bad" 
 const steps = () => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "How it was found"),
   h("thead", {}, h("tr", {}, ["Technique", "Method", "Status"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col", class: "number" }, "Took"), h("th", { scope: "col" }, "Said"))),
   h("tbody", {}, plan.steps.map((step) => h("tr", {}, h("td", {}, step.technique), h("td", {}, step.method), h("td", {}, step.status),
-    h("td", { class: "number" }, `${number(step.seconds)} s`), h("td", { class: "wrap" }, step.messages.join("; ")))))));
+    h("td", { class: "number" }, step.seconds > 0 ? seconds(step.seconds) : "–"), h("td", { class: "wrap" }, step.messages.join("; ")))))));
 
 // Its state may change while somebody looks: another person approves it, or the loop puts it in force.
 let seen = null;

@@ -2,29 +2,26 @@
 
 import * as api from "./api.js";
 import { axisStyle, chart, colour } from "./charts.js";
-import { h, show } from "./dom.js";
-import { moment, number, usd } from "./format.js";
+import { h, keyed, show } from "./dom.js";
+import { moment, number, seconds, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content } from "./page.js";
+import { stateChip, STATES } from "./plan_states.js";
 
 const SHOWN = 100;
-const STATES = { target: "good", superseded: "", proposed: "warn", approved: "warn", refused: "bad", rejected: "", kept: "", lost: "" };
-const WORDS = {
-  target: "in force", superseded: "was in force", proposed: "waits for approval", approved: "approved", refused: "refused by the checker",
-  rejected: "rejected", kept: "changed nothing", lost: "overtaken",
-};
+const NONE = "none";
 
 let withKept = false;
 let shownFor = null;
 const waiting = h("div", {});
 const rows = h("tbody", {});
-const costs = chart({ title: "Cost per hour of plans that were in force, and the proven bound", height: 240 });
+const costs = chart({ title: "Cost in USD per hour of plans that were in force, and the proven bound", height: 240 });
 const kept = h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withKept = event.target.checked; load(); } }), " also those that changed nothing");
 show(content, waiting, costs.element, h("div", { class: "controls" }, kept),
   h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Plans, newest first"),
     h("thead", {}, h("tr", {}, ["Plan", "Made", "State"].map((name) => h("th", { scope: "col" }, name)),
       ["Cost/h", "Bound/h", "Gap", "Took"].map((name) => h("th", { scope: "col", class: "number" }, name)),
-      ["Policy", "By", "Why"].map((name) => h("th", { scope: "col" }, name)))), rows)));
+      ["Policy and method", "What it changed, or why it did not"].map((name) => h("th", { scope: "col" }, name)))), rows)));
 
 /** Ask again when there is a newer plan, or another one in force or waiting. */
 function look() {
@@ -37,36 +34,54 @@ function look() {
 
 async function load() {
   try {
-    const state = withKept ? [] : Object.keys(STATES).filter((each) => each !== "kept");
-    const plans = (await api.get("/plans", { limit: SHOWN, state })).items;
+    const state = withKept ? [] : STATES.filter((each) => each !== "kept");
+    const [plans, pushed] = await Promise.all([api.get("/plans", { limit: SHOWN, state }), changesOf()]);
     complain(null);
-    draw(plans);
+    draw(plans.items, pushed);
   } catch (error) {
     complain(error.message);
   }
 }
 
-function draw(plans) {
+/** What plans changed when they came into force, by plan; the audit is for tokens that see every project. */
+async function changesOf() {
+  const found = await api.get("/events", { kind: "PlanPushed", limit: SHOWN }).catch((error) => {
+    if (error.status === 403) return { items: [] };
+    throw error;
+  });
+  return new Map(found.items.map((event) => [event.plan_id, event.reason]));
+}
+
+function draw(plans, pushed) {
   const proposed = plans.filter((plan) => plan.state === "proposed");
   show(waiting, proposed.length === 0 ? null : h("p", { class: "card" }, h("strong", { class: "warn" }, "Waits for you: "),
     proposed.map((plan) => h("a", { href: `/plans/${plan.id}` }, `plan ${plan.id} (${usd(plan.cost_usd_per_hour)}/h) `))));
-  show(rows, plans.map(row), plans.length === 0 ? h("tr", {}, h("td", { colspan: 10 }, "No plan was made yet: there must be a node and a service.")) : null);
+  const byId = new Map(plans.map((plan) => [String(plan.id), plan]));
+  keyed(rows, byId.size ? [...byId.keys()] : [NONE], () => h("tr", {}), (element, id) => fillRow(element, byId.get(id), pushed));
   const inForce = plans.filter((plan) => plan.state === "target" || plan.state === "superseded").reverse();
   costs.set(() => timeline(inForce));
 }
 
-function row(plan) {
-  return h("tr", {},
+/** Only where something changed: a link that has the focus keeps it. */
+function fillRow(element, plan, pushed) {
+  const seen = JSON.stringify([plan, pushed.get(plan?.id)]);
+  if (element.seen === seen) return;
+  element.seen = seen;
+  show(element, plan ? cells(plan, pushed) : h("td", { colspan: 9 }, "No plan was made yet: there must be a node and a service."));
+}
+
+function cells(plan, pushed) {
+  return [
     h("td", {}, h("a", { href: `/plans/${plan.id}` }, `${plan.id}`)),
     h("td", {}, moment(plan.at)),
-    h("td", {}, h("span", { class: `chip ${STATES[plan.state]}` }, WORDS[plan.state] ?? plan.state)),
+    h("td", {}, stateChip(plan.state)),
     h("td", { class: "number" }, usd(plan.cost_usd_per_hour)),
     h("td", { class: "number" }, usd(plan.lower_bound_usd_per_hour)),
     h("td", { class: "number" }, plan.gap_percent === null ? "–" : `${number(plan.gap_percent, 1)} %`),
-    h("td", { class: "number" }, `${number(plan.seconds)} s`),
-    h("td", {}, plan.policy),
-    h("td", {}, plan.method),
-    h("td", { class: "wrap" }, plan.reason));
+    h("td", { class: "number" }, seconds(plan.seconds)),
+    h("td", {}, plan.method.startsWith(plan.policy) ? plan.method : `${plan.policy}: ${plan.method}`),
+    h("td", { class: "wrap" }, plan.reason || pushed.get(plan.id) || ""),
+  ];
 }
 
 function timeline(plans) {

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { axisStyle, chart, colour, SERIES } from "./charts.js";
 import { h, show } from "./dom.js";
-import { ms, number } from "./format.js";
+import { ms, number, signed } from "./format.js";
 
 const HEIGHT = 360;
 const curves = chart({ title: "Latency over SM percent", height: HEIGHT });
@@ -24,7 +24,6 @@ export const predictorChart = h("section", { hidden: true }, h("div", { class: "
 
 const keyOf = (row) => `${row.network} on ${row.gpu_type}`;
 const off = (each) => (each.fitted_ms === null ? null : 100 * (each.fitted_ms / each.latency_ms - 1));
-const signed = (value, digits = 1) => (value === null ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value), digits)} %`);
 
 /** Offer these groups, [{network, gpu_type, health}], `health` null where nothing was compared; draw the first, or the one that was chosen. */
 export function offer(offered) {
@@ -70,7 +69,7 @@ const ofFit = (fit) => (fit === null
   : `${fit.technique.replaceAll("_", " ")}, version ${fit.version}, from ${fit.sample_count} samples. Error of held-out samples: ${share(fit.cross_validated_error)} on average, 9 in 10 below ${share(fit.cross_validated_error_p90)}; of those it was made from: ${share(fit.training_error)}.`);
 const ofDrift = (health) => (health === null
   ? "Drift: nothing of what is served was compared with it yet."
-  : `Drift: what is served takes ${signed(health.correction_percent)} against what is planned with${health.is_alarmed ? ", and an alarm is raised: more room is planned there" : ", no alarm"}.`);
+  : `Drift: served batches take ${number(Math.abs(health.correction_percent), 1)} % ${health.correction_percent < 0 ? "less" : "more"} time than predicted${health.is_alarmed ? ", and an alarm is raised: more room is planned there" : ", no alarm"}.`);
 
 function ofSamples() {
   if (found.measured.length === 0) return "Nothing was measured of it: plimsoll samples send brings measurements, plimsoll samples fit fits them.";

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
-import { moment, number } from "./format.js";
+import { moment, number, signed } from "./format.js";
 import { begin, complain, content } from "./page.js";
 import { offer, predictorChart } from "./predictor_chart.js";
 
@@ -62,7 +62,7 @@ function listed(caption, names, figures, rows, empty) {
 
 const healthRow = (row) => h("tr", {}, h("th", { scope: "row" }, row.network), h("td", {}, row.gpu_type), h("td", {}, `${row.provenance}, version ${row.profile_version}`),
   h("td", {}, h("span", { class: `chip ${row.is_alarmed ? "bad" : "good"}` }, row.is_alarmed ? `drifted since ${moment(row.alarm_since)}` : "holds")),
-  figure(`${row.correction_percent > 0 ? "+" : ""}${share(row.correction_percent)}`), figure(share(row.uncertainty_percent)), figure(share(row.error_percent)),
+  figure(signed(row.correction_percent)), figure(share(row.uncertainty_percent)), figure(share(row.error_percent)),
   figure(share(row.band_percent)), figure(number(row.readings, 0)), figure(moment(row.seen_until)));
 
 const fitRow = (row) => h("tr", {}, h("th", { scope: "row" }, row.network), h("td", {}, row.gpu_type), h("td", {}, WORDS[row.quantity] ?? row.quantity), h("td", {}, row.technique.replaceAll("_", " ")), h("td", {}, row.source || "–"),

@@ -2,10 +2,11 @@
 
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
+import { eventTable } from "./event_table.js";
 import { ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
-import { budgetTable, conditionList, eventTable, historyTable, replicaTable, specList } from "./service_parts.js";
+import { budgetTable, conditionList, historyTable, replicaTable, specList } from "./service_parts.js";
 import { latencyBar, replicasText } from "./service_figures.js";
 import { demandOf, drawCharts, latencies, noteForecast, noteSteps, rates, stepTable } from "./service_charts.js";
 import { makeForm } from "./service_form.js";
@@ -104,9 +105,9 @@ const report = async (view, query) => {
 };
 
 const LOADS = [
-  { every_s: 5, load: async () => { const found = await api.get(path); show(parts.conditions, h("h2", {}, "Conditions"), conditionList(found.status.conditions)); } },
+  { every_s: 5, load: async () => { const found = await api.get(path); showIfNew(parts.conditions, found.status.conditions, (list) => [h("h2", {}, "Conditions"), conditionList(list)]); } },
   { every_s: 5, load: async () => { noteForecast(await api.get(`${path}/forecast`)); await demandOf(name, api.get); drawSteps(); } },
-  { every_s: 20, load: async () => show(parts.budget, h("h2", {}, "Error budget"), budgetTable(await report("slo_budget", {}))) },
+  { every_s: 20, load: async () => showIfNew(parts.budget, await report("slo_budget", {}), (rows) => [h("h2", {}, "Error budget"), budgetTable(rows)]) },
   { every_s: 60, load: today },
   { every_s: 10, load: events },
 ];
@@ -130,12 +131,16 @@ async function events() {
     if (error.status === 403) return null; // The audit is for tokens that see every project.
     throw error;
   });
-  show(parts.events, found === null ? null : eventTable(found.items));
+  showIfNew(parts.events, found?.items ?? null, (items) => (items === null ? null : eventTable(items, "Events of this service", "Nothing happened to it yet.")));
 }
+
+/** What went wrong, by load: one that succeeds takes back its own complaint only. */
+const wrong = new Map();
 
 function refresh(load) {
   if (document.hidden || !item("now")) return;
-  load().then(() => complain(null), (error) => complain(error.message));
+  load().then(() => wrong.delete(load), (error) => wrong.set(load, error.message))
+    .then(() => complain(wrong.size ? [...new Set(wrong.values())].join(" ") : null));
 }
 
 onChange(topics[0], () => { drawNow(); drawSteps(); });

@@ -1,13 +1,27 @@
 // Figures of services as pages show them: latency as a bar to the line, error budget, burn rate.
 
 import { h } from "./dom.js";
-import { ms, number } from "./format.js";
+import { count, ms, number } from "./format.js";
 
 /** good, tight, bad or unknown: how a service's SLO is kept in the last minute. */
 export function healthOf(service) {
   if (service.attainment === null) return "unknown";
   if (service.attainment < service.percentile) return "bad";
   return service.latency_ms !== null && service.latency_ms > 0.9 * service.slo_ms ? "tight" : "good";
+}
+
+const MOST_NAMES = 5;
+
+/** The first few of many names. */
+export const few = (names) => `${names.slice(0, MOST_NAMES).join(", ")}${names.length > MOST_NAMES ? " …" : ""}`;
+
+/** Whether services, [[name, service]], keep their SLOs; of those without a request nobody knows. */
+export function sloWords(found) {
+  const asked = found.filter(([, service]) => service.attainment !== null);
+  const missed = asked.filter(([, service]) => healthOf(service) === "bad").map(([name]) => name);
+  if (missed.length) return h("strong", { class: "bad" }, `SLO missed: ${few(missed)}. `);
+  if (asked.length === 0) return found.length ? "No request finished in the last minute, so no SLO can be judged. " : "";
+  return asked.length === found.length ? "Every service keeps its SLO. " : `Every SLO is kept (${count(found.length - asked.length, "service")} without requests). `;
 }
 
 const LINE_PERCENT = 80;

@@ -83,7 +83,3 @@ function changes(before, after) {
   const found = Object.keys(after).filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key]));
   return found.map((key) => `${key}: ${words(before[key])} → ${words(after[key])}`).join("; ") || "created again";
 }
-
-/** Lines of the audit. */
-export const eventTable = (events) => listed("Events of this service", heads(["When", "What", "Who", "Why"]),
-  events.map((each) => h("tr", {}, h("td", {}, moment(each.at)), h("td", {}, each.kind), h("td", {}, each.actor), h("td", { class: "wrap" }, each.reason))), "Nothing happened to it yet.");

@@ -1,10 +1,10 @@
 // Services: what each promised, how it does now, what is left of its error budget, and what it costs.
 
 import { h, keyed, show } from "./dom.js";
-import { ms, number, percent, rps, usd } from "./format.js";
+import { count, ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, content, isOperator } from "./page.js";
-import { burnCell, healthOf, latencyBar, leftOf, replicasText, sinceText } from "./service_figures.js";
+import { burnCell, few, latencyBar, leftOf, replicasText, sinceText, sloWords } from "./service_figures.js";
 
 const MOST = 500;
 const LOW = Number.NEGATIVE_INFINITY;
@@ -145,13 +145,10 @@ function sum(found) {
     return show(summary, "There is no service yet: ", how, h("code", {}, "plimsoll apply -f service.yaml"), ".");
   }
   if (found.length === 0) return show(summary, "No service fits what is asked for.");
-  const missed = found.filter(([, service]) => healthOf(service) === "bad").map(([name]) => name);
   const burning = found.filter(([name]) => budgetOf(name)?.alerts.length).map(([name]) => name);
-  const names = (list) => `${list.slice(0, 5).join(", ")}${list.length > 5 ? " …" : ""}`;
   const cost = found.reduce((total, [, service]) => total + service.cost_usd_per_hour, 0);
-  return show(summary, `${found.length} service${found.length === 1 ? "" : "s"} for ${usd(cost)}/h. `,
-    missed.length ? h("strong", { class: "bad" }, `SLO missed: ${names(missed)}. `) : "Every service keeps its SLO. ",
-    burning.length ? h("strong", { class: "bad" }, `Budget burns too fast: ${names(burning)}. `) : "",
+  return show(summary, `${count(found.length, "service")} for ${usd(cost)}/h. `, sloWords(found),
+    burning.length ? h("strong", { class: "bad" }, `Error budget burns too fast: ${few(burning)}. `) : "",
     found.length > MOST ? `The first ${MOST} are shown.` : "");
 }
 

@@ -51,7 +51,7 @@ export function makeForm(ask) {
     limits = found.limits;
     show(which, found.items.map((each) => h("option", { value: each.name }, each.name)), h("option", { value: OWN }, "my own"));
     show(boxes, found.policies.map((name) => box(name)));
-    show(limit, `At most ${limits.policies} policies, ${number(limits.duration_s, 0)} simulated seconds (${span(limits.duration_s)}), ${limits.gpus} GPUs and ${limits.services} services. One simulation runs at a time, beside the control plane and after it.`);
+    show(limit, `At most ${limits.policies} policies, ${number(limits.duration_s, 0)} simulated seconds (${span(limits.duration_s)}), ${limits.gpus} GPUs and ${limits.services} services. One simulation runs at a time, at a lower priority than the control plane.`);
     fill();
   }
 
@@ -74,7 +74,7 @@ export function makeForm(ask) {
     duration.value = example?.duration_s ?? "";
     duration.placeholder = "own";
     show(about, example ? `${example.title} (${example.services} services, ${example.gpus} GPUs)` : "Policies, time and seeds are those of the text, unless chosen here.");
-    show(durationHint, example ? `less the ${example.warm_up_s} s of warm-up a multiple of ${example.step_s} s` : "");
+    show(durationHint, example ? `${example.warm_up_s} s of warm-up and a multiple of ${example.step_s} s` : "");
     const counts = [...new Set([...SEEDS, example?.seeds.length ?? 1])].sort((one, other) => one - other);
     show(seeds, example ? null : h("option", { value: "" }, "its own"), counts.map((count) => h("option", { value: count }, String(count))));
     seeds.value = example ? example.seeds.length : "";

@@ -23,7 +23,7 @@ let last = false;
 
 show(content,
   h("p", {}, "Say what shall be different; the planner answers what it would come to. ", h("strong", {}, "Nothing is changed by it"), ": no plan is put in force, no node hears of it."),
-  form, h("div", { class: "controls" }, plan, usual, h("button", { type: "button", onclick: reset }, "As it is"), again), status, charts, results, mixes);
+  form, h("div", { class: "controls" }, plan, usual, h("button", { type: "button", onclick: reset }, "Clear the fields"), again), status, charts, results, mixes);
 
 const WAITING = "Fields that are left empty stay as they are.";
 function sayIdle() {

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
-import { number, percent, usd } from "./format.js";
+import { count, number, percent, usd } from "./format.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
 
 const UNITS = { usd_per_hour: (value) => (value === 0 ? "nothing" : `${usd(value, Math.abs(value) < 0.01 ? 5 : 3)}/h`) };
@@ -44,9 +44,10 @@ const heads = (names, figures = []) => h("thead", {}, h("tr", {}, names.map((nam
 const figure = (text) => h("td", { class: "number" }, text);
 const listed = (caption, head, rows, empty) => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, caption), head, h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: 9, class: "hint" }, empty)))));
 
-const reliefs = (found) => listed("What would save most if it were looser", heads(["Limit", "How sure"], ["Saves at most"]),
+const reliefs = (found) => listed("What would save most if it were looser", heads(["Limit", "Estimated from"], ["Saves"]),
   found.reliefs.map((each) => h("tr", {}, h("td", { class: "wrap" }, each.words), h("td", {}, BASES[each.basis] ?? each.basis), figure(price(each.saving)))), "No limit that could be loosened costs anything.");
-const BASES = { price: "by its price", first_order: "to first order", relaxation: "solved again" };
+/** As `plimsoll explain` says it. */
+const BASES = { price: "price of the limit; at most", first_order: "what these replicas would carry more", relaxation: "solved again in fractions of GPUs" };
 
 const stock = (found) => listed("GPUs", heads(["Type"], ["Used", "There are", "Price", "One more is worth"]),
   found.gpu_types.map((each) => h("tr", {}, h("td", {}, each.gpu_type), figure(each.used), figure(each.count ?? "any"), figure(`${usd(each.price_usd_per_hour)}/h`), figure(price(each.worth_of_one_more)))), "None.");
@@ -75,7 +76,7 @@ function losses(found) {
   if (!found) return null;
   const lines = found.worst.map((each) => h("li", {}, `${each.words}: ${each.shortfalls.map((one) => `${one.service} lacks ${number(one.rate_rps)}/s (${percent(one.share, 0)})`).join(", ")}`));
   return h("section", { class: "card" }, h("h2", {}, "If one GPU or node is lost"),
-    h("p", {}, `${found.harmful_gpus} of ${found.gpus} GPUs and ${found.harmful_nodes} of ${found.nodes} nodes would each leave something unserved until a new plan.`), h("ul", {}, lines));
+    h("p", {}, `${found.harmful_gpus} of the ${count(found.gpus, "GPU")} in use and ${found.harmful_nodes} of the ${count(found.nodes, "node")} would, if lost, leave requests unserved until the next plan.`), h("ul", {}, lines));
 }
 
 const remarks = (found) => found.messages.length ? h("section", { class: "card" }, h("h2", {}, "Remarks of the planner"), h("ul", {}, found.messages.map((each) => h("li", {}, each)))) : null;
