@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { h, keyed, show } from "./dom.js";
 import { eventRow } from "./event_table.js";
 import { onChange, table } from "./live.js";
-import { begin, complain, content } from "./page.js";
+import { begin, complain, content, state } from "./page.js";
 
 const SHOWN = 50;
 const MOST = 2000;
@@ -25,7 +25,9 @@ const form = h("form", { class: "controls", onsubmit: (event) => { event.prevent
   Object.entries(FIELDS).map(([name, words]) => h("label", {}, `${words} `, h("input", { name, type: "search", list: `known-${name}`, value: asked.get(name) ?? "", placeholder: HINTS[name], spellcheck: "false", autocomplete: "off" }))),
   h("label", {}, "Since ", h("select", { name: "within_s" }, Object.entries(SPANS).map(([value, words]) => h("option", { value, selected: value === (asked.get("within_s") ?? "") }, words)))),
   h("button", {}, "Show"), Object.values(known));
-show(content, form, summary,
+// Loaded only for those whom the API shows webhooks.
+const webhooks = state.scope === "admin" ? (await import("./webhooks.js")).section : null;
+show(content, webhooks, form, summary,
   h("div", { class: "scroll" }, h("table", { class: "events" }, h("caption", { class: "hidden" }, "Events, newest first"),
     h("thead", {}, h("tr", {}, ["When", "What", "About", "By", "Why", "Plan"].map((name) => h("th", { scope: "col" }, name)))), rows)),
   h("div", { class: "controls" }, older));
