@@ -184,3 +184,11 @@ def test_prometheus_takes_every_query_of_the_dashboards(tmp_path: Path) -> None:
     listed = [{"record": f"query:number:{number}", "expr": query} for number, query in enumerate(queries)]
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboards", "rules": listed}]}))
     promtool("check", "rules", str(tmp_path / "rules.yml"))
+
+
+def test_every_token_is_sent_as_a_bearer_s() -> None:
+    # Prometheus 2.42 has no type of its own for service discovery: it sends the bare token, which the API refuses.
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    asking = [each for job in config["scrape_configs"] for each in (job, *job.get("http_sd_configs", ()))]
+    kinds = [each["authorization"].get("type") for each in asking if "authorization" in each]
+    assert kinds == ["Bearer"] * 2
