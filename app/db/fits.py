@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.tables import JSON, AnyRow
+from app.db.columns import JSON
+from app.db.tables import AnyRow
 from app.errors import NotFound
 from solvers.predict.fit import Fit, Quantity
 from solvers.predict.fit_json import fit_from_document, fit_to_document

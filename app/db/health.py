@@ -7,7 +7,8 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.control.store import Correction, Execution, FitHealth
-from app.db.tables import JSON, AnyRow
+from app.db.columns import JSON
+from app.db.tables import AnyRow
 from solvers.predict.health_json import health_from_document, health_to_document
 from solvers.predict.samples import Group
 from solvers.state import GpuId

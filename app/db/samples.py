@@ -9,7 +9,8 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.control.store import SERVED, SampleRow
-from app.db.tables import JSON, AnyRow
+from app.db.columns import JSON
+from app.db.tables import AnyRow
 from solvers.predict.samples import Company, Neighbour, Samples, make_queries, make_samples
 
 SERVED_EACH = 3

@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.tables import JSON, AnyRow
+from app.db.columns import JSON
+from app.db.tables import AnyRow
 from app.db.transaction import lock_object
 from app.errors import Conflict, NotFound
 from solvers.state import Json
