@@ -13,7 +13,7 @@ from app.manifests import Strict
 MOST_POLICIES = 5
 MOST_SEEDS = 5
 MOST_TEXT = 65_536
-"""Characters of a scenario."""
+"""Characters of a scenario, as it comes or as JSON."""
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PolicyLabel = Annotated[str, StringConstraints(min_length=1, max_length=63)]

@@ -52,7 +52,8 @@ def _remedy(error: ErrorDetails) -> str:
 
 
 def _length(error: ErrorDetails) -> str:
-    """Of a list."""
-    least, most, found = (error["ctx"].get(name) for name in ("min_length", "max_length", "actual_length"))
+    """Of a list, or of an object whose names are the user's own, as labels."""
+    least, most = (error["ctx"].get(name) for name in ("min_length", "max_length"))
     entries = f"at most {most:,} entries" if least is None else f"at least {counted(least, 'entry')}"
-    return f"must be a list of {entries}, not of {found:,}"
+    shape = "a list" if isinstance(error["input"], list) else "an object"
+    return f"must be {shape} of {entries}, not of {len(error['input']):,}"

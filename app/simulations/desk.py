@@ -1,10 +1,11 @@
 """What people ask to have simulated: checked as on the command line, and small enough to be run beside a cluster."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from app.api.simulation_schemas import MOST_POLICIES, MOST_SEEDS, ExampleView, SimulationRequest
+from app.api.simulation_schemas import MOST_POLICIES, MOST_SEEDS, MOST_TEXT, ExampleView, SimulationRequest
 from app.db.simulations import NewSimulation
 from app.errors import InvalidRequest
 from app.simulate.reading import Complaints, scenario_of
@@ -75,6 +76,9 @@ def _document(wanted: SimulationRequest) -> Document:
         return Document(value=find_example(wanted.example).document, lines={(): 1})
     if isinstance(wanted.scenario, str):
         return _parsed(wanted.scenario)
+    if (size := len(json.dumps(wanted.scenario))) > MOST_TEXT:
+        words = f"has {size:,} characters as JSON; at most {MOST_TEXT:,} are read here; {_REMEDY}"
+        raise InvalidRequest(words, field="scenario")
     return Document(value=wanted.scenario, lines={(): 1})
 
 

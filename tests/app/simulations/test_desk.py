@@ -133,3 +133,14 @@ def test_any_shape_is_refused_in_words(value: str) -> None:
 def test_of_very_many_complaints_the_first_ones_are_told() -> None:
     services = [{**SERVICE, "name": f"s{place}", "netwrk": 1} for place in range(90)]
     assert len(wrong(scenario=scenario(services=services))) == MOST_COMPLAINTS
+
+
+def test_an_object_may_be_as_long_as_a_text() -> None:
+    found = wrong(scenario={f"unknown{place}": 1 for place in range(5000)})["scenario"]
+    assert found.startswith("has 88,890 characters as JSON; at most 65,536 are read here")
+
+
+def test_labels_that_are_too_many_are_told_like_lists() -> None:
+    labels = {f"k{place}": "x" for place in range(65)}
+    found = wrong(scenario=scenario(services=[{**SERVICE, "labels": labels}]))
+    assert found == {"scenario.spec.services[0].labels": "must be an object of at most 64 entries, not of 65"}
