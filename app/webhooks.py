@@ -134,11 +134,15 @@ async def _error_of(sender: Sender, delivery: Delivery) -> str | None:
 
 
 def _in_words(error: BaseException) -> str:
-    """The error; a certificate that was not accepted is found beneath those of the libraries."""
+    """The error; what a person can do something about is found beneath those of the libraries."""
+    if isinstance(error, Refused):
+        return str(error)
     beneath: BaseException | None = error
     while beneath is not None:
         if isinstance(beneath, ssl.SSLCertVerificationError):
             return f"the receiver's certificate is not accepted: {beneath.verify_message}"
+        if isinstance(beneath, socket.gaierror):
+            return f"the host's address is not found: {beneath.strerror}"
         beneath = beneath.__cause__ or beneath.__context__
     return f"{type(error).__name__}: {error}"
 

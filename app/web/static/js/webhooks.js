@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, keyed, show } from "./dom.js";
-import { moment, number } from "./format.js";
+import { count, moment, number } from "./format.js";
 
 const MOST = 500;
 const LOOK_MS = 5000;
@@ -86,7 +86,7 @@ function state(spec, status) {
 }
 
 function failure(status) {
-  if (status.last_error === null && !status.failed_at) return h("span", { class: "hint" }, "none since the last delivery");
+  if (status.last_error === null && !status.failed_at) return h("span", { class: "hint" }, "none");
   return [status.last_error, status.failed_at ? h("div", { class: "bad detail" }, `given up ${moment(status.failed_at)}`) : null];
 }
 
@@ -96,7 +96,7 @@ function deleting(name) {
   const offer = () => show(place, h("button", { type: "button", class: "danger", "aria-label": `Delete ${name}`, onclick: ask }, "Delete"));
   const ask = () => {
     const no = h("button", { type: "button", onclick: offer }, "No");
-    show(place, h("span", {}, `${number(webhooks.get(name).status.waiting, 0)} waiting events go with it.`), h("button", { type: "button", class: "danger", onclick: go }, `Yes, delete ${name}`), no);
+    show(place, h("span", {}, `What waits for it is dropped: ${count(webhooks.get(name).status.waiting, "event")}.`), h("button", { type: "button", class: "danger", onclick: go }, `Yes, delete ${name}`), no);
     no.focus();
   };
   const go = async () => {
