@@ -175,8 +175,8 @@ Every part shows what it knows in Prometheus' text format. Names say their unit,
 exist any more has no series: when a service, GPU or node is gone, so are its figures. Labels are bounded, as each
 section says.
 
-- `deploy/prometheus/prometheus.yml` scrapes all of it, `rules.yml` and `alerts.yml` beside it are recording and alert
-  rules.
+- `deploy/prometheus/prometheus.yml` scrapes API, cluster and agents, and says how to scrape routers; `rules.yml` and
+  `alerts.yml` beside it are recording and alert rules.
 - `deploy/grafana/` holds dashboards: fleet, service SLO, decisions and solver, cost and energy, agents.
 - Agents are found by Prometheus' HTTP service discovery: `GET /api/v1/metrics/targets`.
 """
@@ -200,8 +200,9 @@ Bounded by the wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."
 _ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounded: the services of the routing table,
 256 by name and the rest as `(others)`."""
 
-_WORKER = """`GET /metrics` of `plimsoll worker`, beside Prometheus' usual `process_…`. Bounded: every label has a
-closed set of values."""
+_WORKER = """`GET /metrics` of `plimsoll worker`, beside Prometheus' usual `process_…`. Those that an agent starts
+listen on the node alone, at ports of the moment: scrape those that you start yourself. Bounded: every label has a closed
+set of values."""
 
 TAIL = """
 ## Metrics of others
