@@ -140,7 +140,7 @@ function sum(fleet) {
   const given = fleet.reduce((sum, [, gpu]) => sum + givenOn(gpu), 0);
   const ill = fleet.filter(([id, gpu]) => trouble(id, gpu) !== null).length;
   show(summary,
-    `${number(used.length, 0)} of ${number(fleet.length, 0)} GPUs in use, ${percent(given / (100 * Math.max(1, used.length)), 0)} of their SMs given. `,
+    `${number(used.length, 0)} of ${number(fleet.length, 0)} GPUs in use${used.length ? `, ${percent(given / (100 * used.length), 0)} of their SMs given` : ""}. `,
     sloWords([...table("services")]),
     ill ? h("strong", { class: "warn" }, `${count(ill, "GPU")} silent, without a reading, cordoned or unhealthy.`) : "");
 }

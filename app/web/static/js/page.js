@@ -47,7 +47,7 @@ function drawPulse() {
     byId("pulse"),
     item("In force", ...plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
     item("Cost", now.cost_usd_per_hour === null ? "–" : `${usd(now.cost_usd_per_hour)}/h`),
-    item("Gap to the proven bound", now.gap_percent === null ? "not proven" : `${number(now.gap_percent, 1)} %`),
+    now.plan_id ? item("Gap to the proven bound", now.gap_percent === null ? "none proven" : `${number(now.gap_percent, 1)} %`) : null,
     item("Policy", `${now.policy} ${WORDS[now.mode] ?? now.mode}`),
     item("Fleet", `${count(now.gpus, "GPU")} for ${count(now.services, "service")}`),
     paused,

@@ -33,7 +33,7 @@ function draw(diff) {
   const changed = differences(before?.gpus, plan.gpus);
   show(content, facts(diff), decide(), rollBack(), plan.violations.length ? violations() : null,
     plan.gpus === null ? null : h("section", { class: "card" }, h("h2", {}, before ? `What it changes against plan ${before.id}` : "What it starts"), picture(changed)),
-    diff?.changes.length ? changes(diff.changes) : null, steps());
+    diff?.changes.length ? changes(diff.changes) : null, plan.steps.length ? steps() : null);
 }
 
 function facts(diff) {

@@ -11,7 +11,7 @@ const listOf = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 /** Fields: where they stand in the manifest, what they are called, and how they are read. */
 const CHANGEABLE = [
-  { pointer: "/spec/slo/latency_ms", title: "SLO latency", unit: "ms", type: "number", min: 0, step: "any", read: numberOf, required: true },
+  { pointer: "/spec/slo/latency_ms", title: "SLO latency", unit: "ms", type: "number", min: 0.001, step: "any", read: numberOf, required: true },
   { pointer: "/spec/slo/percentile", title: "Requests that must meet it", unit: "%", type: "number", min: 50, max: 99.9, step: "any", read: shareOf, write: percentOf, required: true },
   { pointer: "/spec/scaling/min_replicas", title: "Least replicas", type: "number", min: 0, step: 1, read: (text) => numberOf(text) ?? 0 },
   { pointer: "/spec/scaling/max_replicas", title: "Most replicas", hint: "empty: any number", type: "number", min: 1, step: 1, read: numberOf },
@@ -49,7 +49,7 @@ export function makeForm({ manifest, isNew, save }) {
 
   function complain(words, found = [], more = null) {
     const problems = atFields(found);
-    for (const field of fields) field.complain(problems.filter((each) => isOf(field, each, fields)).map((each) => each.detail).join("; "));
+    for (const field of fields) field.complain(problems.filter((each) => isOf(field, each, fields)).map((each) => inForm(each.detail)).join("; "));
     const rest = problems.filter((each) => !fields.some((field) => isOf(field, each, fields)));
     const lines = problems.length ? rest.map((each) => `${each.pointer ?? each.parameter}: ${each.detail}`) : [words];
     show(said, words === null || (problems.length && rest.length === 0) ? null : h("div", { class: "problem" }, lines.map((line) => h("div", {}, line)), more));
@@ -59,8 +59,8 @@ export function makeForm({ manifest, isNew, save }) {
 
   async function submit(event) {
     event.preventDefault();
-    const missing = fields.filter((field) => field.required && field.text() === "").map((field) => ({ pointer: field.pointer, detail: "is needed" }));
-    if (missing.length) return complain("", missing);
+    const wrong = fields.map((field) => ({ pointer: field.pointer, detail: objection(field) })).filter((each) => each.detail);
+    if (wrong.length) return complain("", wrong);
     button.disabled = true;
     try {
       const saved = await save(written(), base.metadata.generation, force.checked && !forced.hidden ? "?force=true" : "");
@@ -89,6 +89,17 @@ export function makeForm({ manifest, isNew, save }) {
   };
   return { element, fill, isTouched: () => isTouched, notePresent, complain };
 }
+
+/** What is wrong with a field in its own unit; the API would speak of the manifest's. */
+function objection({ required, text, min = -Infinity, max = Infinity, type, unit = "" }) {
+  if (text() === "") return required ? "is needed" : null;
+  const value = Number(text());
+  if (type !== "number" || (value >= min && value <= max)) return null;
+  return `must be ${max === Infinity ? `at least ${min}` : `from ${min} to ${max}`} ${unit}`.trim();
+}
+
+/** Advice for those who write requests, as advice for those who fill in this form. */
+const inForm = (detail) => detail.replace(/`\?force=true` accepts/, "the box below accepts");
 
 /** The name stands in the path, too, where it is no field: what is wrong with it is said once. */
 export function atFields(problems) {
