@@ -201,8 +201,8 @@ _ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounde
 256 by name and the rest as `(others)`."""
 
 _WORKER = """`GET /metrics` of `plimsoll worker`, beside Prometheus' usual `process_…`. Those that an agent starts
-listen on the node alone, at ports of the moment: scrape those that you start yourself. Bounded: every label has a closed
-set of values."""
+listen on the node alone, at ports of the moment: scrape those that you start yourself. Bounded: every label has a
+closed set of values."""
 
 TAIL = """
 ## Metrics of others

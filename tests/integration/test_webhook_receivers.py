@@ -32,9 +32,11 @@ class Network(asyncio.SelectorEventLoop):
         self.called: list[str] = []
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """Our name has the next answer, the last for ever; others are those of the system."""
+        """Our name has the next answer, the last for ever, or no address; others are those of the system."""
         if host not in (NAME, NAME.encode()):
             return await super().getaddrinfo(host, port, **options)
+        if not self.answers:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         address = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
@@ -177,6 +179,12 @@ def test_a_name_that_turns_private_after_it_was_checked_gets_nothing(api: Api) -
         sent = send(api, PUBLIC, "127.0.0.1", private=False)
     assert (sent.arrived, receiver.got) == (0, [])
     assert sent.called == [PUBLIC]
+
+
+def test_a_name_without_an_address_is_said(api: Api) -> None:
+    api.put("webhooks/chat", webhook(f"https://{NAME}/"))
+    project(api)
+    assert send(api).error == "the host's address is not found: Name or service not known"
 
 
 def test_a_redirect_is_not_followed(api: Api) -> None:
