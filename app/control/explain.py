@@ -255,7 +255,7 @@ def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserve
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
-        return f"min_replicas + buffer_replicas = {service.min_replicas}"
+        return f"as few replicas as may run: min_replicas + buffer_replicas = {service.min_replicas}"
     shares = [group.arrival_rate_rps / group.capacity_rps for group in groups if group.capacity_rps]
     if not shares:
         return "unknown: the plan's operating points are not those of its problem"

@@ -116,10 +116,10 @@ class Company:
             return
         fewest = min(len(each) for each in rules)
         words: dict[Rule, str] = {
-            "sm": "no SM percent is free for a larger share",
+            "sm": "no SM percent is left to give it more",
             "memory": "a larger batch needs more memory than is free",
-            "power": "a larger share draws more watts than the cap leaves",
-            "slo": "a larger share would slow a neighbour below its rate",
+            "power": "more SM percent draws more watts than the cap leaves",
+            "slo": "more SM percent would slow a neighbour below its rate",
         }
         for rule in dict.fromkeys(rule for each in rules if len(each) == fewest for rule in each):
             yield rule, words[rule]

@@ -24,7 +24,7 @@ def test_every_service_has_its_price_and_what_holds_it_back(told: list[str]) -> 
     chat = told[told.index(next(line for line in told if line.startswith("chat  "))) :]
     assert chat[0] == "chat  demand 130.0 rps, planned 130.0 rps, capacity 155.8 rps (slack 25.8)"
     assert chat[1] == "  price: a request per second is worth $0.00507/h; one more costs $0.00241/h"
-    assert "  held back by SM percent: no SM percent is free for a larger share (1 replica)" in chat[:8]
+    assert "  held back by SM percent: no SM percent is left to give it more (1 replica)" in chat[:8]
 
 
 def test_one_more_gpu_of_a_type_saves_nothing_while_some_are_unused(told: list[str]) -> None:

@@ -55,7 +55,10 @@ def test_the_fullest_replica_decides() -> None:
 
 @pytest.mark.parametrize(
     ("scaling", "limit"),
-    [({"max_replicas": 2}, "max_replicas 2"), ({"min_replicas": 2}, "min_replicas + buffer_replicas = 2")],
+    [
+        ({"max_replicas": 2}, "max_replicas 2"),
+        ({"min_replicas": 2}, "as few replicas as may run: min_replicas + buffer_replicas = 2"),
+    ],
 )
 def test_limits_of_the_service_are_named(scaling: dict[str, int], limit: str) -> None:
     assert _chat(PLAN, _problem(**scaling)).limit.startswith(limit)
