@@ -31,8 +31,8 @@ const head = (text) => h("th", { scope: "col", class: "number" }, text);
 show(content,
   h("div", { class: "controls" }, choice("Period", "period", PERIODS), choice("By", "by", LAYERS)),
   summary, layers.element, facts,
-  h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Sums of the period"),
-    h("thead", {}, h("tr", {}, first, head("GPU hours"), head("Cost"), head("Share"), head("With idle shared out"))), rows, sums)),
+  h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Sums of the period ", h("span", { class: "hint" }, "(whole-GPU cost: with the idle parts of GPUs divided over who uses them)")),
+    h("thead", {}, h("tr", {}, first, head("GPU hours"), head("Cost"), head("Share"), head("Whole-GPU cost"))), rows, sums)),
   limits, files);
 
 function remembered(key, known, otherwise) {
