@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from app.remedies import remedy
 from app.simulate.amounts import counted
 from app.simulate.names import unknown_names
-from app.simulate.scenario import Scenario
+from app.simulate.scenario import NodePool, Scenario
 from app.simulate.scenario_checks import Complaint
 from app.yaml_lines import FieldPath
 
@@ -41,6 +41,14 @@ def scenario_of(value: object, check: Callable[[Scenario], Iterator[Complaint]])
         return tuple((entry["loc"], _remedy(entry)) for entry in error.errors())
     found = (*unknown_names(scenario), *check(scenario))
     return tuple((("spec", *path), words) for path, words in found) or scenario
+
+
+def pool_of(value: object) -> NodePool | None:
+    """The node pool that a part of a document is; None: it is none."""
+    try:
+        return NodePool.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def _remedy(error: ErrorDetails) -> str:

@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import ValidationError
-
 from app.api.simulation_schemas import MOST_POLICIES, MOST_SEEDS, MOST_TEXT, ExampleView, SimulationRequest
 from app.db.simulations import NewSimulation
 from app.errors import InvalidRequest
-from app.simulate.reading import Complaints, scenario_of
-from app.simulate.scenario import NodePool, Scenario, ScenarioSpec, files_of
+from app.simulate.reading import Complaints, pool_of, scenario_of
+from app.simulate.scenario import Scenario, ScenarioSpec, files_of
 from app.simulate.scenario_checks import Complaint
 from app.simulations.examples import Example, find_example, load_examples
 from app.yaml_lines import Document, FieldPath, dotted, line_of_alias, read_documents
@@ -138,11 +136,8 @@ def _oversized(value: object) -> Iterator[tuple[FieldPath, str]]:
 
 def _gpus(pool: object) -> int:
     """Of one that is wrong 0: it is refused, and its nodes get no names."""
-    try:
-        found = NodePool.model_validate(pool)
-    except ValidationError:
-        return 0
-    return found.nodes * found.gpus_per_node
+    found = pool_of(pool)
+    return 0 if found is None else found.nodes * found.gpus_per_node
 
 
 def _refused(scenario: Scenario, wanted: SimulationRequest) -> Iterator[Complaint]:
