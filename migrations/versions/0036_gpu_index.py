@@ -1,7 +1,7 @@
 """One GPU's readings by an index: its hour is read without everybody's.
 
-Days that are large already stay as they are until they are forgotten: an index of a day of a thousand GPUs takes
-minutes, in which no observation could come in.
+The newest days get it as long as they are small together; others stay as they are until they are forgotten: an index of
+a day of a thousand GPUs takes minutes, in which no observation could come in.
 """
 
 from alembic import op
@@ -19,19 +19,21 @@ CREATE INDEX gpu_observation_by_gpu ON ONLY gpu_observation (gpu, window_start);
 DO $$
 DECLARE
     part regclass;
+    whole_bytes bigint := 0;
 BEGIN
-    FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'gpu_observation'::regclass LOOP
-        IF pg_relation_size(part) < {SMALL_BYTES} THEN
-            EXECUTE format('CREATE INDEX %I ON %s (gpu, window_start)', part::text || '_by_gpu', part);
-            EXECUTE format('ALTER INDEX gpu_observation_by_gpu ATTACH PARTITION %I', part::text || '_by_gpu');
-        END IF;
+    FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'gpu_observation'::regclass
+                ORDER BY inhrelid::regclass::text DESC LOOP
+        whole_bytes := whole_bytes + pg_relation_size(part);
+        EXIT WHEN whole_bytes >= {SMALL_BYTES};
+        EXECUTE format('CREATE INDEX %I ON %s (gpu, window_start)', part::text || '_by_gpu', part);
+        EXECUTE format('ALTER INDEX gpu_observation_by_gpu ATTACH PARTITION %I', part::text || '_by_gpu');
     END LOOP;
 END $$;
 """
 
 
 def upgrade() -> None:
-    """Make it for the days that are small and for all to come."""
+    """Make it for the newest days and for all to come."""
     op.execute(INDEX)
 
 
