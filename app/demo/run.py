@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -60,18 +61,22 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions, console: Console) -> None:
-    """The whole demo, until its trace ends or somebody presses Ctrl-C."""
+    """The whole demo, until its trace ends, somebody presses Ctrl-C, or SIGTERM comes."""
     began_s = time.monotonic()
     configure_logs(options.settings.model_copy(update={"log_level": "error"}))
     console.print("starting PostgreSQL, API, control loop and 8 simulated nodes …", style="dim")
     with postgres.in_use(options.settings.data_dir) as server:
         try:
             asyncio.run(_run(server, options, console, began_s))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("\nstopped")
 
 
 async def _run(server: postgres.Server, options: DemoOptions, console: Console, began_s: float) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # By itself SIGTERM would end this process at once and leave PostgreSQL behind.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await databases.recreate(server.url, DATABASE)
     url = server.database_url(DATABASE)
     await asyncio.to_thread(migrate.upgrade, url)
@@ -136,8 +141,6 @@ class _Demo:
             stage = await asyncio.to_thread(Stage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)
-            if self.options.keep:
-                await self._stay(address)
 
     @asynccontextmanager
     async def _running(self, plane: Plane) -> AsyncIterator[str]:
@@ -207,13 +210,17 @@ class _Demo:
         beside = asyncio.create_task(run_baseline(baseline, stage.plan), name="demo-baseline")
         nodes.start()
         try:
-            await self._show(plane, feed, nodes)
+            try:
+                await self._show(plane, feed, nodes)
+            finally:
+                beside.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await beside
+            await self._report(plane, feed, baseline)
+            if self.options.keep:
+                await self._stay(address)
         finally:
-            beside.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await beside
             await nodes.stop()
-        await self._report(plane, feed, baseline)
 
     async def _show(self, plane: Plane, feed: Feed, nodes: DemoNodes) -> None:
         """The live view, or a line now and then where no terminal shows it."""
