@@ -30,6 +30,10 @@ class ReadNvml:
         """What a GPU does now."""
         return self._nvml.sample(gpu)
 
+    def power_w(self, gpu: GpuIdentity) -> float:
+        """What a GPU draws now."""
+        return self._nvml.power_w(gpu)
+
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         """Who computes on it. Raises NotSupported."""
         if self._why_no_processes:

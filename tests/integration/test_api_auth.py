@@ -50,6 +50,8 @@ OPERATORS = (
     "/reject",
     "/restore",
     "/telemetry",
+    "/simulations",
+    "/simulations/{simulation_id}",
     "/pause",
     "/resume",
     "/preview",
