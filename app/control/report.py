@@ -72,17 +72,22 @@ def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> Event:
 
 
 def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
-    """What changes between two plans, one phrase per service, e.g. `chat: +2 on T4, -1 on V100`."""
+    """What changes between two plans, e.g. `chat: +2 on T4, -1 on V100; photo: other SM percent, batch or clock`."""
     old = anonymous(before) if before is not None else anonymous(BoundPlan(generation=0, parent=0, policy="none"))
     moves: Counter[tuple[str, str]] = Counter()
     reshaped: Counter[str] = Counter()
     for change in diff(old, anonymous(after)):
         moves[(change.service, change.gpu_type)] += change.after - change.before
         reshaped[change.service] += 1
-    phrases = []
+    phrases, same_counts = [], []
     for service in sorted(reshaped):
         counts = [f"{count:+d} on {kind}" for (name, kind), count in sorted(moves.items()) if name == service and count]
-        phrases.append(f"{service}: {', '.join(counts) if counts else 'other SM percent, batch or clock'}")
+        if counts:
+            phrases.append(f"{service}: {', '.join(counts)}")
+        else:
+            same_counts.append(service)
+    if same_counts:
+        phrases.append(f"{', '.join(same_counts)}: other SM percent, batch or clock")
     if (before.governor if before else None) != after.governor:
         phrases.append(f"governor {after.governor or 'none'}")
     phrases.extend(_task_changes(before, after))

@@ -32,6 +32,13 @@ def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
             "chat: other SM percent, batch or clock",
         ),
         (
+            a_bound_plan([a_replica("a"), a_replica("c", service="early")], [a_replica("b", service="photo")]),
+            a_bound_plan(
+                [a_replica("a", batch=4), a_replica("d", service="late")], [a_replica("b", service="photo", batch=4)]
+            ),
+            "early: -1 on fast; late: +1 on fast; chat, photo: other SM percent, batch or clock",
+        ),
+        (
             BEFORE,
             a_bound_plan([a_replica("a", rate_rps=1.0)], [a_replica("b", service="photo")]),
             "only routing weights change",
