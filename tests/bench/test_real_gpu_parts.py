@@ -164,6 +164,7 @@ def test_the_reading_side_of_nvml_has_no_writer() -> None:
             "gpus",
             "driver_version",
             "sample",
+            "power_w",
             "processes",
             "process_use",
             "check",
