@@ -71,11 +71,11 @@ bench-papers-quick: install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.papers --quick
 
 openapi: install
-	$(BIN)/python -m app.api.document
-	$(BIN)/python -m app.db.document
-	$(BIN)/python -m app.cli.settings_document
-	$(BIN)/python -m app.cli.metrics_document
-	$(BIN)/python -m app.cli.document
+	$(BIN)/python -m tools.documents.openapi
+	$(BIN)/python -m tools.documents.sql
+	$(BIN)/python -m tools.documents.settings
+	$(BIN)/python -m tools.documents.metrics
+	$(BIN)/python -m tools.documents.cli
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

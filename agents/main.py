@@ -1,7 +1,7 @@
-"""The `plimsoll-agent` command: its arguments; `agents.daemon` does the rest, imported only when they are right.
+"""The `plimsoll-agent` command: its arguments; `agents.daemon.build` does the rest, imported only when they are right.
 
-With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.knobs.restore`,
-`agents.doctor.doctor` or `agents.mig.command` reads.
+With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.gpu.knobs.restore`,
+`agents.doctor.doctor` or `agents.gpu.mig.command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["restore"]:
-        from agents.knobs.restore import main as restore
+        from agents.gpu.knobs.restore import main as restore
 
         return restore(given[1:])
     if given[:1] == ["doctor"]:
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return doctor(given[1:])
     if given[:1] == ["mig"]:
-        from agents.mig.command import main as mig
+        from agents.gpu.mig.command import main as mig
 
         return mig(given[1:])
     parser = make_parser()
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.device in ("simulated", "standin") and not options.gpu_type:
         parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
     # Imported late: aiohttp alone takes longer than --help may.
-    from agents.daemon import run_agent
+    from agents.daemon.build import run_agent
 
     return run_agent(options, token=token, boot=uuid4().hex)
 

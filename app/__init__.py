@@ -1,1 +1,1 @@
-"""The impure half of the control plane: HTTP, database, clock, processes."""
+"""The impure half of the control plane."""

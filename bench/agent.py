@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from agents.protocol import GpuCommand, NodeCommand, Route
+from agents.base.protocol import GpuCommand, NodeCommand, Route
 from bench.report import Figures, print_table, write_results
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus, build_library

@@ -14,7 +14,7 @@ import numpy as np
 
 from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
 from solvers.autoscale.solve import Method, solve
-from solvers.outcome import Budget
+from solvers.types.outcome import Budget
 
 RESULTS = Path(__file__).parent / "results" / "autoscale.json"
 PRICES_USD_PER_HOUR = (0.35, 0.71, 1.21, 3.06)

@@ -1,4 +1,4 @@
-"""Discrete-event simulation of a greedily batching server; it shares no formula with `solvers.predict.bulk_queue`."""
+"""Discrete-event simulation of a greedily batching server; it shares no formula with `solvers.laws.bulk_queue`."""
 
 import numba
 import numpy as np

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.bulk_queue_simulation import simulate_miss_probability
-from solvers.predict.bulk_queue import miss_probability
-from solvers.predict.capacity_law import make_capacity_law, max_utilisation
+from solvers.laws.bulk_queue import miss_probability
+from solvers.laws.capacity_law import make_capacity_law, max_utilisation
 
 PERCENTILES = (0.95, 0.98, 0.99)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

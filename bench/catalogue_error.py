@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-from agents.sim.truth import Neighbour, Placed, Truth, load_truth
-from app.catalogue import list_networks, load_gpu_types, load_profiles
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import GpuType
+from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
 
 PACKED = (2, 5, 10)
 """Replicas per GPU of the packed comparison, each with 100 / n percent of the SMs."""

@@ -15,12 +15,12 @@ from statistics import median
 
 import msgspec
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.device import NodeState
-from agents.gpus.device import DEFAULT_LOOKS, GpuDevice
-from agents.ledger import Ledger
-from agents.protocol import NodeCommand, Observation, SyncReply
-from agents.transport import DirectTransport
+from agents.base.device import NodeState
+from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
 from bench.report import Figures, print_table, write_results
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.gpu_nodes import CLOCK, Wanted, gpu_device

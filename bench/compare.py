@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from app.cli.scenario_files import read_scenario
-from app.simulate.build import shipped_catalogue
-from app.simulate.report import Report, make_report, violations
-from app.simulate.results import RunResult
-from app.simulate.run import jobs_of
-from app.simulate.runner import make_runner, simulate_all
-from app.simulate.scenario import Scenario
+from app.cli.simulation.scenario_files import read_scenario
+from app.simulate.report.report import Report, make_report, violations
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import RunResult
+from app.simulate.run.run import jobs_of
+from app.simulate.run.runner import make_runner, simulate_all
+from app.simulate.scenario.scenario import Scenario
 from bench.report import Figures, print_table, write_results
 
 SCENARIOS = Path(__file__).parent / "scenarios"

@@ -25,14 +25,14 @@ import aiohttp
 import msgspec
 import psutil
 
-from agents.protocol import Observation, ReplicaReading, ServiceReading
-from app.control.store import PolicySettings
-from app.tokens import create_locally
+from agents.base.protocol import Observation, ReplicaReading, ServiceReading
+from app.db.operations.token_secrets import create_locally
+from app.store.store import PolicySettings
 from app.web.pages import PAGES
 from bench.real_store import Fleet, observations, open_fleet, temporary_database
 from bench.report import Figures, print_table, write_results
 from bench.sync import serving, until_ready
-from solvers.state import Mode
+from solvers.types.state import Mode
 
 FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
 REPLICAS_PER_GPU = 3

@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 
 from agents.sim.cluster import ServiceTotals
-from agents.sim.truth import load_truth
-from app.clock import ManualClock
-from app.control.worker import InlineSolver
+from agents.sim.truth.truth import load_truth
+from app.base.clock import ManualClock
 from app.demo.feed import attainment
 from app.demo.scenario import DURATION_S, demo_cluster
-from app.simulate.accounting import Bill, make_bill
-from app.simulate.closed_loop import ClosedLoop
+from app.simulate.run.accounting import Bill, make_bill
+from app.simulate.run.closed_loop import ClosedLoop
+from app.solver.process import InlineSolver
 from bench.report import Figures, print_table, write_results
 
 SEED = 1

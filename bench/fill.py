@@ -1,6 +1,6 @@
 """Tasks on what services leave over: the program of `joint` beside the greedy; `python -m bench.fill`.
 
-Random fleets of the laws in `tests/solvers/fill/factories.py`, which can be followed by hand: replicas at random rates,
+Random fleets of the laws in `tests/solvers/factories.py`, which can be followed by hand: replicas at random rates,
 a fifth of the GPUs idle, tasks of random priority, weight, deadline and waiting time. Counts how much weighted progress
 and how many deadlines either keeps, what it pays for, and how long it takes.
 """
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.report import print_table, write_results
-from solvers.fill import exact, greedy
-from solvers.fill.exact import Filling
-from solvers.fill.problem import FillLimits, FillProblem
-from solvers.plan import BoundGpu
-from solvers.problem import OperatingPoints
-from tests.solvers.fill.factories import POINTS, a_gpu, a_plan, a_task, bound_gpu, to_fill
+from solvers.backfill import exact, greedy
+from solvers.backfill.exact import Filling
+from solvers.backfill.problem import FillLimits, FillProblem
+from solvers.types.plan import BoundGpu
+from solvers.types.problem import OperatingPoints
+from tests.solvers.factories import POINTS, a_gpu, a_plan, a_task, bound_gpu, to_fill
 
 SIZES = ((4, 3), (8, 8), (16, 16), (32, 32), (40, 48))
 """GPUs and tasks."""

@@ -19,10 +19,10 @@ import numpy as np
 from app.measurements.traces import read_trace
 from bench.report import Figures, print_table, write_results
 from solvers.forecast.back_test import Question, Score, SeasonsBefore, back_test
-from solvers.forecast.choose import Choice, choose, margin_of, merge
-from solvers.forecast.forecast import Season, Series, windows_ahead
+from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
+from solvers.forecast.types import Season, Series, windows_ahead
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 HORIZON_S = 5.0

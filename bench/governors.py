@@ -13,15 +13,15 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from agents.sim.truth import load_truth
-from app.clock import ManualClock
-from app.control.worker import InlineSolver
-from app.logs import nothing_logged
-from app.simulate.build import make_cluster, shipped_catalogue
-from app.simulate.closed_loop import ClosedLoop, ClusterPlan
-from app.simulate.scenario import Scenario
+from agents.sim.truth.truth import load_truth
+from app.base.clock import ManualClock
+from app.base.logs import nothing_logged
+from app.simulate.run.build import make_cluster, shipped_catalogue
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.scenario.scenario import Scenario
+from app.solver.process import InlineSolver
 from bench.report import Figures, print_table, write_results
-from solvers.governors import GOVERNORS
+from solvers.governors.registry import GOVERNORS
 
 CAP_W = 110.0
 SETTLED_S = 30

@@ -14,11 +14,11 @@ from datetime import timedelta
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import GpuReading, Observation, ReplicaReading, ServiceReading
-from app.clock import WallClock
-from app.control.ingest import IngestQueue
-from app.control.store import PolicySettings
+from agents.base.protocol import GpuReading, Observation, ReplicaReading, ServiceReading
+from app.base.clock import WallClock
 from app.db.postgres_store import PostgresStore
+from app.store.ingest_queue import IngestQueue
+from app.store.store import PolicySettings
 from bench.real_store import Fleet, open_fleet, temporary_database
 from bench.report import Figures, print_table, write_results
 

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.predict.fits import Fits
-from solvers.predict.layers import LayerCounts
-from solvers.predict.predicting import predict_latency
-from solvers.predict.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.fit import Fits
+from solvers.predict.data.samples import (
+    Indices,
+    LayerCounts,
+    Neighbour,
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
+from solvers.predict.estimate.predict import predict_latency
 
 MEASURED = Path(__file__).parent / "measured"
 """Our own sets, a folder each, as `bench.real_gpu` writes them (docs/measure-a-gpu.md)."""

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from solvers.joint.tables import Reals
-from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.state import GpuType
+from solvers.joint.kernels.types import Reals
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "peer_inputs"
 SM_PERCENT_STEP = 0.001

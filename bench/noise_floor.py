@@ -14,7 +14,7 @@ not. R² of that predictor: 1 − Σ (σᵢ·latencyᵢ)² / Σ (latencyᵢ − 
 import numpy as np
 
 from bench.report import Figures
-from solvers.predict.samples import Reals, Samples
+from solvers.predict.data.samples import Reals, Samples
 
 WIDEST_GAP = 10.0
 """Percent of the SMs from a point to the next measured one; further apart a curve may bend unseen."""

@@ -6,9 +6,9 @@ import statistics
 import time
 from pathlib import Path
 
-from solvers.outcome import Budget
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve
+from solvers.types.outcome import Budget
 
 RESULTS = Path("bench/results/placement.json")
 SIZES = ((8, 12), (16, 40), (100, 150))

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.control.store import PolicySettings
+from app.store.store import PolicySettings
 from bench.plan_runs import Rows, judged, known_problems, load, relax
 from bench.synthetic_problems import synthetic_problem
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour, migration_cost_usd_per_hour
-from solvers.outcome import Budget
-from solvers.plan import Plan
-from solvers.policies import policy
-from solvers.problem import Problem
-from solvers.state import Json, Observed
+from solvers.laws.cost import cost_usd_per_hour, migration_cost_usd_per_hour
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed
 
 NAME = "synthetic_1000x100_s1"
 _FIRST_LIMIT_S = 15.0

@@ -10,10 +10,10 @@ from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
 from bench.v100_problems import SERVICES, with_services
 from solvers.check import violations
-from solvers.outcome import Budget
-from solvers.policies import policy
-from solvers.problem import Problem
-from solvers.state import Observed
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget
+from solvers.types.problem import Problem
+from solvers.types.state import Observed
 
 V100_USD_PER_HOUR = 3.06
 _FIRST_SHARE = 0.1

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from bench.report import Figures
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour
-from solvers.joint import prices
+from solvers.joint.relaxation import dual_prices as prices
 from solvers.joint.solve import solve
-from solvers.outcome import Budget
-from solvers.problem import Problem
-from solvers.problem_json import problem_from_json
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.types.outcome import Budget
+from solvers.types.problem import Problem
+from solvers.types.problem_json import problem_from_json
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "problems"
 _ROUNDING = 1e-4

@@ -16,11 +16,11 @@ from bench.plan_runs import Rows, judged
 from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
 from solvers.check import report_violations, violations
-from solvers.outcome import PLAN_STATUSES, Budget
-from solvers.policies import policy
-from solvers.problem import Objective, Problem, ServiceDemand
-from solvers.problem_json import problem_from_json
-from solvers.state import Observed
+from solvers.policies.registry import policy
+from solvers.types.outcome import PLAN_STATUSES, Budget
+from solvers.types.problem import Objective, Problem, ServiceDemand
+from solvers.types.problem_json import problem_from_json
+from solvers.types.state import Observed
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "tests" / "data" / "example_problem.json"
 _FROM_EXAMPLE, _FROM_GENERATED = 1000, 100

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.catalogue import load_layers
+from app.catalogue.catalogue import load_layers
 from bench.measured_sets import (
     Outcome,
     forecast,
@@ -45,12 +45,11 @@ from bench.measured_sets import (
 from bench.noise_floor import noise_rows
 from bench.predict_interference import load_igniter_pairs, load_igniter_solo, load_inss
 from bench.report import Figures, print_table, write_results
-from solvers.predict.fits import Fits
-from solvers.predict.fitting import make_fits
-from solvers.predict.layers import LayerCounts
-from solvers.predict.predicting import predict_latency
-from solvers.predict.profiling_plan import make_profiling_plan
-from solvers.predict.samples import Indices, Samples, make_queries
+from solvers.predict.data.fit import Fits
+from solvers.predict.data.samples import Indices, LayerCounts, Samples, make_queries
+from solvers.predict.estimate.predict import predict_latency
+from solvers.predict.learn.fit_samples import make_fits
+from solvers.predict.learn.profiling_plan import make_profiling_plan
 
 SEEDS = range(3)
 NEW_NETWORK_GROUPS = 4

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bench import random_forest as reference
 from bench.measured_sets import load_rapp, shared_folder
 from bench.report import Figures, print_table, write_results
-from solvers.predict.latency import factorisation_machine, reference
+from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.latency import factorisation_machine
+from solvers.predict.latency.factorisation_features import Conditions
 from solvers.predict.latency.factorisation_learner import FactorisationLearner
-from solvers.predict.latency.table3_features import Conditions
-from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
 
 ORDERS = range(10)
 ROWS = (500, 1400)

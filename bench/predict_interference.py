@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.catalogue import load_layers
+from app.catalogue.catalogue import load_layers
 from bench.measured_sets import read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
-from solvers.predict.cross_validation import predict_groups
-from solvers.predict.fit import Coefficients
+from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.techniques import Learner
 from solvers.predict.interference import constant, layer_counts, pressure, response_surface
 from solvers.predict.latency.decomposition import NetworkFacts
-from solvers.predict.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
-from solvers.predict.techniques import Learner
+from solvers.predict.learn.cross_validation import predict_groups
 
 SEEDS = range(4)
 SOLO = Learner(name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True)

@@ -16,16 +16,16 @@ import numpy as np
 
 from bench.measured_sets import numbers, read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
-from solvers.predict import memory
-from solvers.predict.cross_validation import predict_groups
-from solvers.predict.samples import Indices, Reals, Samples, make_queries, make_samples
-from solvers.predict.techniques import Learner
+from solvers.predict.data.samples import Indices, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.techniques import Learner
+from solvers.predict.learn.cross_validation import predict_groups
+from solvers.predict.resources import memory
 
 SEEDS = (0, 1)
 PARTS = 4
 
-ROOFLINE = Learner(name="roofline", package="solvers.predict.power", is_pooled=True)
-DUTY_CYCLE = Learner(name="duty_cycle", package="solvers.predict.power")
+ROOFLINE = Learner(name="roofline", package="solvers.predict.resources", is_pooled=True)
+DUTY_CYCLE = Learner(name="duty_cycle", package="solvers.predict.resources")
 THROTTLING = Learner(name="throttling", package="solvers.predict.latency")
 MEMORY = Learner(name="memory", package="solvers.predict")
 

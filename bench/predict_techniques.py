@@ -18,9 +18,9 @@ import numpy as np
 from bench.measured_sets import load_rapp, random_quarter, shared_folder
 from bench.predict_interference import load_igniter_solo
 from bench.report import Figures, print_table, write_results
-from solvers.predict.cross_validation import predict_groups
-from solvers.predict.samples import Indices, Reals, Samples
-from solvers.predict.techniques import LEARNERS, Learner
+from solvers.predict.data.samples import Indices, Reals, Samples
+from solvers.predict.data.techniques import LEARNERS, Learner
+from solvers.predict.learn.cross_validation import predict_groups
 
 NETWORK_STEP = 4
 """Of all quotas every fourth network is taken: each technique sees its 7,000 rows in a few seconds."""

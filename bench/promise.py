@@ -2,7 +2,7 @@
 
 Run: `python -m bench.promise [--problems N] [--requests N] [--work W] [--jobs N]`. For random problems of 100 GPUs × 30
 services: plan, then serve Poisson arrivals at the whole planned rate in a world where everything takes exactly the
-planned time (`app.simulate.planned_world`). Requests that will be late are served all the same. The share in time of
+planned time (`app.simulate.run.planned_world`). Requests that will be late are served all the same. The share in time of
 each service must not be below its SLO's percentile by more than 0.2 points.
 
 Ten million requests of every service are not too many: a replica that is planned at 97 % utilisation forgets its queue
@@ -23,14 +23,14 @@ import numpy as np
 
 from agents.sim.engine import Pace, ReplicaQueue
 from agents.sim.tally import ServiceTally
-from agents.sim.truth import Neighbour, Placed
-from app.simulate.planned_world import PlannedWorld
+from agents.sim.truth.truth import Neighbour, Placed
+from app.simulate.run.planned_world import PlannedWorld
 from bench.report import Figures, print_table, write_results
 from bench.synthetic_problems import synthetic_problem
 from solvers.joint.solve import solve
-from solvers.outcome import Budget
-from solvers.plan import GpuPlan, Plan
-from solvers.problem import Problem
+from solvers.types.outcome import Budget
+from solvers.types.plan import GpuPlan, Plan
+from solvers.types.problem import Problem
 
 GPUS, SERVICES = 100, 30
 ALLOWED_POINTS = 0.2

@@ -17,28 +17,28 @@ from statistics import median
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.ledger import Ledger
-from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load import Load, LoadShape, Spike
 from agents.sim.spec import make_node
-from agents.sim.truth import load_truth
-from agents.transport import DirectTransport
-from app.api.commands import CommandBoard
-from app.catalogue import load_gpu_types
-from app.clock import WallClock
-from app.control.controller import Controller
-from app.control.ingest import IngestQueue
-from app.control.loop import Loop
-from app.control.store import PolicySettings
-from app.control.worker import SolverWorker
-from app.db.ingest import WAKE_CHANNEL
-from app.db.leader import Leader
-from app.db.listen import Listener
+from agents.sim.truth.truth import load_truth
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
+from app.api.caches.commands import CommandBoard
+from app.base.clock import WallClock
+from app.catalogue.catalogue import load_gpu_types
+from app.db.base.leader import Leader
+from app.db.base.listen import Listener
+from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.postgres_store import PostgresStore
-from app.db.targets import COMMAND_CHANNEL
+from app.loop.controller import Controller
+from app.loop.tick import Loop
+from app.solver.process import SolverWorker
+from app.store.ingest_queue import IngestQueue
+from app.store.store import PolicySettings
 from bench.real_store import GPU_TYPES, Fleet, open_fleet, temporary_database
 from bench.report import Figures, print_table, write_results
 from bench.sim_engine import measure_queue

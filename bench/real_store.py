@@ -11,15 +11,20 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import GpuReading, Observation, ServiceReading
-from app import postgres
-from app.catalogue import load_gpu_types, load_profiles
+from agents.base.protocol import GpuReading, Observation, ServiceReading
+from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.catalogue.install import SHIPPED_SIGMA
-from app.control.store import PolicySettings
-from app.db import gpu_types, maintenance, migrate, nodes, policies, profiles, services
-from app.db.engine import make_engine
-from app.db.profiles import Profile
-from solvers.state import Service, Slo
+from app.db import maintenance
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.decisions import policies
+from app.db.fleet import gpu_types, nodes
+from app.db.predictions import profiles
+from app.db.predictions.profiles import Profile
+from app.db.workloads import services
+from app.postgres import server as postgres
+from app.store.store import PolicySettings
+from solvers.types.state import Service, Slo
 
 GPU_TYPES = ("V100-32GB", "T4")
 NETWORKS = ("resnet50", "inception_v3", "efficientnet_b4", "regnet_x_8gf", "densenet121", "convnext_small")

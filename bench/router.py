@@ -28,9 +28,9 @@ from pathlib import Path
 import psutil
 from aiohttp import web
 
-from agents.device import ServiceRoute
-from agents.router.haproxy import HaProxy
-from agents.router.haproxy_config import HaProxySettings
+from agents.base.device import ServiceRoute
+from agents.router.haproxy.config import HaProxySettings
+from agents.router.haproxy.process import HaProxy
 from agents.router.router import Router
 from bench.report import Figures, print_table, write_results
 

@@ -10,10 +10,10 @@ import time
 from bench.plan_runs import Known, known_problems, load
 from bench.report import Figures, print_table, write_results
 from solvers.check import violations
-from solvers.outcome import Budget
-from solvers.policies import policy
+from solvers.policies.registry import policy
 from solvers.policies.warm_up import warm_up
-from solvers.state import Observed
+from solvers.types.outcome import Budget
+from solvers.types.state import Observed
 
 BUDGET_S = 2.0
 

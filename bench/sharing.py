@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from solvers.sharing.closed_form import smallest_rows
 from solvers.sharing.exact import solve_exact
 from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem
+from solvers.sharing.row_scan import smallest_rows
 
 RESULTS = Path("bench/results/sharing.json")
 REPLICAS = (1, 8, 32, 100)

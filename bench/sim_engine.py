@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.clock import ManualClock
-from agents.enforce import actions
-from agents.perform import perform
-from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.base.clock import ManualClock
+from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.load import Load, LoadShape
 from agents.sim.spec import make_node
 from agents.sim.tally import ServiceTally
-from agents.sim.truth import Neighbour, Placed, load_truth
+from agents.sim.truth.truth import Neighbour, Placed, load_truth
 
 RESULTS = Path(__file__).parent / "results"
 SERVICES = 4

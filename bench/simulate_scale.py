@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from agents.sim.cluster import SimulatedCluster
-from app.control.memory_store import MemoryStore
-from app.control.worker import InlineSolver
-from app.simulate.build import Catalogue, shipped_catalogue
-from app.simulate.closed_loop import ClosedLoop
-from app.simulate.record import Recorder
-from app.simulate.run import Job, simulate
-from app.simulate.scenario import Scenario
+from app.simulate.run.build import Catalogue, shipped_catalogue
+from app.simulate.run.closed_loop import ClosedLoop
+from app.simulate.run.record import Recorder
+from app.simulate.run.run import Job, simulate
+from app.simulate.scenario.scenario import Scenario
+from app.solver.process import InlineSolver
+from app.store.memory_store import MemoryStore
 from bench.report import Figures, print_table, write_results
-from solvers.problem import OperatingPoint
+from solvers.types.problem import OperatingPoint
 
 NETWORKS = ("resnet50", "inception_v3", "vgg16", "efficientnet_b4", "densenet121", "resnet101", "regnet_x_8gf")
 TYPES = ("V100-32GB", "T4")
@@ -177,7 +177,7 @@ def _rps(row: OperatingPoint) -> float:
 
 
 def _catalogue_of(network: str) -> Catalogue:
-    from app.catalogue import load_gpu_types, load_profiles
+    from app.catalogue.catalogue import load_gpu_types, load_profiles
 
     return Catalogue(gpu_types=load_gpu_types(TYPES), points=load_profiles([network], TYPES))
 

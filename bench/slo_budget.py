@@ -15,11 +15,11 @@ from statistics import median
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.control.store import PolicySettings
-from app.db import service_board
+from app.db.reports import service_board
+from app.store.store import PolicySettings
 from bench.real_store import Fleet, open_fleet, temporary_database
 from bench.report import Figures, print_table, write_results
-from solvers.state import Mode
+from solvers.types.state import Mode
 
 REPEATS = 5
 DAYS = 30

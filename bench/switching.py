@@ -26,11 +26,11 @@ from statistics import median
 
 import aiohttp
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.gpus.device import DEFAULT_LOOKS, GpuDevice
-from agents.ledger import Ledger
-from agents.protocol import GpuCommand, NodeCommand, Route
-from agents.transport import DirectTransport
+from agents.base.protocol import GpuCommand, NodeCommand, Route
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
 from bench.command import WaitingPlane
 from bench.report import Figures, print_table, write_results
 from tests.agents.factories import a_replica

@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import psutil
 
-from agents.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
-from app.control.store import PolicySettings
-from app.tokens import create_locally
+from agents.base.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
+from app.db.operations.token_secrets import create_locally
+from app.store.store import PolicySettings
 from bench.real_store import Fleet, observations, open_fleet, temporary_database
 from bench.report import Figures, print_table, write_results
 
@@ -73,7 +73,7 @@ async def _fill(url: str) -> str:
 def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
     """`plimsoll serve` in a process of its own: its address and process."""
     port = _free_port()
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port)]
+    command = [sys.executable, "-c", "from app.cli.main import main; main()", "serve", "--port", str(port)]
     environment = {**os.environ, "PLIMSOLL_DATABASE_URL": url, "PLIMSOLL_LOG_LEVEL": "warning"}
     with subprocess.Popen(command, env=environment) as started:
         try:

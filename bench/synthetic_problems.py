@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from solvers.joint.tables import Reals
-from solvers.predict.capacity_law import make_capacity_law
-from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.problem_json import problem_to_json
-from solvers.state import GpuType
+from solvers.joint.kernels.types import Reals
+from solvers.laws.capacity_law import make_capacity_law
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem_json import problem_to_json
+from solvers.types.state import GpuType
 
 NETWORKS = 48
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.control.store import PolicySettings
+from app.store.store import PolicySettings
 from bench.report import RESULTS, Figure, Figures
 
 Pick = Callable[[Sequence[Figures]], Figure]

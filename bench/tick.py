@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.clock import ManualClock
-from app.control.loop import Loop, TickOutcome, tick
-from app.control.store import PolicySettings
-from app.control.worker import SolverWorker
-from app.db import plans
-from app.db.plans import PlanSummary
+from app.base.clock import ManualClock
+from app.db.decisions import plans
+from app.db.decisions.plans import PlanSummary
 from app.db.postgres_store import PostgresStore
+from app.loop.tick import Loop, TickOutcome, tick
+from app.solver.process import SolverWorker
+from app.store.store import PolicySettings
 from bench.real_store import Fleet, observations, open_fleet, temporary_database
 from bench.report import ROOM, Figures, print_table, write_results
 

@@ -9,7 +9,7 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-from solvers.problem import Problem, ServiceDemand
+from solvers.types.problem import Problem, ServiceDemand
 
 SERVICES = Path(__file__).resolve().parents[2] / "shared" / "data" / "peer_inputs"
 

@@ -1,1 +1,1 @@
-"""The pure half of Plimsoll: numbers in, plan out. No clock, no input or output, no logging, no environment."""
+"""The pure half: numbers in, plan out; no clock, no I/O, no logging. `check` judges every plan, alone."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.outcome import PlanReport, Violation
-from solvers.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan, anonymous_gpu
-from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.state import GpuType
+from solvers.types.outcome import PlanReport, Violation
+from solvers.types.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan, anonymous_gpu
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
 """Every other rule is physical."""

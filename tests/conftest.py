@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from app import postgres
-from app.db import migrate
+from app.db.base import migrate
+from app.postgres import server as postgres
 
 
 @pytest.fixture(scope="session")

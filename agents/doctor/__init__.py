@@ -1,1 +1,1 @@
-"""`plimsoll-agent doctor`: what an agent can do on a node, and what it cannot."""
+"""`plimsoll-agent doctor`: what an agent can do on this node."""

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from agents.doctor.nouns import (
+from agents.doctor.types import (
     CAP_SYS_ADMIN,
     Asked,
     ControlPlaneFacts,
@@ -27,9 +27,9 @@ from agents.doctor.nouns import (
     SystemdFacts,
     TemplateFacts,
 )
-from agents.mps.directory import LONGEST_PIPE_PATH
-from agents.nvml.nouns import Capability
-from agents.workers.templates import BUILT_IN, BUILT_IN_TASK
+from agents.gpu.mps.directory import LONGEST_PIPE_PATH
+from agents.gpu.nvml.types import Capability
+from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
 
 LEAST_PYTHON = (3, 11)
 OPEN_FILES = 16384

@@ -28,11 +28,11 @@ from typing import TypeVar
 
 import msgspec
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
 from agents.doctor import checks, facts
 from agents.doctor.driver import ask_driver, ask_modes
 from agents.doctor.mig import check_mig
-from agents.doctor.nouns import CAP_SYS_ADMIN, Asked, DriverFacts, Finding, GpuFacts, Here, ProcessFacts, StateFacts
+from agents.doctor.types import CAP_SYS_ADMIN, Asked, DriverFacts, Finding, GpuFacts, Here, ProcessFacts, StateFacts
 
 WIDTH = 80
 _NAME_WIDTH = 15

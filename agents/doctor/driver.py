@@ -1,7 +1,7 @@
 """Asking the driver without being held by it: in a process of its own, which is left behind when it does not answer.
 
     ask_driver(asked, here)  -> DriverFacts    runs this module as a program and reads what it prints
-    ask_modes(here)          -> ModeFacts      by nvidia-smi, since agents.nvml.session reads no compute mode
+    ask_modes(here)          -> ModeFacts      by nvidia-smi, since agents.gpu.nvml.session reads no compute mode
     answer_of(command, ...)  -> str            output of a program; raises Silent
 
 A driver that hangs holds whoever asks it in the kernel, where not even SIGKILL reaches: so nobody waits for that one.
@@ -21,13 +21,13 @@ from pathlib import Path
 
 import msgspec
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
 from agents.doctor.mig import read_mig
-from agents.doctor.nouns import Asked, DriverFacts, GpuFacts, Here, ModeFacts
-from agents.knobs.journal import NAME
-from agents.nvml.capabilities import WATCH_ONLY, probe
-from agents.nvml.nouns import Capability, GpuIdentity
-from agents.nvml.session import Nvml
+from agents.doctor.types import Asked, DriverFacts, GpuFacts, Here, ModeFacts
+from agents.gpu.knobs.journal import NAME
+from agents.gpu.nvml.capabilities import WATCH_ONLY, probe
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.types import Capability, GpuIdentity
 
 _SMI = ("nvidia-smi", "--query-gpu=uuid,compute_mode,persistence_mode", "--format=csv,noheader")
 

@@ -24,8 +24,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from agents.device import DeviceError
-from agents.doctor.nouns import (
+from agents.base.device import DeviceError
+from agents.doctor.types import (
     Asked,
     ControlPlaneFacts,
     FileFacts,
@@ -40,12 +40,12 @@ from agents.doctor.nouns import (
     TemplateFacts,
     Turned,
 )
-from agents.knobs.journal import MOST_BYTES, NAME, Change
-from agents.mps.daemon import Mps, MpsSettings
-from agents.workers.launch import HOST
-from agents.workers.process import is_alive
-from agents.workers.records import Record
-from agents.workers.template_file import load_templates
+from agents.gpu.knobs.journal import MOST_BYTES, NAME, Change
+from agents.gpu.mps.daemon import Mps, MpsSettings
+from agents.processes.launch import HOST
+from agents.processes.process import is_alive
+from agents.processes.records import Record
+from agents.processes.template_file import load_templates
 
 UNIT = "plimsoll-agent.service"
 _LARGEST_ANSWER = 64 * 1024

@@ -5,12 +5,12 @@ read_mig(nvml, gpu)   -> MigFacts, None where the GPU is not in MIG mode       c
 
 from collections.abc import Iterator
 
-from agents.device import NotSupported
-from agents.doctor.nouns import Finding, GpuFacts, MigFacts
-from agents.mig.layout import room
-from agents.mig.nouns import slice_index
-from agents.nvml.nouns import GpuIdentity
-from agents.nvml.session import Nvml
+from agents.base.device import NotSupported
+from agents.doctor.types import Finding, GpuFacts, MigFacts
+from agents.gpu.mig.layout import room
+from agents.gpu.nvml.mig_types import slice_index
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.types import GpuIdentity
 
 PAGE = "docs/mig.md"
 

@@ -17,27 +17,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from random import Random
 from typing import TypeAlias
 
 import msgspec
 
-from agents.device import DeviceError
-from agents.profiling.inputs import make_inputs
-from agents.profiling.messages import (
-    MOST_BATCHES,
-    Answer,
-    Exit,
-    Failed,
-    Load,
-    Loaded,
-    Order,
-    Ready,
-    Timed,
-    Window,
-)
-from agents.serving.engine import Engine, Signature
-from agents.serving.errors import EngineLost
-from agents.serving.tensors import Tensors
+from agents.base.device import DeviceError
+from agents.profiling.messages import MOST_BATCHES, Answer, Exit, Failed, Load, Loaded, Order, Ready, Timed, Window
+from agents.serving.engines.engine import Engine, Signature
+from agents.serving.engines.errors import EngineLost
+from agents.serving.engines.tensors import Kind, Tensor, Tensors, byte_count, pack_numbers
 
 LONGEST_PROBLEM = 500
 MakeEngine: TypeAlias = Callable[[argparse.Namespace, Mapping[str, str]], Engine]
@@ -190,3 +179,43 @@ def _teller(output: io.RawIOBase) -> Callable[[Answer], None]:
                 left = left[output.write(left) or 0 :]
 
     return say
+
+
+SETS = 4
+"""Input sets that take turns, so that no cache holds the next one."""
+MOST_BYTES = 512 * 1024 * 1024
+"""Of all sets together."""
+OPEN_LENGTH = 128
+"""Taken where a network leaves the length of a dimension open: tokens of a short text."""
+_BLOCK = 4096
+"""Numbers that are drawn; larger tensors repeat them, as drawing millions would take seconds."""
+_ANY = Kind(name="x", datatype="UINT8", row_shape=(16,))
+"""For an engine that takes anything."""
+
+
+def make_inputs(signature: Signature, rows: int, *, seed: int = 0) -> Sequence[Tensors]:
+    """One to four sets of inputs with so many rows."""
+    kinds = signature.inputs or (_ANY,)
+    random = Random(f"{seed}/{rows}")
+    whole = sum(byte_count(each.datatype, _shape(each, rows)) for each in kinds)
+    sets = max(1, min(SETS, MOST_BYTES // max(1, whole)))
+    return [tuple(_tensor(each, rows, random) for each in kinds) for _ in range(sets)]
+
+
+def _shape(kind: Kind, rows: int) -> tuple[int, ...]:
+    return rows, *(OPEN_LENGTH if length == -1 else length for length in kind.row_shape)
+
+
+def _tensor(kind: Kind, rows: int, random: Random) -> Tensor:
+    shape = _shape(kind, rows)
+    length = byte_count(kind.datatype, shape)
+    drawn = pack_numbers(kind.datatype, [_number(kind.datatype, random) for _ in range(_BLOCK)])
+    data = (drawn * -(-length // len(drawn)))[:length]
+    return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=data)
+
+
+def _number(datatype: str, random: Random) -> float:
+    """Of a normal distribution; whole numbers from 0 to 99, as embeddings have so many rows at least."""
+    if datatype.startswith("FP"):
+        return random.gauss(0.0, 1.0)
+    return bool(random.getrandbits(1)) if datatype == "BOOL" else random.randrange(100)

@@ -16,7 +16,7 @@ from itertools import combinations_with_replacement, product
 from random import Random
 from typing import TypeAlias
 
-from agents.device import OutOfRange
+from agents.base.device import DeviceError, OutOfRange
 
 LARGEST_BATCH = 4096
 """What a runtime template takes."""
@@ -142,3 +142,19 @@ def _distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     if len(found) > MOST_CELLS:
         raise OutOfRange(f"{len(found)} cells are more than {MOST_CELLS}; give fewer shares, batches or networks")
     return found
+
+
+class ProfileError(DeviceError):
+    """Base of everything that a profile raises on purpose."""
+
+
+class NotSteady(ProfileError):
+    """A cell's windows never agreed."""
+
+
+class BenchFailed(ProfileError):
+    """A cell cannot be measured."""
+
+
+class BenchLost(BenchFailed):
+    """The process is of no further use."""

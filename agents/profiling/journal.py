@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from agents.device import DeviceError
-from agents.durable import checked_body, checked_line, sync_directory
+from agents.base.device import DeviceError
+from agents.base.durable_files import checked_body, checked_line, sync_directory
 from agents.profiling.cells import Cell, Member
 
 VERSION = 1

@@ -19,25 +19,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from agents.device import LaunchFailed, NotSupported, UnknownPart
-from agents.knobs.journal import KnobJournal
-from agents.knobs.knobs import KnobDriver, Knobs, read_boot_id
-from agents.mps.daemon import Mps
-from agents.mps.sharing import ByTurns, Sharing, UnderMps
-from agents.nvml.nouns import GpuIdentity
+from agents.base.device import LaunchFailed, NotSupported, UnknownPart
+from agents.base.durable_files import read_boot_id
+from agents.gpu.knobs.journal import KnobJournal
+from agents.gpu.knobs.knobs import KnobDriver, Knobs
+from agents.gpu.mps.daemon import Mps
+from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.nvml.types import GpuIdentity
+from agents.processes.process import MARK
+from agents.processes.templates import Templates
+from agents.profiling.bench_processes import Site, find_template, open_crew
 from agents.profiling.cells import Cell, Seat
-from agents.profiling.crew import Site, find_template, open_crew
+from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from agents.profiling.journal import Header, Journal
-from agents.profiling.keeper import Duties, daemon_mark, keeping
 from agents.profiling.profiler import Listener, Profiler, refuse_foreign
 from agents.profiling.watch import GpuWatch, ProfileDriver
 from agents.profiling.windows import Rules
-from agents.workers.process import MARK
-from agents.workers.templates import Templates
 
 
 class ReadDriver(ProfileDriver, Protocol):
-    """The part of `agents.nvml.session.Nvml` that is needed; it turns nothing."""
+    """The part of `agents.gpu.nvml.session.Nvml` that is needed; it turns nothing."""
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """Every GPU."""

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agents.device import DeviceError, LaunchFailed
-from agents.profiling.cells import Cell, Crew, crews
-from agents.profiling.crew import BenchProcess, Site, open_crew
-from agents.profiling.errors import BenchLost, ProfileError
+from agents.base.device import DeviceError, LaunchFailed
+from agents.profiling.bench_processes import BenchProcess, Site, open_crew
+from agents.profiling.cells import BenchLost, Cell, Crew, ProfileError, crews
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure

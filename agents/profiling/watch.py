@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol
 
-from agents.device import NotSupported
-from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
+from agents.base.device import NotSupported
+from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 
 SAMPLE_PERIOD_S = 0.2
 CLOCK_TOLERANCE_MHZ = 30.0
@@ -23,7 +23,7 @@ CLOCK_TOLERANCE_MHZ = 30.0
 
 
 class ProfileDriver(Protocol):
-    """The part of `agents.nvml.session.Nvml` that is needed."""
+    """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         """What a GPU does now."""

@@ -17,8 +17,7 @@ from itertools import chain
 from statistics import fmean, median
 from typing import Protocol, TypeVar
 
-from agents.profiling.cells import Cell
-from agents.profiling.errors import NotSteady
+from agents.profiling.cells import Cell, NotSteady
 from agents.profiling.journal import Measurement, Timing
 from agents.profiling.messages import Load, Loaded, Order, Ready, Timed, Window
 from agents.profiling.watch import GpuWatch, Seen

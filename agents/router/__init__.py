@@ -1,1 +1,1 @@
-"""Requests: our own router, and HAProxy in its place; both follow `request_router`."""
+"""Requests in front of workers: lanes, queues, health, connections."""

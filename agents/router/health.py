@@ -8,7 +8,7 @@ answers, and if the table leaves only those that are out, they are all in again.
 went out, and twice as late each time that it went out again without a good answer in between, at most LONGEST_PROBE_S.
 """
 
-from agents.backoff import delay_s
+from agents.base.backoff import delay_s
 
 STRIKES = 3
 """Answers of 5xx, or no whole answer, in a row."""

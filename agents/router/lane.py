@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from agents.device import ServiceRoute
-from agents.protocol import ServiceReading, bucket_of
+from agents.base.device import ServiceRoute
+from agents.base.protocol import ServiceReading, bucket_of
 from agents.router.health import Health
 
 Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from agents.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
+from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
 from agents.router.lane import Counts, Lane, Reason
 
 MOST_SERVICES = 256

@@ -20,8 +20,8 @@ from collections import deque
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from agents.device import DeviceError
-from agents.router.answers import AnswerParser, BadAnswer
+from agents.base.device import DeviceError
+from agents.router.http_messages import AnswerParser, BadAnswer
 
 WHOLE_LIMIT = 256 * 1024
 PIECES_LIMIT = 512 * 1024

@@ -6,8 +6,8 @@ Whatever may have to ask another process is waited for, so that nothing else of 
 from collections.abc import Mapping
 from typing import Protocol
 
-from agents.device import ServiceRoute
-from agents.protocol import ServiceReading
+from agents.base.device import ServiceRoute
+from agents.base.protocol import ServiceReading
 from agents.router.lane import Counts
 
 

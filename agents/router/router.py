@@ -24,14 +24,13 @@ from typing import Literal, TypeAlias
 
 from aiohttp import web
 
-from agents.device import ServiceRoute
-from agents.problems import problem
-from agents.protocol import ServiceReading
-from agents.router.deadline import DEADLINE, parse_deadline_ms
+from agents.base.device import ServiceRoute
+from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
+from agents.base.protocol import ServiceReading
+from agents.router.http_messages import make_head
 from agents.router.lane import Counts, Lane, Overloaded, Reason
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import Answer, LateAnswer, NoAnswer, NotConnected, Pool
-from agents.router.requests import make_head
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""

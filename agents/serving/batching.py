@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agents.serving.engine import Engine, EngineThread
-from agents.serving.errors import DeadlinePassed, DropReason, EngineFailed, EngineLost, NotTaken, ServingError
-from agents.serving.tensors import Tensors, join, split
+from agents.serving.engines.engine import Engine, EngineThread
+from agents.serving.engines.errors import DeadlinePassed, DropReason, EngineFailed, EngineLost, NotTaken, ServingError
+from agents.serving.engines.tensors import Tensors, join, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from agents.serving.errors import DropReason
+from agents.serving.engines.errors import DropReason
 
 Outcome: TypeAlias = Literal["ok", "bad", "not_taken", "late", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "bad", "not_taken", "late", "failed")

@@ -18,10 +18,10 @@ import msgspec
 from aiohttp import web
 from prometheus_client import disable_created_metrics
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
 from agents.serving.batching import Limits
-from agents.serving.engine import Engine
-from agents.serving.errors import WrongState
+from agents.serving.engines.engine import Engine
+from agents.serving.engines.errors import WrongState
 from agents.serving.metrics import Metrics
 from agents.serving.replica import Replica, Settings
 from agents.serving.server import make_app
@@ -60,17 +60,17 @@ def run_worker(options: argparse.Namespace) -> int:
 def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
     """The engine that the arguments ask for, not yet loaded. Raises LaunchFailed."""
     if options.engine == "standin":
-        from agents.serving.standin_engine import StandInEngine, load_times, read_times
+        from agents.serving.engines.timed_engine import StandInEngine, load_times, read_times
 
         times = load_times(options.times_csv) if options.times_csv else read_times(options.times_ms or "1:1")
         return StandInEngine(
             times=times, sms=options.pretend_sms, memory_mib=options.memory_mib or 0.0, environment=environment
         )
     if options.engine == "torch":
-        from agents.serving.torch_engine import make_torch_engine
+        from agents.serving.engines.torch_engine import make_torch_engine
 
         return make_torch_engine(options)
-    from agents.serving.onnx_engine import make_onnx_engine
+    from agents.serving.engines.onnx_engine import make_onnx_engine
 
     return make_onnx_engine(options)
 

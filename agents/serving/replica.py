@@ -18,11 +18,11 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from agents.serving.batching import Answer, Batcher, Limits, Waiting
-from agents.serving.engine import Engine, EngineThread, Facts, Signature
-from agents.serving.errors import BadRequest, NotTaken, WrongState
+from agents.serving.engines.engine import Engine, EngineThread, Facts, Signature
+from agents.serving.engines.errors import BadRequest, NotTaken, WrongState
+from agents.serving.engines.sm_count import sm_percent_of
+from agents.serving.engines.tensors import Tensors
 from agents.serving.metrics import Metrics
-from agents.serving.sm_count import sm_percent_of
-from agents.serving.tensors import Tensors
 
 State: TypeAlias = Literal["loading", "ready", "draining", "drained", "offloading", "offloaded", "resuming", "failed"]
 

@@ -26,13 +26,12 @@ from aiohttp import web
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from agents.problems import problem
-from agents.router.deadline import DEADLINE, parse_deadline_ms
+from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
 from agents.serving.batching import Answer
-from agents.serving.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
+from agents.serving.engines.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
+from agents.serving.engines.tensors import Kind
 from agents.serving.metrics import Outcome
 from agents.serving.replica import Replica, Status
-from agents.serving.tensors import Kind
 from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
 
 MIB = 1024 * 1024

@@ -1,1 +1,1 @@
-"""The simulated cluster: measured curves, queues in batches, launch times, faults."""
+"""The simulated cluster: queues, load, nodes, faults."""

@@ -4,20 +4,21 @@ Nothing runs in the background. A device's method first advances the whole clust
 (launches that end, faults that begin or end) cut the way there into steps in which nothing changes. One thread only.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from agents.clock import Clock
-from agents.device import UnknownPart
+from agents.base.clock import Clock
+from agents.base.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
-from agents.sim.front_door import ArrivalSource, make_doors
-from agents.sim.layout import Layout, make_layout
+from agents.sim.load_balancer import ArrivalSource, make_doors
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import PaceMaker, World
 from agents.sim.spec import Fault, NodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
+from agents.sim.tasks import SimTask
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: a clock that counts from 1970 tells no finer ones apart."""
@@ -56,6 +57,22 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     clients: Mapping[str, ClientLoad] = field(default_factory=dict)
     """Services whose clients wait for an answer before they send again, in place of a load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Holds until a node's `changes` go up."""
+
+    changes: int
+    """Of all nodes, summed."""
+    targets: Mapping[str, list[tuple[SimNode, SimReplica, float]]]
+    """Ready replicas that some node routes the service to, with their weights, by node and route; by service."""
+    executing: list[tuple[SimNode, SimReplica]]
+    """Replicas that may run batches, by node, GPU and start."""
+    launches_s: Mapping[str, float]
+    """When the next replica or task of a node is ready or has been moved, in trace time; of nodes that wait for one."""
+    tasks: list[tuple[SimNode, SimTask]]
+    """Tasks that run, by node, GPU and start."""
 
 
 class SimulatedCluster:
@@ -265,3 +282,30 @@ class SimulatedCluster:
 
 
 _NOTHING = (np.empty(0), np.empty(0))
+
+
+def make_layout(nodes: Mapping[str, SimNode], changes: int) -> Layout:
+    """The layout of nodes that have changed so often."""
+    targets: dict[str, list[tuple[SimNode, SimReplica, float]]] = {}
+    executing: list[tuple[SimNode, SimReplica]] = []
+    launches_s: dict[str, float] = {}
+    tasks: list[tuple[SimNode, SimTask]] = []
+    for name, node in nodes.items():
+        ready: dict[str, SimReplica] = {}
+        for _, each in node.replicas():
+            if each.executes:
+                executing.append((node, each))
+            if each.state == "ready":
+                ready[each.command.id] = each
+            elif each.state == "starting":
+                launches_s[name] = min(each.ready_at_s, launches_s.get(name, math.inf))
+        for _, task in node.tasks():
+            if task.state == "running":
+                tasks.append((node, task))
+            elif task.due_s < math.inf:
+                launches_s[name] = min(task.due_s, launches_s.get(name, math.inf))
+        for route in node.routes:
+            if route.shares:
+                mine = targets.setdefault(route.service, [])
+                mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
+    return Layout(changes=changes, targets=targets, executing=executing, launches_s=launches_s, tasks=tasks)

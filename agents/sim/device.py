@@ -4,18 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents.device import (
-    GpuGlance,
-    GpuState,
-    NodeState,
-    Readings,
-    RunningReplica,
-    ServiceRoute,
-)
-from agents.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
+from agents.base.device import GpuGlance, GpuState, NodeState, Readings, RunningReplica, ServiceRoute
+from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
 from agents.sim.cluster import SimulatedCluster
-from agents.sim.glances import Glances
 from agents.sim.node import SimGpu, SimReplica
+from agents.sim.polls import Glances
 from agents.sim.tally import Ints
 
 

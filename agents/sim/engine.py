@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from agents.protocol import SMALLEST_BUCKET_MS
+from agents.base.protocol import SMALLEST_BUCKET_MS
 from agents.sim.tally import (
     FINE_COUNT,
     FINE_PER_DOUBLING,

@@ -2,7 +2,7 @@
 
 Every service has its own stream, so that adding a service changes nothing for the others, and any cut of the time
 axis into windows gives the same arrivals. The curve of a day with spikes, and bursts resampled from a real trace, is
-here; traces are in `agents.sim.rates`, Markov-modulated rates in `agents.sim.modulation`.
+here; traces are in `agents.sim.rates`, Markov-modulated rates in `agents.sim.load`.
 
 Arrivals are drawn by array functions, 30 to 100 million per second and core at 100 to 1000 rps: compiled loops would
 gain nothing beside a simulated queue that takes some million per second.
@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from agents.sim.rates import FloatArray, Rates, Shape, stepped
-from agents.sim.truth_data import read
+from agents.sim.truth.tables import read
 
 BLOCK_S = 10
 """Arrivals are drawn in blocks of this many seconds, each from its own random stream."""
@@ -147,3 +147,49 @@ def _moving_mean(values: FloatArray, width: int) -> FloatArray:
     """Centred mean over an odd `width`; the ends wrap around, as the resampling does."""
     padded = np.pad(values, width // 2, mode="wrap")
     return np.convolve(padded, np.full(width, 1 / width), mode="valid")
+
+
+_CHUNK = 1024
+"""Stays are drawn so many at a time, whatever the run's length: a longer run begins like a shorter one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modulation:
+    """Levels of the arrival rate, and how long the load stays at each. Raises ValueError."""
+
+    levels_rps: tuple[float, ...]
+    """At least two."""
+    mean_stays_s: tuple[float, ...]
+    """Mean time in each state before it is left."""
+
+    def __post_init__(self) -> None:
+        if len(self.levels_rps) < 2 or len(self.levels_rps) != len(self.mean_stays_s):
+            raise ValueError(
+                f"{len(self.levels_rps)} levels and {len(self.mean_stays_s)} stays; there must be as many, at least two"
+            )
+        if not all(0.0 <= level < np.inf for level in self.levels_rps):
+            raise ValueError("levels must be finite and at least 0")
+        if not all(0.0 < stay < np.inf for stay in self.mean_stays_s):
+            raise ValueError("mean stays must be finite and above 0")
+
+    @property
+    def mean_rps(self) -> float:
+        """Mean rate over a long time."""
+        return float(np.average(self.levels_rps, weights=self.mean_stays_s))
+
+    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:
+        """One path of the states, from a state drawn as if the load had been on for ever."""
+        count = len(self.levels_rps)
+        stays_s = np.asarray(self.mean_stays_s)
+        state = int(random.choice(count, p=stays_s / stays_s.sum()))
+        states = np.empty(0, int)
+        times_s = np.zeros(1)
+        while times_s[-1] < duration_s:
+            # One to count − 1 places on around the ring: each other state is equally likely.
+            steps = np.cumsum(1 + random.integers(0, count - 1, size=_CHUNK))
+            chunk = (state + np.concatenate([[0], steps])) % count
+            state = int(chunk[-1])
+            lengths_s = stays_s[chunk[:-1]] * random.exponential(size=_CHUNK)
+            states = np.concatenate([states, chunk[:-1]])
+            times_s = np.concatenate([times_s, times_s[-1] + np.cumsum(lengths_s)])
+        return Rates(edges_s=times_s, rates_rps=np.asarray(self.levels_rps)[states]).until(duration_s)

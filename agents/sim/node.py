@@ -10,14 +10,14 @@ from functools import cache
 import msgspec
 import numpy as np
 
-from agents.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, Part, ServiceRoute, UnknownPart
-from agents.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
+from agents.base.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, Part, ServiceRoute, UnknownPart
+from agents.base.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant
 from agents.sim.spec import GpuSpec, NodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.tasks import SimTask
-from agents.sim.truth import TruthError
+from agents.sim.truth.truth import TruthError
 
 CLOCK_STEP_MHZ = 15.0
 """From clock to clock on NVIDIA's boards since Volta."""
@@ -106,7 +106,7 @@ class SimGpu:
 
 
 class SimNode:
-    """One simulated machine. Errors are those of `agents.device`."""
+    """One simulated machine. Errors are those of `agents.base.device`."""
 
     def __init__(self, spec: NodeSpec, paces: PaceMaker, random: np.random.Generator) -> None:
         self.spec = spec

@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from agents.device import Part
+from agents.base.device import Part
 from agents.sim.engine import Pace
 from agents.sim.tally import Floats
-from agents.sim.truth import Neighbour, Placed
+from agents.sim.truth.truth import Neighbour, Placed
 
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
@@ -20,7 +20,7 @@ LOWEST_CLOCK_SHARE = 0.3
 
 
 class World(Protocol):
-    """The part of `agents.sim.truth.Truth` that a simulation reads."""
+    """The part of `agents.sim.truth.truth.Truth` that a simulation reads."""
 
     def max_batch(self, network: str) -> int:
         """Largest batch that was measured."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from agents.sim.truth_data import read_types
+from agents.sim.truth.tables import read_types
 
 FaultKind = Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
 

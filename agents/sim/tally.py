@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, SMALLEST_BUCKET_MS
+from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, SMALLEST_BUCKET_MS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

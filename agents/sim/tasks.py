@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from agents.device import RunningTask
-from agents.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.device import RunningTask
+from agents.base.protocol import TaskCommand, TaskReading, TaskState
 from agents.sim.engine import draw_noise
 from agents.sim.pace import TaskPace, Tenant
 

@@ -1,1 +1,1 @@
-"""Training and offline tasks as processes, with progress, and ways to give their memory back."""
+"""Training and offline tasks as processes: progress, memory swap."""

@@ -1,6 +1,6 @@
 """How the program of a task is asked: what it has done, and to give its GPU's memory back or take it again.
 
-The other end is `agents.serving.swap.SwapHooks`, in our trainer or in anybody's training loop.
+The other end is `agents.trainer.swap.SwapHooks`, in our trainer or in anybody's training loop.
 """
 
 from http import HTTPStatus
@@ -9,8 +9,8 @@ from typing import Literal
 import aiohttp
 import msgspec
 
-from agents.device import DeviceError
-from agents.serving.swap import SwapStatus
+from agents.base.device import DeviceError
+from agents.trainer.swap import SwapStatus
 
 ASK_S = 5.0
 MOVE_S = 150.0

@@ -32,11 +32,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from agents.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
-from agents.protocol import TaskReading
-from agents.tasks.cuda_checkpoint import CudaCheckpoint
+from agents.base.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
+from agents.base.protocol import TaskReading
+from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
+from agents.processes.launch import Crashes, Place, Ports
+from agents.processes.process import Ending, WorkerProcess, end_left_over
+from agents.processes.records import Records
+from agents.processes.templates import Templates
+from agents.replicas.replica import with_log
 from agents.tasks.hook import HookClient, HookFailed
-from agents.tasks.process import (
+from agents.tasks.swap import CudaCheckpoint, Mover
+from agents.tasks.task import (
     Phase,
     Task,
     TaskHolder,
@@ -47,14 +53,7 @@ from agents.tasks.process import (
     start_task,
     with_phase,
 )
-from agents.tasks.swap import Mover
 from agents.tasks.watch import Watch
-from agents.workers.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
-from agents.workers.launch import Crashes, Place, Ports
-from agents.workers.process import Ending, WorkerProcess, end_left_over
-from agents.workers.records import Records
-from agents.workers.replica import with_log
-from agents.workers.templates import Templates
 
 SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""

@@ -10,10 +10,10 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
+from agents.replicas.replica import Prove
 from agents.tasks.hook import HookClient, HookFailed
-from agents.tasks.process import Task, read_progress
-from agents.workers.replica import Prove
+from agents.tasks.task import Task, read_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

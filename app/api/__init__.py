@@ -1,1 +1,1 @@
-"""The REST API under /api/v1."""
+"""The REST API: one folder per family of objects."""

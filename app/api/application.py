@@ -1,4 +1,4 @@
-"""The API: routers, layers around them, and its OpenAPI document. `app.main` gives it what it works with."""
+"""The API: routers, layers around them, and its OpenAPI document. `app.serve.api_process` gives it what it works with."""
 
 from typing import Any
 
@@ -7,39 +7,17 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import Lifespan
 
-from agents.protocol import Observation, SyncReply
-from app.api import errors
-from app.api.auth import AuthMiddleware
-from app.api.middleware import RequestMiddleware
-from app.api.routes import (
-    budgets,
-    compare,
-    costs,
-    demand,
-    events,
-    fits,
-    gpu_types,
-    gpus,
-    health,
-    metrics,
-    networks,
-    nodes,
-    plans,
-    policies,
-    preview,
-    profiles,
-    projects,
-    reports,
-    restore,
-    services,
-    simulations,
-    sync,
-    tasks,
-    telemetry,
-    tokens,
-    webhooks,
-)
-from app.api.schemas import Problem
+from agents.base.protocol import Observation, SyncReply
+from app.api.decisions import compare, plans, policies, preview, restore, simulations
+from app.api.fleet import gpu_types, gpus, nodes, sync, telemetry
+from app.api.http import errors
+from app.api.http.auth import AuthMiddleware
+from app.api.http.middleware import RequestMiddleware
+from app.api.http.views import Problem
+from app.api.operations import events, health, metrics, tokens, webhooks
+from app.api.predictions import fits, networks, profiles
+from app.api.reports import costs, demand, reports
+from app.api.workloads import budgets, projects, services, tasks
 
 PREFIX = "/api/v1"
 VERSION = "1"

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.catalogue import list_networks, load_actors, load_gpu_types, load_profiles, load_provenance
-from app.db import actors, gpu_types, profiles
-from app.db.profiles import KIND_LABEL, Profile, Provenance
-from app.db.transaction import Engine, transaction
+from app.catalogue.catalogue import list_networks, load_actors, load_gpu_types, load_profiles, load_provenance
+from app.db.base.transaction import Engine, transaction
+from app.db.decisions import actors
+from app.db.fleet import gpu_types
+from app.db.predictions import profiles
+from app.db.predictions.profiles import KIND_LABEL, Profile, Provenance
 
 SHIPPED_SIGMA = 0.0
 """The shipped times lean to the slow side already (lowest ratios, running maxima): only at 0.5 % of a V100's points and

@@ -1,1 +1,1 @@
-"""All SQL of the program: schema revisions, one repository file per noun, and the Store on PostgreSQL."""
+"""All SQL: the Store on PostgreSQL, and what the leader does by the hour."""

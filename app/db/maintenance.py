@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.control.store import SERVED
-from app.db import samples
-from app.db.ingest import ensure_days
-from app.db.rates import roll_up_rates
+from app.db.fleet.ingest import ensure_days
+from app.db.predictions import samples
+from app.db.predictions.rates import roll_up_rates
+from app.store.store import SERVED
 
 DAYS_AHEAD = 2
 

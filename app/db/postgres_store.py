@@ -8,45 +8,25 @@ from datetime import UTC, date, datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from agents.protocol import NodeCommand, Observation
-from app.control.actors import fleet_fingerprint, wants_actor
-from app.control.store import (
-    Correction,
-    Event,
-    Execution,
-    FitHealth,
-    Ingested,
-    PlanRecord,
-    SampleRow,
-    Snapshot,
-)
-from app.db import (
-    actors,
-    budgets,
-    events,
-    forecasts,
-    gpu_types,
-    health,
-    nodes,
-    plans,
-    policies,
-    profiles,
-    samples,
-    services,
-    targets,
-    tasks,
-)
-from app.db.archive import PartCache, pack, save_parts
-from app.db.ingest import ensure_days, ingest
-from app.db.observation_rows import place
-from app.db.overuses import lose_overuses
-from app.db.tables import cluster
-from app.db.windows import load_windows
-from solvers.forecast.choose import Choice
-from solvers.plan import BoundPlan
-from solvers.predict.samples import Group
-from solvers.problem import OperatingPoints
-from solvers.state import ClusterState, GpuId, Json
+from agents.base.protocol import NodeCommand, Observation
+from app.db.base.observation_rows import place
+from app.db.base.tables import cluster
+from app.db.decisions import actors, plans, policies, targets
+from app.db.decisions.problem_archive import PartCache, pack, save_parts
+from app.db.fleet import gpu_types, nodes
+from app.db.fleet.ingest import ensure_days, ingest
+from app.db.fleet.overuses import lose_overuses
+from app.db.fleet.windows import load_windows
+from app.db.operations import events
+from app.db.predictions import forecasts, health, profiles, samples
+from app.db.workloads import budgets, services, tasks
+from app.store.store import Correction, Event, Execution, FitHealth, Ingested, PlanRecord, SampleRow, Snapshot
+from app.store.trained_actors import fleet_fingerprint, wants_actor
+from solvers.forecast.choose_technique import Choice
+from solvers.predict.data.samples import Group
+from solvers.types.plan import BoundPlan
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import ClusterState, GpuId, Json
 
 
 class PostgresStore:

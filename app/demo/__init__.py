@@ -1,1 +1,1 @@
-"""The demo: a real control plane decides for a simulated fleet, beside Kubernetes' autoscaler on the same load."""
+"""The demo's course: fleet, live view, closing report."""

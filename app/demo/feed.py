@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
-from app.control.observe import bucket_percentile_ms
-from app.control.report import describe_change
 from app.demo.view import Frame, GpuLine, ServiceLine
-from app.simulate.accounting import hourly_cost_usd, make_bill
-from solvers.plan import BoundPlan
-from solvers.state import GpuType, Service, gpu_id
+from app.loop.events import describe_change
+from app.loop.observe import bucket_percentile_ms
+from app.simulate.run.accounting import hourly_cost_usd, make_bill
+from solvers.types.plan import BoundPlan
+from solvers.types.state import GpuType, Service, gpu_id
 
 READING_S = 60.0
 """Rates and latencies in the live view are over the last minute of trace time."""

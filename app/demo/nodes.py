@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from importlib.metadata import version
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.ledger import Ledger
-from agents.protocol import Observation, SyncReply
+from agents.base.protocol import Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.transport import HttpTransport
-from app.clock import Clock
-from app.simulate.closed_loop import ClusterPlan
+from agents.sync.ledger import Ledger
+from agents.sync.transport import HttpTransport
+from app.base.clock import Clock
+from app.simulate.run.closed_loop import ClusterPlan
 
 Watch = Callable[[Observation], None]
 

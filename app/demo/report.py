@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.db.reports import Report
+from app.db.reports.reports import Report
 
 QUERIES = (
     (
@@ -30,6 +30,12 @@ QUERIES = (
     ),
 )
 """Questions with their SQL; each runs as it stands on the demo's database."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +99,6 @@ def render(summary: Summary, answers: Sequence[Report], *, psql: str = "") -> Re
         _decisions(summary),
         *_sql(psql, answers),
     )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed; 0 without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _services(summary: Summary) -> Table:

@@ -14,31 +14,35 @@ import httpx2
 from rich.console import Console
 from rich.live import Live
 
-from agents.protocol import Observation
+from agents.base.protocol import Observation
 from agents.sim.cluster import SimulatedCluster
-from agents.sim.truth import load_truth
-from app import postgres
+from agents.sim.truth.truth import load_truth
+from app.base.clock import Clock, ManualClock, WallClock
+from app.base.errors import PlimsollError
+from app.base.logs import configure_logs
+from app.base.settings import Settings
+from app.base.token_file import write_token
 from app.catalogue.install import install_catalogue
-from app.clock import Clock, ManualClock, WallClock
-from app.control.loop import TickOutcome
-from app.control.worker import InlineSolver
-from app.db import databases, migrate, plans, policies, reports
-from app.db.engine import make_engine
-from app.db.listen import conninfo
-from app.db.transaction import Engine, transaction
+from app.db.base import engine as databases
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
+from app.db.base.transaction import Engine, transaction
+from app.db.decisions import plans, policies
+from app.db.operations.token_secrets import create_locally, door
+from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import Feed
-from app.demo.manifests import demo_manifests
 from app.demo.nodes import DemoNodes, WatchedTransport
-from app.demo.scenario import DURATION_S, SERVICES, demo_cluster, demo_settings
+from app.demo.scenario import DURATION_S, SERVICES, demo_cluster, demo_manifests, demo_settings
 from app.demo.summary import Course, make_summary
-from app.errors import PlimsollError
-from app.logs import configure_logs
-from app.main import Plane, make_plane, make_server, running_controller
-from app.settings import Settings
-from app.simulate.closed_loop import ClosedLoop, ClusterPlan
-from app.token_file import write_token
-from app.tokens import create_locally, door
+from app.loop.tick import TickOutcome
+from app.postgres import server as postgres
+from app.serve.api_process import make_server
+from app.serve.controller import running_controller
+from app.serve.plane import Plane, make_plane
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.solver.process import InlineSolver
 
 DATABASE = "plimsoll_demo"
 FRAME_S = 0.5

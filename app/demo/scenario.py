@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from agents.sim.cluster import Scenario
 from agents.sim.load import Load, LoadShape, Spike
 from agents.sim.spec import NodeSpec, make_node
-from app.catalogue import load_gpu_types, load_profiles
-from app.control.store import PolicySettings
-from app.simulate.closed_loop import ClusterPlan
-from solvers.state import Scaling, Service, Slo
+from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.simulate.run.closed_loop import ClusterPlan
+from app.store.store import PolicySettings
+from solvers.types.state import Scaling, Service, Slo
 
 DURATION_S = 3000
 """HetSev's cost experiment (its section 6.3) lasts about as long."""
@@ -164,3 +164,49 @@ def demo_cluster(policy: str, seed: int) -> ClusterPlan:
         agent_period_s=AGENT_PERIOD_S,
         handover_s=HANDOVER_S,
     )
+
+
+Manifest = dict[str, object]
+
+
+def demo_manifests() -> list[tuple[str, str, Manifest]]:
+    """(collection of the API, name, body), in the order in which they must be put."""
+    projects = sorted({service.project for service in demo_services()})
+    return [
+        *(("projects", name, _manifest("Project", {"name": name}, {})) for name in projects),
+        *(
+            (
+                "nodes",
+                node.name,
+                _manifest(
+                    "Node",
+                    {"name": node.name},
+                    {"gpus": [{"index": index, "gpu_type": gpu.gpu_type} for index, gpu in enumerate(node.gpus)]},
+                ),
+            )
+            for node in demo_nodes()
+        ),
+        *(
+            (
+                "services",
+                service.name,
+                _manifest(
+                    "Service",
+                    {"name": service.name, "project": service.project},
+                    {
+                        "network": service.network,
+                        "slo": {"latency_ms": service.slo.latency_ms, "percentile": service.slo.percentile},
+                        "scaling": {
+                            "min_replicas": service.scaling.min_replicas,
+                            "downscale_delay_s": service.scaling.downscale_delay_s,
+                        },
+                    },
+                ),
+            )
+            for service in demo_services()
+        ),
+    ]
+
+
+def _manifest(kind: str, metadata: Manifest, spec: Manifest) -> Manifest:
+    return {"apiVersion": "plimsoll/v1", "kind": kind, "metadata": metadata, "spec": spec}

@@ -7,13 +7,14 @@ from datetime import datetime
 from decimal import Decimal
 
 from agents.sim.cluster import ServiceTotals
-from app.control.loop import TickOutcome
-from app.control.observe import bucket_percentile_ms
-from app.db import plans, reports
-from app.db.transaction import Connection
+from app.db.base.transaction import Connection
+from app.db.decisions import plans
+from app.db.reports import reports
 from app.demo.feed import Feed, attainment
 from app.demo.report import ServiceSummary, Summary
-from app.simulate.accounting import make_bill
+from app.loop.observe import bucket_percentile_ms
+from app.loop.tick import TickOutcome
+from app.simulate.run.accounting import make_bill
 
 IDLE = "(idle)"
 

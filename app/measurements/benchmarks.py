@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from app.errors import InvalidRequest
-from solvers.predict.samples import Samples, make_queries, make_samples
+from app.base.errors import InvalidRequest
+from solvers.predict.data.samples import Samples, make_queries, make_samples
 
 MIB = 2.0**20
 

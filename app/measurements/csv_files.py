@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table
-from solvers.errors import InvalidInput
-from solvers.predict.check_samples import LARGEST_BATCH
-from solvers.predict.fits import Predictions
-from solvers.predict.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
+from solvers.predict.data.fit import Predictions
+from solvers.predict.data.sample_checks import LARGEST_BATCH
+from solvers.predict.data.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
+from solvers.types.errors import InvalidInput
 
 _PERCENT = Range(above=0.0, at_most=100.0)
 BATCH = Range(at_least=1.0, at_most=LARGEST_BATCH)

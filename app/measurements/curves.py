@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan, log, nan
 
-from solvers.predict.fits import Fits
-from solvers.predict.predicting import predict_latency, predict_quantity
-from solvers.predict.samples import Group, Samples, make_queries
+from solvers.predict.data.fit import Fits
+from solvers.predict.data.samples import Group, Samples, make_queries
+from solvers.predict.estimate.predict import predict_latency, predict_quantity
 
 CURVE_POINTS = 40
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from _csv import Reader

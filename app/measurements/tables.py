@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import CheckHeader, Rows, open_rows, refusal
-from solvers.document import LARGEST_NUMBER
+from solvers.types.strict_json import LARGEST_NUMBER
 
 Reals = npt.NDArray[np.float64]
 

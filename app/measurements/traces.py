@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
 from app.measurements.tables import NOT_NEGATIVE, Range, Reals, Table, read_table
-from solvers.forecast.forecast import Series
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
+from solvers.forecast.types import Series
 
 SECONDS_PER = {"second": 1.0, "t_s": 1.0, "t_min": 60.0, "timestamp": 1.0}
 DATED = "timestamp"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.benchmarks import (
     Conditions,
     Imported,
@@ -22,7 +22,7 @@ from app.measurements.benchmarks import (
 )
 from app.measurements.rows import file_name, read_bytes, refusal
 from app.measurements.tables import POSITIVE, Range
-from solvers.document import describe
+from solvers.types.strict_json import describe
 
 MS_PER_S = 1000.0
 _COUNT = Range(at_least=1.0)

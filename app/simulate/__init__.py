@@ -1,1 +1,1 @@
-"""The control loop on simulated nodes: the same tick, planner, checker and agents, with a store in memory."""
+"""The same loop on a virtual clock."""

@@ -7,13 +7,18 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from app.api.parts import Context
-from app.errors import InvalidRequest
-from app.web import budgets, door, fleet, gpu, new_service, nodes, pulse, service, services, simulations, standing
+from app.api.http.parts import Context
+from app.base.errors import InvalidRequest
+from app.web import login as door
+from app.web import new_service
 from app.web.assets import Assets
-from app.web.door import FIRST_PAGE
-from app.web.feed import Feed, Look
+from app.web.login import FIRST_PAGE
 from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
+from app.web.topics import cluster_summary as pulse
+from app.web.topics import error_budgets as budgets
+from app.web.topics import fleet, gpu, nodes, service, services, simulations
+from app.web.topics import service_status as standing
+from app.web.topics.feed import Feed, Look
 
 TOPICS = {
     topic.name: topic

@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.errors import NotFound
+from app.base.errors import NotFound
 
 FOLDER = "static"
 FOR_GOOD = "public, max-age=31536000, immutable"

@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.parts import Context
+from app.api.http.parts import Context
+from app.base.yaml_lines import FieldPath, line_of_alias, read_documents
 from app.web.pages import SECURITY, require_person
-from app.yaml_lines import FieldPath, line_of_alias, read_documents
 
 LARGEST_TEXT = 65_536
 MOST_DEEP = 32

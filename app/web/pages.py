@@ -8,10 +8,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.parts import Context
-from app.errors import Forbidden
+from app.api.http.parts import Context
+from app.base.errors import Forbidden
 from app.web.assets import Assets, accepts_gzip
-from app.web.feed import Feed, Items, Look
+from app.web.topics.feed import Feed, Items, Look
 
 # Scripts and styles only from our own files; charts set styles by script, which this allows.
 SECURITY = {

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.sim.curves import FloatArray
-from agents.sim.truth_data import NetworkTruth, read_networks, read_speeds
+from agents.sim.truth.curves import FloatArray
+from agents.sim.truth.tables import NetworkTruth, read_networks, read_speeds
 from bench.catalogue.make_truth import TRUTH_DATA, Line
 from bench.catalogue.measured import DEFAULT_SHARED, Row, rows, write_rows
 from bench.catalogue.watts import V100_IDLE_W, V100_LIMIT_W, busy_share_w

@@ -6,9 +6,9 @@ Figures are ratios to `k8s_hpa` under the same requests, as the paper states the
 
 from collections.abc import Sequence
 
-from app.cli.scenario_files import read_scenario
-from app.simulate.report import Report
-from app.simulate.scenario import Scenario
+from app.cli.simulation.scenario_files import read_scenario
+from app.simulate.report.report import Report
+from app.simulate.scenario.scenario import Scenario
 from bench.compare import EXPERIMENTS, SCENARIOS, Claim, Experiment, simulated
 from bench.papers.table import Row, Table, Truth
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from app.simulate.html_parts import STYLE, Cell, bullets, paragraph, table
+from app.simulate.report.html_parts import STYLE, Cell, bullets, paragraph, table
 from bench.papers.outcomes import Outcome
 from bench.papers.show import TRUTHS, amount, by_figure, cells, count_words
 from bench.papers.table import Row, Table

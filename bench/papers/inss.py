@@ -21,12 +21,12 @@ from bench.papers.inss_prediction import errors_percent
 from bench.papers.inss_stage import EIGHT, SIX, Played, Setup, play, problem, shipped_actor
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
-from solvers.outcome import Budget
-from solvers.placement.actor import Situation, actor_from_bytes, propose, setting_of
-from solvers.placement.provisioning_world import World
-from solvers.policies import policy
-from solvers.policies.configure import planning_clock_mhz
-from solvers.state import Json, Observed
+from solvers.greedy.configure import planning_clock_mhz
+from solvers.papers.inss.actor import Situation, actor_from_bytes, propose, setting_of
+from solvers.papers.inss.world import World
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget
+from solvers.types.state import Json, Observed
 
 SEEDS = (1, 2, 3)
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.catalogue import load_layers
+from app.catalogue.catalogue import load_layers
 from bench.predict import igniter_pairs, inss
 
 WORST_PERCENT = 3.861

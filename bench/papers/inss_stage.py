@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from app.catalogue import load_actors
-from app.clock import ManualClock
-from app.control.predict import make_problem
-from app.simulate.build import make_cluster, shipped_catalogue
-from app.simulate.closed_loop import make_store
-from app.simulate.results import FailedRun, RunResult
-from app.simulate.run import jobs_of
-from app.simulate.runner import make_runner, simulate_all
-from app.simulate.scenario import Scenario
-from solvers.problem import Problem
+from app.base.clock import ManualClock
+from app.catalogue.catalogue import load_actors
+from app.loop.predict import make_problem
+from app.simulate.run.build import make_cluster, shipped_catalogue
+from app.simulate.run.closed_loop import make_store
+from app.simulate.run.results import FailedRun, RunResult
+from app.simulate.run.run import jobs_of
+from app.simulate.run.runner import make_runner, simulate_all
+from app.simulate.scenario.scenario import Scenario
+from solvers.types.problem import Problem
 
 PERCENTILE = 0.99
 LEVELS, STAY_S = 5, 60.0

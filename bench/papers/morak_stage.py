@@ -13,17 +13,17 @@ from typing import Protocol
 
 import numpy as np
 
-from agents.sim.curves import FloatArray
-from agents.sim.plant import load_plant
-from agents.sim.truth import Neighbour, Placed, load_truth
+from agents.sim.truth.curves import FloatArray
+from agents.sim.truth.truth import Neighbour, Placed, load_truth
+from bench.papers.plant import load_plant
 from bench.papers.table import Truth
-from solvers.governors import GOVERNORS, govern
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
-from solvers.outcome import Budget
-from solvers.plan import Plan
-from solvers.policies import policy
-from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.state import GpuType, Observed
+from solvers.governors.registry import GOVERNORS, govern
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType, Observed
 
 PERIODS = 60
 """Seconds of one experiment."""

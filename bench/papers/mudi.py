@@ -4,7 +4,7 @@ Run: `python -m bench.papers.mudi [--quick] [--jobs N]`, or `make bench-papers`.
 `bench.papers.mudi_scenario`; all policies of one face the same requests and tasks, one service per GPU, in the
 production loop. Each policy fills with its own technique.
 
-Times of training under SM limits come from a script (agents/sim/training.py), so that every row in which training runs
+Times of training under SM limits come from a script (agents/sim/truth/training.py), so that every row in which training runs
 is `synthetic` and reproduces nothing.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from app.simulate.build import shipped_catalogue
-from app.simulate.report import violations
-from app.simulate.results import RunResult, TaskResult
-from app.simulate.run import Job, jobs_of
-from app.simulate.runner import make_runner, simulate_all
+from app.simulate.report.report import violations
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import RunResult, TaskResult
+from app.simulate.run.run import Job, jobs_of
+from app.simulate.run.runner import make_runner, simulate_all
 from bench.papers.mudi_cases import SAME, Decisions, compare, decide, judge
 from bench.papers.mudi_scenario import KINDS, Setting, kind_of, make_scenario
 from bench.papers.table import Row, Table

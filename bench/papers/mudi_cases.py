@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from agents.sim.truth import Neighbour, Placed, Truth, load_truth
-from app.catalogue import load_gpu_types, load_profiles, load_training_layers
+from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
 from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, Inference
-from solvers.fill.problem import FillLimits, FillProblem
-from solvers.plan import BoundGpu, BoundPlan, BoundReplica
-from solvers.policies.mudi_fill import Filling
-from solvers.policies.mudi_tune import Tuned, Tuner
-from solvers.policies.one_per_gpu import by_law
-from solvers.predict.capacity_law import make_capacity_law
-from solvers.predict.layers import LayerCounts
-from solvers.predict.never_profiled import Newcomer, Relatives
-from solvers.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.state import Gpu, GpuId, NodeId, ReplicaId, Task
+from solvers.backfill.problem import FillLimits, FillProblem
+from solvers.baselines.one_per_gpu import by_law
+from solvers.laws.capacity_law import make_capacity_law
+from solvers.papers.mudi.fill import Filling
+from solvers.papers.mudi.tune import Tuned, Tuner
+from solvers.predict.data.samples import LayerCounts
+from solvers.predict.estimate.unprofiled_training import Newcomer, Relatives
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
+from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import Gpu, GpuId, NodeId, ReplicaId, Task
 
 SAME = 1.01
 """Iteration times so near to the least count as the least."""

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.catalogue import load_profiles
-from app.simulate.scenario import Scenario, TaskWork
-from app.simulate.tasks import iteration_ms
+from app.catalogue.catalogue import load_profiles
+from app.simulate.scenario.parts import TaskWork
+from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.tasks import iteration_ms
 
 GPU_TYPE = "A100-40GB"
 WARM_UP_S = 60.0

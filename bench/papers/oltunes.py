@@ -9,15 +9,15 @@ the other policies, since the paper states differences; "up to" means the best o
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from agents.sim.truth import Truth, load_truth
-from app.catalogue.kernel_classes import load_count_ratios, load_kernel_ratios
-from app.simulate.jobs.report import JobsReport
-from app.simulate.jobs.requests import Pattern
+from agents.sim.truth.truth import Truth, load_truth
+from app.dispatch.kernel_classes import load_count_ratios, load_kernel_ratios
+from bench.papers.jobs.report import JobsReport
+from bench.papers.jobs.requests import Pattern
 from bench.papers.oltunes_jobs import CLUSTER, POLICIES, Case, run_case
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
-from solvers.dispatch.affinity import COMPUTE_FROM
-from solvers.dispatch.tuning_score import BASE_W
+from solvers.papers.oltunes.affinity import COMPUTE_FROM
+from solvers.papers.oltunes.tuning_score import BASE_W
 
 PATTERNS: tuple[Pattern, ...] = ("uniform", "poisson", "trace")
 STRESS, LIGHT = 0.5, 0.3

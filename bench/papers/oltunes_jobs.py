@@ -5,30 +5,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.sim.truth import Placed, Truth
-from agents.sim.truth_data import read
-from app.catalogue import load_gpu_types, load_profiles
-from app.catalogue.kernel_classes import load_kernel_ratios
-from app.simulate.jobs.dispatchers import (
+from agents.sim.truth.tables import read
+from agents.sim.truth.truth import Placed, Truth
+from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.dispatch.kernel_classes import load_kernel_ratios
+from bench.papers.dispatch_as_submitted import as_submitted
+from bench.papers.dispatch_foresight import Foresight
+from bench.papers.dispatch_reserve_and_pack import Reservation
+from bench.papers.jobs.dispatchers import (
     Dispatcher,
     LeastCostDispatcher,
     OltunesDispatcher,
     OrionDispatcher,
     PackingDispatcher,
 )
-from app.simulate.jobs.report import JobsReport
-from app.simulate.jobs.requests import Arrivals, JobKind, JobRequest, Pattern, make_requests
-from app.simulate.jobs.run import JobsRun, run_jobs
-from app.simulate.jobs.settle import Grid, Settler
-from app.simulate.jobs.world import SimGpu
-from solvers.dispatch.affinity import ratios_of
-from solvers.dispatch.as_submitted import as_submitted
-from solvers.dispatch.foresight import Foresight
-from solvers.dispatch.reserve_and_pack import Reservation
-from solvers.dispatch.schedule import DispatchRules
-from solvers.dispatch.tuning_score import tune
-from solvers.predict.latency.table3_features import Conditions
-from solvers.state import GpuId, Variant
+from bench.papers.jobs.report import JobsReport
+from bench.papers.jobs.requests import Arrivals, JobKind, JobRequest, Pattern, make_requests
+from bench.papers.jobs.run import JobsRun, run_jobs
+from bench.papers.jobs.settle import Grid, Settler
+from bench.papers.jobs.world import SimGpu
+from solvers.papers.oltunes.affinity import ratios_of
+from solvers.papers.oltunes.schedule import DispatchRules
+from solvers.papers.oltunes.tuning_score import tune
+from solvers.predict.latency.factorisation_features import Conditions
+from solvers.types.state import GpuId, Variant
 
 CLUSTER = {"A100-40GB": 5, "A30": 2, "RTX-4090": 1}
 """Table 5."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from agents.profiling.bench import main as bench
-from agents.serving.engine import Engine
+from agents.serving.engines.engine import Engine
 from bench.real_gpu.networks import make_network
 
 

@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
     if lacking := missing_packages(needs_torch=parsed.step != "probe" and not parsed.stand_in):
         print(f"Error: {lacking}", file=sys.stderr)
         return 1
-    from agents.device import DeviceError, NoDriver
-    from agents.nvml.session import Nvml
+    from agents.base.device import DeviceError, NoDriver
+    from agents.gpu.nvml.session import Nvml
     from bench.real_gpu.reading import ReadNvml
     from bench.real_gpu.run import open_run
 
@@ -130,7 +130,7 @@ def _without_place(words: Sequence[str], place: str) -> list[str]:
 
 async def _steps(run: "Run", names: Sequence[str]) -> int:
     """The steps in order; SIGINT and SIGTERM end them with everything put away."""
-    from agents.device import DeviceError
+    from agents.base.device import DeviceError
     from bench.real_gpu.source import STEPS as MODULES
     from bench.real_gpu.source import write_source
 

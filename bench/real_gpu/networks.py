@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agents.device import LaunchFailed
-from agents.serving.engine import Engine, Facts, Signature
-from agents.serving.errors import EngineFailed, EngineLost
-from agents.serving.sm_count import sm_percent_of
-from agents.serving.standin_engine import StandInEngine, Times
-from agents.serving.tensors import Tensors
+from agents.base.device import LaunchFailed
+from agents.serving.engines.engine import Engine, Facts, Signature
+from agents.serving.engines.errors import EngineFailed, EngineLost
+from agents.serving.engines.sm_count import sm_percent_of
+from agents.serving.engines.tensors import Tensors
+from agents.serving.engines.timed_engine import StandInEngine, Times
 
 KERNEL = "compute-kernel"
 TRAINING = "train-"

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from agents.device import DeviceError, LaunchFailed
-from agents.mps.share import objection
-from agents.nvml.nouns import Capability
-from agents.workers.process import MARK
+from agents.base.device import DeviceError, LaunchFailed
+from agents.gpu.mps.share import objection
+from agents.gpu.nvml.types import Capability
+from agents.processes.process import MARK
 from bench.real_gpu.client import NO_LIBRARY
 from bench.real_gpu.reading import ReadNvml
 from bench.real_gpu.run import Run, Session, python_path, under_mps, why_no_mps

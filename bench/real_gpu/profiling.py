@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from agents.processes.templates import Template, Templates
 from agents.profiling.cells import Cell
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import ProfileSettings, open_profile
 from agents.profiling.profiler import Report
 from agents.profiling.windows import Rules
-from agents.workers.templates import Template, Templates
 from bench.real_gpu.probe import trusted_nvml
 from bench.real_gpu.run import Run, python_path
 from bench.real_gpu.tables import Table

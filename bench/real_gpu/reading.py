@@ -2,9 +2,9 @@
 
 from contextlib import AbstractContextManager
 
-from agents.device import NotSupported
-from agents.nvml.nouns import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
-from agents.nvml.session import Nvml
+from agents.base.device import NotSupported
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.types import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
 
 
 class ReadNvml:

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.device import NotSupported, UnknownPart
-from agents.mps.daemon import Mps
-from agents.nvml.nouns import GpuIdentity
-from agents.profiling.keeper import Duties, daemon_mark, keeping
-from agents.workers.process import MARK
+from agents.base.device import NotSupported, UnknownPart
+from agents.gpu.mps.daemon import Mps
+from agents.gpu.nvml.types import GpuIdentity
+from agents.processes.process import MARK
+from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from bench.real_gpu.reading import ReadNvml
 
 ROOT = Path(__file__).resolve().parents[2]

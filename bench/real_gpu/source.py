@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from types import ModuleType
 
-from agents.durable import replace_file
+from agents.base.durable_files import replace_file
 from bench.real_gpu import pairs, probe, share, solo, switch, telemetry
 from bench.real_gpu.run import Run
 from bench.real_gpu.tables import Table

@@ -3,7 +3,7 @@
     start the new replica ── ready, share proven ── routes ── drain the old one ── stop it
     ├─────────────────────────────── "during" ──────────────────────────────────────────┤
 
-The device is the agent's (`agents.gpus.device`) with MPS, workers, router and enforcement; only its knobs are missing.
+The device is the agent's (`agents.gpu.node.device`) with MPS, workers, router and enforcement; only its knobs are missing.
 Requests come at a fixed rate whether earlier ones were answered or not, so that a stall shows in p99 and not as fewer
 requests.
 """
@@ -19,22 +19,22 @@ from functools import partial
 import aiohttp
 from aiohttp import web
 
-from agents.clock import ScaledClock
-from agents.device import LaunchFailed
-from agents.enforce import actions, is_settled
-from agents.gpus.device import GpuDevice
-from agents.gpus.foreign_memory import ForeignMemory
-from agents.gpus.node import WITHOUT_KNOBS, Basis, put_together
-from agents.gpus.readonly_device import ReadOnlyDevice
-from agents.mps.sharing import ByTurns, Sharing, UnderMps
-from agents.nvml.power_watch import PowerWatch
-from agents.nvml.xid_watch import XidWatch
-from agents.perform import perform
-from agents.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.base.clock import ScaledClock
+from agents.base.device import LaunchFailed
+from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions, is_settled
+from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.node.device import GpuDevice
+from agents.gpu.node.foreign_memory import ForeignMemory
+from agents.gpu.node.open import WITHOUT_KNOBS, Basis, put_together
+from agents.gpu.node.readonly_device import ReadOnlyDevice
+from agents.gpu.nvml.power_watch import PowerWatch
+from agents.gpu.nvml.xid_watch import XidWatch
+from agents.processes.templates import Template, Templates
+from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.router import Router
 from agents.tasks.tasks import TasksSettings
-from agents.workers.templates import Template, Templates
-from agents.workers.workers import Workers, WorkersSettings
 from bench.real_gpu.probe import trusted_nvml
 from bench.real_gpu.run import Run, Session, python_path, under_mps
 from bench.real_gpu.tables import Table

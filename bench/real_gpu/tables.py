@@ -11,8 +11,8 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agents.device import DeviceError
-from agents.durable import replace_file
+from agents.base.device import DeviceError
+from agents.base.durable_files import replace_file
 from bench.report import Figures
 
 

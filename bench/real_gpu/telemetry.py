@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from agents.clock import ScaledClock
-from agents.device import LaunchFailed, NotSupported
-from agents.gpus.readonly_device import ReadOnlyDevice
-from agents.mps.sharing import ByTurns
+from agents.base.clock import ScaledClock
+from agents.base.device import LaunchFailed, NotSupported
+from agents.gpu.mps.sharing import ByTurns
+from agents.gpu.node.readonly_device import ReadOnlyDevice
+from agents.profiling.bench_processes import BenchProcess, Site, open_crew
 from agents.profiling.cells import Seat
-from agents.profiling.crew import BenchProcess, Site, open_crew
 from agents.profiling.messages import Load, Loaded, Timed, Window
 from bench.real_gpu.profiling import templates
 from bench.real_gpu.run import Run

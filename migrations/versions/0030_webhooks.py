@@ -41,7 +41,7 @@ COMMENT ON TABLE webhook_delivery IS 'Events that wait to be sent; a row goes wh
 
 # A webhook is not told of its own trouble, or its failures would fill its queue. SKIP LOCKED: nobody who writes an
 # event waits for another who does, or fails for a webhook that is being deleted.
-# 10000 is app.db.webhooks.WAITING_LIMIT.
+# 10000 is app.db.operations.webhooks.WAITING_LIMIT.
 TRIGGER = """
 CREATE FUNCTION queue_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,1 +1,1 @@
-"""Autoscale: how many replicas of which service on which GPU type, all services together."""
+"""How many replicas of which service on which GPU type: program, two exact solvers, greedy."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ortools.sat.python import cp_model
 
 from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, Program, score
-from solvers.outcome import Budget, SolveStatus
+from solvers.types.outcome import Budget, SolveStatus
 
 _DEMAND_UNIT = 1 << 30
 _LARGEST_SUM = 1 << 60

@@ -16,8 +16,8 @@ import pulp
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, Program, make_program, score
-from solvers.errors import InvalidInput
-from solvers.outcome import Budget, SolveStatus
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget, SolveStatus
 
 # CBC has no deterministic clock; its node count is the nearest thing. A small node takes it about 0.1 ms.
 NODES_PER_WORK_UNIT = 10_000

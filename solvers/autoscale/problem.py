@@ -42,9 +42,9 @@ shortage makes a plan exist for every problem.
 import math
 from dataclasses import dataclass
 
-from solvers.document import read_number, read_whole
-from solvers.errors import InvalidInput
-from solvers.plan import Unserved
+from solvers.types.errors import InvalidInput
+from solvers.types.plan import Unserved
+from solvers.types.strict_json import read_number, read_whole
 
 UNLIMITED = math.inf
 

@@ -16,8 +16,8 @@ from solvers.autoscale.problem import (
     ServiceTarget,
     check_problem,
 )
-from solvers.outcome import SolveStatus
-from solvers.plan import Unserved, UnservedReason
+from solvers.types.outcome import SolveStatus
+from solvers.types.plan import Unserved, UnservedReason
 
 # The contract allows 1e-6 relative on demand, memory and power, for rounding.
 TOLERANCE = 1e-6

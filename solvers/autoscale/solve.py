@@ -5,7 +5,7 @@ from typing import Literal
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution
 from solvers.autoscale.program import Counts, ExactAnswer, Program, decode, fits, is_better, make_program, score
-from solvers.outcome import Budget, SolveReport, SolveStatus
+from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 Method = Literal["cp-sat", "pulp", "greedy"]
 

@@ -1,1 +1,1 @@
-"""Forecast: the arrival rate that the next plan must serve."""
+"""The arrival rate that the next plan must serve: techniques, back-tests, choice."""

@@ -20,7 +20,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from solvers.forecast.forecast import (
+from solvers.forecast.techniques import TECHNIQUES, forecast_by
+from solvers.forecast.types import (
     PLANNING_LEVEL,
     History,
     Numbers,
@@ -30,7 +31,6 @@ from solvers.forecast.forecast import (
     normal_quantile,
     windows_ahead,
 )
-from solvers.forecast.techniques import TECHNIQUES, forecast_by
 
 INTERVAL = (0.05, 0.95)
 """Levels of the ends of the 90 % interval."""

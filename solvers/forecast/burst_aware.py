@@ -18,8 +18,8 @@ It wins on traffic with steps and spikes at a horizon of seconds; it knows nothi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from solvers.forecast.forecast import Forecast, History, Reals, make_forecast, windows_ahead
 from solvers.forecast.spread import SURPRISE_DEVIATIONS, smoothing_of, spread_rps, weights_of
+from solvers.forecast.types import Forecast, History, Reals, make_forecast, windows_ahead
 
 NAME = "burst_aware"
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from solvers.forecast.forecast import PLANNING_LEVEL, Reals, Series, normal_quantile
 from solvers.forecast.seasons import coarsen
+from solvers.forecast.types import PLANNING_LEVEL, Reals, Series, normal_quantile
 
 Flags = npt.NDArray[np.bool_]
 

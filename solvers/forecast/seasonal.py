@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from solvers.forecast.forecast import Forecast, History, Reals, Season, Technique, make_forecast, windows_ahead
 from solvers.forecast.seasons import DAY_S, HOUR_S
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
+from solvers.forecast.types import Forecast, History, Reals, Season, Technique, make_forecast, windows_ahead
 
 DAILY_NAME = "seasonal_daily"
 HOURLY_NAME = "seasonal_hourly"

@@ -14,8 +14,8 @@ Periods in which nothing was asked for have no shape; parts that were never hear
 
 import numpy as np
 
-from solvers.forecast.forecast import Reals, Season, Series
 from solvers.forecast.spread import SURPRISE_DEVIATIONS
+from solvers.forecast.types import Reals, Season, Series
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0

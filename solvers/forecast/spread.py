@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers.forecast.forecast import Reals
+from solvers.forecast.types import Reals
 
 SURPRISE_DEVIATIONS = 3.0
 SMOOTHING_S = 60.0

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from solvers.forecast import burst_aware, holt, last_value, seasonal
-from solvers.forecast.forecast import Forecast, History, Technique
+from solvers.forecast import burst_aware, seasonal
+from solvers.forecast import smoothing as holt
+from solvers.forecast import smoothing as last_value
+from solvers.forecast.types import Forecast, History, Technique
 
 DEFAULT = burst_aware.NAME
 

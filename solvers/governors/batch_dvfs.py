@@ -14,8 +14,8 @@ where it is the strongest baseline. Several replicas of a GPU (the paper has one
 under a cap; it does not look at latency.
 """
 
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, clock_position
 from solvers.governors.ladder import Climb, look, stride_to
+from solvers.governors.types import GpuPeriod, Knobs, Limits, clock_position
 
 
 def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:

@@ -10,7 +10,7 @@ waiting is not counted, so a request may take nearly two batches' time; and it d
 from dataclasses import replace
 
 from solvers.governors.aimd import next_batch
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits
+from solvers.governors.types import GpuPeriod, Knobs, Limits
 
 
 def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:

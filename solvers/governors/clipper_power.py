@@ -10,7 +10,7 @@ once per tooth of its saw, and it does not look at latency.
 from dataclasses import replace
 
 from solvers.governors.aimd import next_batch
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits
+from solvers.governors.types import GpuPeriod, Knobs, Limits
 
 
 def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:

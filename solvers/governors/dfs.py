@@ -7,8 +7,8 @@ without a look at latency. Good where batches hardly move the power. Its limits:
 highest clock, nothing is left to turn.
 """
 
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, clock_position
 from solvers.governors.ladder import look, stride_to
+from solvers.governors.types import GpuPeriod, Knobs, Limits, clock_position
 
 
 def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:

@@ -35,8 +35,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, clock_position
 from solvers.governors.ladder import CALM_PERIODS, FAR_RUNGS, STEADY_SHARE, clock_stride
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, clock_position
 
 STEADY_LATENCY_SHARE = 0.9
 """β: from this share of its limit on, a latency is as high as it should be."""

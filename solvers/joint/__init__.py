@@ -1,1 +1,1 @@
-"""The joint technique: GPU type, count, co-location, SM percent, batch and clock in one optimisation with a bound."""
+"""The joint optimiser: policy, course of a search, proofs, power budgets."""

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.bounds import whole_gpus
-from solvers.joint.problem import Demand, gpu_prices
-from solvers.joint.tables import Tables
-from solvers.joint.whole.integer import NOTHING, IntegerPlan, shortage_cost
+from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, shortage_cost
+from solvers.joint.patterns.formulation import Demand, gpu_prices
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.relaxation.bounds import whole_gpus
 
 
 class _Proof(NamedTuple):

@@ -7,29 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.cost import cost_usd_per_hour
-from solvers.joint.bounds import least_to_reach
-from solvers.joint.branch import Incumbent, branch
-from solvers.joint.columns import Columns
-from solvers.joint.deadline import Deadline
-from solvers.joint.decode import decode
-from solvers.joint.generate import PHASES, Phase, Relaxation, generate, ignore
-from solvers.joint.patterns import Pattern
-from solvers.joint.prices import prices_of
-from solvers.joint.pricing import Pricer
-from solvers.joint.problem import RAISE, RAISES, Demand
+from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
+from solvers.joint.heuristics.packing import is_promising, pack
+from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.small_fleets import plan_on_fleets
+from solvers.joint.patterns.columns import Columns, Pattern
+from solvers.joint.patterns.deadline import Deadline
+from solvers.joint.patterns.decode import decode
+from solvers.joint.patterns.formulation import RAISE, RAISES, Demand
+from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs, free_for, short_cost
+from solvers.joint.relaxation.bounds import least_to_reach
+from solvers.joint.relaxation.branch_and_price import Incumbent, branch
+from solvers.joint.relaxation.column_generation import PHASES, Phase, Relaxation, generate, ignore
+from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.dual_prices import prices_of
+from solvers.joint.relaxation.pricing import Pricer
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution, state_solution
-from solvers.joint.tables import Tables
-from solvers.joint.whole.fleets import plan_on_fleets
-from solvers.joint.whole.integer import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
-from solvers.joint.whole.packing import is_promising, pack
-from solvers.joint.whole.pool import Pool
-from solvers.joint.whole.prune import prune
-from solvers.joint.whole.residual import Kit
-from solvers.outcome import SolveReport
-from solvers.plan import Plan
-from solvers.problem import Problem
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.types.outcome import SolveReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
 
 METHOD = "column generation"
 """Of a search from nothing."""

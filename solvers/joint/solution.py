@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from solvers.cost import cost_usd_per_hour, served_weight
-from solvers.outcome import Prices, SolveReport, SolveStatus
-from solvers.plan import Plan
-from solvers.problem import Problem
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Prices, SolveReport, SolveStatus
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
 
 TECHNIQUE = "joint"
 OPTIMAL_GAP = 1e-4

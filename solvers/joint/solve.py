@@ -5,20 +5,20 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from solvers.cost import served_weight
-from solvers.joint.columns import Columns
-from solvers.joint.deadline import Deadline
-from solvers.joint.decode import decode
-from solvers.joint.problem import Demand
-from solvers.joint.replanning.warm import Warm
+from solvers.joint.heuristics.fluid import is_fluid, is_too_fine, solve_fluid
+from solvers.joint.patterns.columns import Columns
+from solvers.joint.patterns.deadline import Deadline
+from solvers.joint.patterns.decode import decode
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.power_budget import WattSearch
+from solvers.joint.replan.warm_start import Warm
 from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
-from solvers.joint.tables import Tables
-from solvers.joint.whole.fluid import is_fluid, is_too_fine, solve_fluid
-from solvers.joint.within_watts import WattSearch
-from solvers.outcome import Budget, SolveReport, SolveStatus
-from solvers.plan import Plan
-from solvers.problem import Problem
+from solvers.laws.cost import served_weight
+from solvers.types.outcome import Budget, SolveReport, SolveStatus
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
 
 _FREE_SHARE = 0.7
 """Of what is left of a budget's time, for a plan without a limit of watts where that seems to be no hindrance."""

@@ -1,1 +1,1 @@
-"""Placement: which replicas share a GPU."""
+"""Which replicas share a GPU: knapsack by CP-SAT, bounds, greedy."""

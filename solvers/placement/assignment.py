@@ -11,7 +11,7 @@ import itertools
 from ortools.sat.python import cp_model
 
 from solvers.placement.formulation import Classes, Formulation
-from solvers.placement.packing import SM, Groups, Packing
+from solvers.placement.integer_problem import SM, Groups, Packing
 
 
 def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, start: Groups) -> Formulation:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from solvers.placement.packing import SM, Packing, Reals, Whole
+from solvers.placement.integer_problem import SM, Packing, Reals, Whole
 
 _MEAN_PARTS = 1 << 30
 """Whole parts of the mean dimension's room; its sizes are rounded down, so that the bound stays one."""

@@ -14,7 +14,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from solvers.placement.formulation import Classes, Formulation
-from solvers.placement.packing import Groups, Packing, Whole
+from solvers.placement.integer_problem import Groups, Packing, Whole
 
 MOST_PARTIAL_PATTERNS = 20_000
 """Beyond it listing patterns costs more (about 20 ms) than it gains."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
-from solvers.outcome import SolveStatus
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
 from solvers.placement.formulation import Formulation, classes_of
-from solvers.placement.packing import SM, Groups, Packing, canonical, has_all, peak, score
+from solvers.placement.integer_problem import SM, Groups, Packing, canonical, has_all, peak, score
+from solvers.types.outcome import SolveStatus
 
 STATUS = {
     cp_model.OPTIMAL: SolveStatus.OPTIMAL,

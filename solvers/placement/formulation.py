@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solvers.placement.packing import Packing, Whole
+from solvers.placement.integer_problem import Packing, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

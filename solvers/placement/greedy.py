@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.packing import Groups, Packing, Reals, Whole, canonical, has_all, score
+from solvers.placement.integer_problem import Groups, Packing, Reals, Whole, canonical, has_all, score
 
 Fit = Literal["best", "worst"]
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.errors import InvalidInput
+from solvers.types.errors import InvalidInput
 
 MILLIONTHS = 1_000_000
 """Whole units per SM percent, MiB and watt."""

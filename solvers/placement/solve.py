@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.outcome import Budget, SolveReport, SolveStatus
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
-from solvers.placement.even import even_out
 from solvers.placement.greedy import place_greedily
-from solvers.placement.packing import Groups, Packing, has_all, peak, score, split
+from solvers.placement.integer_problem import Groups, Packing, has_all, peak, score, split
+from solvers.placement.load_balance import even_out
 from solvers.placement.problem import (
     PackedGpu,
     PlacementProblem,
@@ -16,6 +15,7 @@ from solvers.placement.problem import (
     broken_rules,
     why_left_out,
 )
+from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 EVENNESS_WORK = 0.02
 """Part of the budget's work for the tie-break: evenness never delays a plan noticeably."""
@@ -80,7 +80,10 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
         return answer
     if budget.remaining_s() <= 0.0:
         return replace(answer, messages=(f"{name}: no time left for CP-SAT",))
-    from solvers.placement.exact import Limits, place_better  # Imports ortools: only where a search is needed.
+    from solvers.placement.exact import (
+        Limits,  # Imports ortools: only where a search is needed.
+        place_better,
+    )
 
     limits = Limits(seconds=budget.remaining_s(), work=budget.work, seed=budget.seed, threads=budget.threads)
     better = place_better(answer.packing, answer.groups, limits)
@@ -102,7 +105,10 @@ def _evened(answer: _Answer, budget: Budget) -> _Answer:
     least = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
     if peak(packing, groups) <= least or not answer.is_proven or budget.remaining_s() <= 0.0:
         return replace(answer, groups=groups)
-    from solvers.placement.exact import Limits, place_more_evenly  # As above.
+    from solvers.placement.exact import (
+        Limits,  # As above.
+        place_more_evenly,
+    )
 
     work = budget.work * EVENNESS_WORK
     limits = Limits(seconds=budget.remaining_s(), work=work, seed=budget.seed, threads=budget.threads)

@@ -7,8 +7,8 @@ test keeps the cards complete: whoever registers a policy writes its card.
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.errors import UnknownPolicy
-from solvers.policies import policies
+from solvers.policies.registry import policies
+from solvers.types.errors import UnknownPolicy
 
 Decides = Literal["GPU types", "replicas", "placement", "SM percent", "batch", "clock", "tasks"]
 
@@ -246,6 +246,14 @@ _OLTUNES = (
     ),
 )
 
+
+def card(name: str) -> Card:
+    """The card of the policy of that name. Raises UnknownPolicy, which lists the names that exist."""
+    if name not in _CARDS:
+        raise UnknownPolicy(f"no policy is called {name!r}; there are {', '.join(policies())}")
+    return _CARDS[name]
+
+
 _CARDS = {card.name: card for card in (*_OF_INSS, *_OF_MUDI, *_OLTUNES, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
 
 
@@ -253,10 +261,3 @@ def cards() -> tuple[Card, ...]:
     """The cards of all registered policies: the default first, then the others by name."""
     known = [_CARDS[name] for name in policies() if name in _CARDS]
     return tuple(sorted(known, key=lambda card: (card.source != "ours", card.name)))
-
-
-def card(name: str) -> Card:
-    """The card of the policy of that name. Raises UnknownPolicy, which lists the names that exist."""
-    if name not in _CARDS:
-        raise UnknownPolicy(f"no policy is called {name!r}; there are {', '.join(policies())}")
-    return _CARDS[name]

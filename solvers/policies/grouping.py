@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.cost import cost_usd_per_hour, gpu_power_w, served_weight
-from solvers.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
-from solvers.plan import GpuPlan, Plan
-from solvers.problem import Problem
+from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
+from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
+from solvers.types.plan import GpuPlan, Plan
+from solvers.types.problem import Problem
 
 OTHERS = "others"
 """What reports call the services of no group."""

@@ -5,17 +5,18 @@ from functools import cache
 
 import numpy as np
 
-from solvers.joint.deadline import never
-from solvers.joint.generate import generate
-from solvers.joint.replanning.warm import Warm
-from solvers.joint.whole.annealing import Annealer, advance
-from solvers.joint.whole.dive import Search, complete_greedily
-from solvers.joint.whole.squeeze import squeeze
-from solvers.outcome import Budget
-from solvers.policies import joint, policies, policy
-from solvers.predict.capacity_law import make_capacity_law
-from solvers.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.state import GpuType, Observed
+from solvers.joint import policy as joint
+from solvers.joint.heuristics.annealing import Annealer, advance
+from solvers.joint.heuristics.diving import Search, complete_greedily
+from solvers.joint.heuristics.gpu_elimination import squeeze
+from solvers.joint.patterns.deadline import never
+from solvers.joint.relaxation.column_generation import generate
+from solvers.joint.replan.warm_start import Warm
+from solvers.laws.capacity_law import make_capacity_law
+from solvers.policies.registry import policies, policy
+from solvers.types.outcome import Budget
+from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType, Observed
 
 BUDGET = Budget(seconds=60.0, work=0.1)
 """Little work does: what takes long is to load and to compile."""

@@ -1,1 +1,1 @@
-"""Prediction: what a network does on a GPU type, and how full a replica may run."""
+"""What a network takes on a GPU, learned from samples."""

@@ -1,1 +1,1 @@
-"""Sharing: the smallest SM percent with which a replica keeps its limit."""
+"""The smallest SM percent that keeps an SLO: convex program, scan."""

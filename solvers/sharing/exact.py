@@ -16,8 +16,8 @@ from functools import lru_cache
 import cvxpy as cp
 import numpy as np
 
-from solvers.outcome import SolveStatus
 from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem, SharingSolution
+from solvers.types.outcome import SolveStatus
 
 STATUS = {
     cp.OPTIMAL: SolveStatus.OPTIMAL,

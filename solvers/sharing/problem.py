@@ -19,10 +19,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from solvers.errors import InvalidInput
-from solvers.predict.colocation import ALONE, Neighbours, executions_ms
-from solvers.problem import OperatingPoints
-from solvers.state import GpuType
+from solvers.laws.colocation import ALONE, Neighbours, executions_ms
+from solvers.types.errors import InvalidInput
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import GpuType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

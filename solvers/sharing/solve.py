@@ -1,8 +1,8 @@
 """Sharing's quality chain: linear programmes within the budget, else the scan of the rows, which is exact too."""
 
-from solvers.outcome import Budget, SolveReport, SolveStatus
-from solvers.sharing.closed_form import smallest_rows
 from solvers.sharing.problem import SharingProblem, SharingSolution
+from solvers.sharing.row_scan import smallest_rows
+from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 
 def solve(problem: SharingProblem, budget: Budget) -> tuple[SharingSolution, SolveReport]:

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.clock import Clock
-from agents.device import Device
-from agents.ledger import Ledger
-from agents.protocol import LeaseTerms, NodeCommand, Observation, SyncReply
-from agents.transport import DirectTransport, TransportError
+from agents.base.clock import Clock
+from agents.base.device import Device
+from agents.base.protocol import LeaseTerms, NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport, TransportError
 
 
 class PaperControlPlane:

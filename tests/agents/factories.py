@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from hypothesis import strategies as st
 
-from agents.device import (
+from agents.base.device import (
     DeviceError,
     GpuGlance,
     GpuState,
@@ -19,7 +19,7 @@ from agents.device import (
     RunningTask,
     ServiceRoute,
 )
-from agents.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand, TaskState
+from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand, TaskState
 
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agents.clock import ScaledClock
-from agents.device import DeviceError, NotPermitted
-from agents.gpus.device import GpuDevice, Looks
-from agents.gpus.foreign_memory import ForeignMemory
-from agents.gpus.node import Basis, put_together
-from agents.gpus.readonly_device import ReadOnlyDevice
-from agents.mps.daemon import Mps, MpsSettings
-from agents.mps.sharing import ByTurns, Sharing, UnderMps
-from agents.nvml.nouns import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
-from agents.nvml.power_watch import PowerWatch
-from agents.router.haproxy_config import HaProxySettings
-from agents.router.haproxy_router import open_haproxy
+from agents.base.clock import ScaledClock
+from agents.base.device import DeviceError, NotPermitted
+from agents.gpu.mps.daemon import Mps, MpsSettings
+from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.node.device import GpuDevice, Looks
+from agents.gpu.node.foreign_memory import ForeignMemory
+from agents.gpu.node.open import Basis, put_together
+from agents.gpu.node.readonly_device import ReadOnlyDevice
+from agents.gpu.nvml.power_watch import PowerWatch
+from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
+from agents.processes.templates import BatchChange, Template, Templates
+from agents.replicas.replicas import Workers, WorkersSettings
+from agents.router.haproxy.config import HaProxySettings
+from agents.router.haproxy.router import open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.tasks.tasks import TasksSettings
-from agents.workers.templates import BatchChange, Template, Templates
-from agents.workers.workers import Workers, WorkersSettings
 from tests.ports import PORTS, own_ports
 
 FAKES = Path(__file__).with_name("fakes")
@@ -157,7 +157,7 @@ def templates(wanted: Wanted) -> Templates:
         start_limit_s=PATIENCE_S,
         drain_limit_s=15.0,
     )
-    trainer = (str(FAKES / "mps_trainer.py"),) if wanted.has_mps else ("-m", "agents.serving.trainer")
+    trainer = (str(FAKES / "mps_trainer.py"),) if wanted.has_mps else ("-m", "agents.trainer.trainer")
     words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations} --port {port}"
     more = "--times-ms 1:10 --checkpoint {directory}/kept --checkpoint-s 0.1"
     task = Template(

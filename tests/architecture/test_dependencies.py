@@ -67,13 +67,12 @@ def distributions() -> dict[str, list[str]]:
 
 
 NEED_AN_EXTRA = {
-    "solvers.predict.latency.reference": "ml",
-    "solvers.placement.actor_critic": "rl",
-    "agents.serving.torch_engine": "rl",
-    "agents.serving.torch_trainer": "rl",
-    "agents.serving.onnx_engine": "onnx",
-    "app.tracing": "otel",
-    "app.api.export": "parquet",
+    "solvers.papers.inss.actor_critic": "rl",
+    "agents.serving.engines.torch_engine": "rl",
+    "agents.trainer.torch_trainer": "rl",
+    "agents.serving.engines.onnx_engine": "onnx",
+    "app.serve.tracing": "otel",
+    "app.api.reports.export": "parquet",
 }
 """Modules that work with that extra only."""
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from compose_spec import PyOptions
 
-from agents.clock import ManualClock
-from agents.daemon import make_device
-from agents.knobs.restore import main as restore
+from agents.base.clock import ManualClock
+from agents.daemon.build import make_device
+from agents.gpu.knobs.restore import main as restore
 from agents.main import make_parser
-from app.catalogue import list_networks, load_gpu_types
-from app.cli.manifest_files import read_manifests
-from app.cli.root import root_command
-from app.cli.surroundings import Surroundings
-from app.manifests import Node, Service
-from app.settings import Settings
+from app.base.settings import Settings
+from app.catalogue.catalogue import list_networks, load_gpu_types
+from app.cli.commands import root_command
+from app.cli.common.context import Surroundings
+from app.cli.common.manifest_files import read_manifests
+from app.manifests.objects import Node, Service
 from bench import load_http
 from tests.agents.fakes import pretended_node
 

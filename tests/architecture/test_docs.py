@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agents.doctor.doctor import make_parser as doctor_parser
+from agents.gpu.mig.command import make_parser as mig_parser
 from agents.main import make_parser as agent_parser
-from agents.mig.command import make_parser as mig_parser
 from agents.serving.arguments import make_parser as worker_parser
-from agents.serving.trainer import make_parser as trainer_parser
-from app.cli.root import root_command
-from app.cli.surroundings import Surroundings
+from agents.trainer.trainer import make_parser as trainer_parser
+from app.cli.commands import root_command
+from app.cli.common.context import Surroundings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

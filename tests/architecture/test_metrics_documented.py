@@ -2,7 +2,7 @@
 
 import re
 
-from app.cli import metrics_document
+from tools.documents import metrics as metrics_document
 
 PLACES = metrics_document.places()
 METRICS = [metric for place in PLACES for metric in place.metrics]
@@ -12,7 +12,7 @@ OLDER = {"plimsoll_router_latency_ms", "plimsoll_router_arrival_gap_ms"}
 
 def test_the_document_is_up_to_date() -> None:
     written = metrics_document.TARGET.read_text(encoding="utf-8")
-    assert written == metrics_document.document(), "run: python -m app.cli.metrics_document"
+    assert written == metrics_document.document(), "run: python -m tools.documents.metrics"
 
 
 def test_no_name_means_two_things() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli import metrics_document
+from tools.documents import metrics as metrics_document
 
 ROOT = Path(__file__).parents[2]
 RULES = [ROOT / "deploy" / "prometheus" / name for name in ("rules.yml", "alerts.yml")]

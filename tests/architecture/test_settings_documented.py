@@ -2,13 +2,13 @@
 
 import re
 
-from app.cli import settings_document
-from app.settings import Settings
+from app.base.settings import Settings
+from tools.documents import settings as settings_document
 
 
 def test_the_document_is_up_to_date() -> None:
     written = settings_document.TARGET.read_text(encoding="utf-8")
-    assert written == settings_document.document(), "run: python -m app.cli.settings_document"
+    assert written == settings_document.document(), "run: python -m tools.documents.settings"
 
 
 def test_every_setting_has_a_sentence_with_its_default() -> None:

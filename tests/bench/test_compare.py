@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.scenario_files import read_scenario
-from app.simulate.build import make_cluster, shipped_catalogue
-from app.simulate.report import make_report
-from app.simulate.results import RunResult
-from app.simulate.scenario import Scenario
+from app.cli.simulation.scenario_files import read_scenario
+from app.simulate.report.report import make_report
+from app.simulate.run.build import make_cluster, shipped_catalogue
+from app.simulate.run.results import RunResult
+from app.simulate.scenario.scenario import Scenario
 from bench.compare import (
     EXPERIMENTS,
     SCENARIOS,
@@ -23,7 +23,7 @@ from bench.compare import (
     throughput,
     worst_late_percent,
 )
-from tests.app.simulate.runs import POOL, a_run, a_scenario, a_service_result
+from tests.app.runs import POOL, a_run, a_scenario, a_service_result
 
 FILES = sorted(SCENARIOS.glob("*.yaml"))
 

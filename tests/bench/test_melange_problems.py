@@ -5,8 +5,8 @@ import pytest
 
 from bench.melange_problems import SM_PERCENT_STEP, Instance, melange_optimum, melange_problem
 from solvers.check import violations
-from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.problem_json import problem_from_json, problem_to_json
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem_json import problem_from_json, problem_to_json
 
 INSTANCE = Instance(
     name="two-types",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.noise_floor import residuals
-from solvers.predict.samples import Samples, make_queries, make_samples
+from solvers.predict.data.samples import Samples, make_queries, make_samples
 
 
 def curves(*, noise: float, exponent: float = 0.8) -> Samples:

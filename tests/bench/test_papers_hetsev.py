@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from app.simulate.report import make_report
+from app.simulate.report.report import make_report
 from bench.compare import EXPERIMENTS, Claim
 from bench.papers.hetsev import QUICK_S, SYSTEM, rows
 from bench.papers.systems import SYSTEMS
-from tests.app.simulate.runs import a_run, a_scenario
+from tests.app.runs import a_run, a_scenario
 
 
 def a_claim(policy: str = "hetsev", *, is_papers: bool = True) -> Claim:

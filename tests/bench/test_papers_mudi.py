@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from app.catalogue import load_profiles
-from app.simulate.scenario import TaskWork
-from app.simulate.tasks import iteration_ms
+from app.catalogue.catalogue import load_profiles
+from app.simulate.scenario.parts import TaskWork
+from app.simulate.scenario.tasks import iteration_ms
 from bench.papers.mudi_cases import compare, decide, judge
 from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, SUBMITTED, Setting, kind_of, make_scenario
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agents.sim.truth import Truth
-from app.simulate.jobs.report import JobFigures, JobsReport
+from agents.sim.truth.truth import Truth
 from bench.papers import oltunes
+from bench.papers.jobs.report import JobFigures, JobsReport
 from bench.papers.oltunes_jobs import POLICIES, Case
 from bench.papers.systems import SYSTEMS
 from bench.papers.table import Row, Table

@@ -6,8 +6,8 @@ import pytest
 from bench.promise import attainment, stations
 from bench.synthetic_problems import synthetic_problem
 from solvers.joint.solve import solve
-from solvers.outcome import Budget
-from solvers.predict.bulk_queue import miss_probability
+from solvers.laws.bulk_queue import miss_probability
+from solvers.types.outcome import Budget
 
 PROBLEM = synthetic_problem(4, 4, 3)
 PLAN = solve(PROBLEM, Budget(seconds=np.inf, work=0.2))[0].plan

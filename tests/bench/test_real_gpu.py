@@ -276,7 +276,7 @@ def test_nothing_else_must_be_installed() -> None:
     text = "\n".join(
         (
             *(f"import bench.real_gpu.{name}" for name in names),
-            "import agents.serving.process, agents.profiling.keeper, sys",
+            "import agents.serving.process, agents.profiling.cleanup_process, sys",
             "named = {name.split('.')[0] for name, module in sys.modules.items() "
             "if 'site-packages' in (getattr(module, '__file__', None) or '')}",
             "print(*sorted(named))",

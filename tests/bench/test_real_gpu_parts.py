@@ -11,14 +11,14 @@ from types import ModuleType
 
 import pytest
 
-from agents.device import DeviceError, LaunchFailed, NotSupported
-from agents.nvml.nouns import GpuIdentity
-from agents.nvml.session import Nvml
+from agents.base.device import DeviceError, LaunchFailed, NotSupported
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.types import GpuIdentity
+from agents.profiling.bench import make_inputs
 from agents.profiling.cells import Cell, Member, make_cell
-from agents.profiling.inputs import make_inputs
 from agents.profiling.journal import Measurement, Timing
-from agents.serving.engine import Signature
-from agents.serving.errors import EngineFailed
+from agents.serving.engines.engine import Signature
+from agents.serving.engines.errors import EngineFailed
 from bench.catalogue.measured import NetworkFacts, read_points
 from bench.measured_sets import load_own, own_sets
 from bench.real_gpu.networks import KERNEL, TorchNetwork, make_network

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from app import postgres
+from app.postgres import server as postgres
 from tests.browser.dashboards import fill_demo, running_dashboard
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api

@@ -10,9 +10,10 @@ from typing import cast
 import httpx2
 from starlette.testclient import TestClient
 
-from app.clock import ManualClock
-from app.main import make_plane, make_server
-from app.settings import Settings
+from app.base.clock import ManualClock
+from app.base.settings import Settings
+from app.serve.api_process import make_server
+from app.serve.plane import make_plane
 from tests.integration.api_harness import NOW, Api, fill, node, service
 from tests.integration.measured import fit_here, measured
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from app.tokens import door
+from app.db.operations.token_secrets import door
 from app.web.pages import PAGES
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api

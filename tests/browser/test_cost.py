@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Page
 
-from app.db.listen import conninfo
+from app.db.base.listen import conninfo
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api
 from tests.integration.test_degrade import look

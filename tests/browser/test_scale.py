@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.protocol import ReplicaReading
-from app import postgres
-from app.control.store import PolicySettings
+from agents.base.protocol import ReplicaReading
 from app.db.postgres_store import PostgresStore
+from app.postgres import server as postgres
+from app.store.store import PolicySettings
 from app.web.pages import PAGES
 from bench.real_store import Fleet, observations, open_fleet
-from solvers.state import Mode
+from solvers.types.state import Mode
 from tests.browser.conftest import Open
 from tests.browser.dashboards import running_dashboard
 from tests.browser.test_all_pages import settle

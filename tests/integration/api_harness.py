@@ -11,15 +11,16 @@ from typing import Any, Literal, TypeVar
 from httpx2 import Response
 from starlette.testclient import TestClient
 
-from app.clock import ManualClock
-from app.control.loop import Loop, TickOutcome, tick
-from app.control.worker import InlineSolver
-from app.db.engine import make_engine
+from app.base.clock import ManualClock
+from app.base.settings import Settings
+from app.db.base.engine import make_engine
+from app.db.operations.token_secrets import create_locally
+from app.db.operations.tokens import Scope
 from app.db.postgres_store import PostgresStore
-from app.db.tokens import Scope
-from app.main import create_app, make_plane
-from app.settings import Settings
-from app.tokens import create_locally
+from app.loop.tick import Loop, TickOutcome, tick
+from app.serve.api_process import create_app
+from app.serve.plane import make_plane
+from app.solver.process import InlineSolver
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 V1 = "/api/v1"

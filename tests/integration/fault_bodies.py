@@ -12,21 +12,21 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import NodeCommand
-from app.clock import WallClock
-from app.control.controller import Controller
-from app.control.loop import Loop
-from app.control.store import PlanRecord
-from app.control.worker import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker, run_policy
-from app.db import targets
-from app.db.engine import make_engine
-from app.db.ingest import WAKE_CHANNEL
-from app.db.leader import Leader
-from app.db.listen import Listener
+from agents.base.protocol import NodeCommand
+from app.base.clock import WallClock
+from app.db.base.engine import make_engine
+from app.db.base.leader import Leader
+from app.db.base.listen import Listener
+from app.db.decisions import targets
+from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.postgres_store import PostgresStore
-from solvers.plan import BoundPlan
-from solvers.state import Json
-from tests.app.control.worker_bodies import nothing
+from app.loop.controller import Controller
+from app.loop.tick import Loop
+from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker, run_policy
+from app.store.store import PlanRecord
+from solvers.types.plan import BoundPlan
+from solvers.types.state import Json
+from tests.app.loop.worker_bodies import nothing
 
 PERIOD_S = 0.5
 

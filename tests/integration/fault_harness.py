@@ -20,18 +20,18 @@ import httpx2
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.clock import ScaledClock
-from agents.device import GpuState, NodeState, Readings
-from agents.ledger import Ledger
-from agents.protocol import GpuReading, Observation, ServiceReading, SyncReply
-from agents.transport import HttpTransport
-from app import postgres
-from app.db.engine import make_engine
-from app.db.listen import conninfo
+from agents.base.clock import ScaledClock
+from agents.base.device import GpuState, NodeState, Readings
+from agents.base.protocol import GpuReading, Observation, ServiceReading, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import HttpTransport
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
+from app.db.operations.token_secrets import create_locally
 from app.db.postgres_store import PostgresStore
-from app.postgres_files import Layout
-from app.tokens import create_locally
+from app.postgres import server as postgres
+from app.postgres.files import Layout
 from tests.agents.factories import PaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
@@ -165,7 +165,7 @@ def plimsoll(arguments: Sequence[str], directory: Path, **environment: str) -> s
     """A `plimsoll` command with nothing of ours around it; what it prints goes to `directory`/log."""
     with (directory / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", "from app.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from app.cli.main import main; main()", *arguments],
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,

@@ -7,15 +7,17 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import GpuReading, NodeCommand, Observation, ServiceReading
-from app.control.store import PlanRecord
-from app.db import gpu_types, nodes, profiles, projects, services
-from app.db.engine import make_engine
+from agents.base.protocol import GpuReading, NodeCommand, Observation, ServiceReading
+from app.db.base.engine import make_engine
+from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
-from solvers.outcome import PlanReport
-from solvers.plan import BoundGpu, BoundPlan, BoundReplica, Plan
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Demand, GpuId, GpuType, NodeId, ReplicaId, Service, Slo
+from app.db.predictions import profiles
+from app.db.workloads import projects, services
+from app.store.store import PlanRecord
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Demand, GpuId, GpuType, NodeId, ReplicaId, Service, Slo
 
 Value = TypeVar("Value")
 START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from signal import SIGKILL
 
-from agents.knobs.journal import KnobJournal
-from agents.workers.process import marks, members
+from agents.gpu.knobs.journal import KnobJournal
+from agents.processes.process import marks, members
 from tests.agents.factories import a_replica
 from tests.integration.test_gpu_agent import PATIENCE_S, ControlPlane, Machine, a_command, locked_mhz, until
 

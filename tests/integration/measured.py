@@ -1,8 +1,8 @@
 """Measurements of a network that a fit learns from, and the fit made in the test's own process."""
 
-from app.control.refit import RefitAnswer, RefitRequest, run_refit
-from app.db.engine import make_engine
-from app.db.refits import RefitOutcome, refit
+from app.db.base.engine import make_engine
+from app.db.predictions.refits import RefitOutcome, refit
+from app.learn.refit import RefitAnswer, RefitRequest, run_refit
 from tests.integration.api_harness import Api, run_apart
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from app.api.routes.events import event_bytes
-from app.db.engine import make_engine
-from app.webhooks import Sender, send_due
+from app.api.operations.events import event_bytes
+from app.db.base.engine import make_engine
+from app.serve.webhooks import Sender, send_due
 from tests.integration.api_harness import Api, run_apart
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from app.db.simulations import Reports
+from app.db.decisions.simulations import Reports
 
 DONE = Reports(summary={"done": True}, html=b"page", json=None)
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.control.actors import fleet_fingerprint, wants_actor
-from app.control.memory_store import MemoryStore
-from app.control.observe import observe
-from app.control.store import PolicySettings
-from app.db import actors, policies
+from app.db.decisions import actors, policies
 from app.db.postgres_store import PostgresStore
-from solvers.placement.actor import fingerprint_of
-from solvers.state import Mode
+from app.loop.observe import observe
+from app.store.memory_store import MemoryStore
+from app.store.store import PolicySettings
+from app.store.trained_actors import fleet_fingerprint, wants_actor
+from solvers.types.state import Mode, fingerprint_of
 from tests.integration.fleet import START, with_fleet
 
 pytestmark = pytest.mark.integration

@@ -15,14 +15,21 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.clock import ScaledClock
-from agents.ledger import Ledger
-from agents.protocol import NodeCommand, Observation, SyncReply
+from agents.base.clock import ScaledClock
+from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
-from agents.transport import DirectTransport, HttpTransport, NotAuthorised, TransportError, Unacceptable, Unreachable
+from agents.sync.ledger import Ledger
+from agents.sync.transport import (
+    DirectTransport,
+    HttpTransport,
+    NotAuthorised,
+    TransportError,
+    Unacceptable,
+    Unreachable,
+)
 from tests.agents.control_planes import PaperControlPlane
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node

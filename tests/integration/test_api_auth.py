@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from fastapi.routing import APIRoute
 
-from app import postgres
 from app.api.application import PREFIX, RESOURCES
-from app.api.auth import REMEMBERED_S
+from app.api.http.auth import REMEMBERED_S
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, Method, fill, running_api, service
 

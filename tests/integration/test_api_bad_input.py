@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app import postgres
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, fill, gpu_type, node, profile, running_api, service
 

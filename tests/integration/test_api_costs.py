@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from app import postgres
-from app.api.export import encoded
-from app.db.engine import make_engine
-from app.db.reports import Cell
+from app.api.reports.export import encoded
+from app.db.base.engine import make_engine
+from app.db.reports.reports import Cell
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, run_apart, running_api
 from tests.integration.test_reports import a_busy_morning, at

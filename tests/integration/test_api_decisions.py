@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app import postgres
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, fill, profile, reading, running_api, service
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from app import postgres
+from app.postgres import server as postgres
 from tests.integration.api_harness import Api, fill, observation, running_api, service
 
 pytestmark = pytest.mark.integration

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.forecasts import SHOWN_LEVELS
-from app.db import forecasts
-from app.db.engine import make_engine
+from app.db.base.engine import make_engine
+from app.db.predictions import forecasts
+from app.learn.choose_forecasts import SHOWN_LEVELS
 from solvers.forecast.back_test import Score
-from solvers.forecast.choose import Choice
+from solvers.forecast.choose_technique import Choice
 from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
 
 pytestmark = pytest.mark.integration

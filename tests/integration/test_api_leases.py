@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.protocol import KNOWS_HEADER, KNOWS_LEASES, TIME_HEADER
-from app.api.routes.sync import SKEW_HEADER
-from app.control.store import ServiceWindow
-from app.db.engine import make_engine
+from agents.base.protocol import KNOWS_HEADER, KNOWS_LEASES, TIME_HEADER
+from app.api.fleet.sync import SKEW_HEADER
+from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
+from app.store.store import ServiceWindow
 from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
 
 pytestmark = pytest.mark.integration

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.protocol import METRICS_HEADER
-from app.api.cluster_metrics import ClusterPage
-from app.api.parts import Parts
+from agents.base.protocol import METRICS_HEADER
+from app.api.caches.cluster_metrics import ClusterPage
+from app.api.http.parts import Parts
 from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
 
 pytestmark = pytest.mark.integration

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.db.engine import make_engine
-from app.db.listen import conninfo
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
 from tests.integration.api_harness import Api, fill, node, reading, run_apart, running_api, service
 from tests.integration.fault_harness import until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, pool, text
 
-from app.api.routes.sync import SKEW_HEADER
+from app.api.fleet.sync import SKEW_HEADER
 from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.control.loop import TickOutcome
+from app.loop.tick import TickOutcome
 from tests.integration.api_harness import NOW, Api, fill, network, profile, reading, running_api, service
 
 pytestmark = pytest.mark.integration

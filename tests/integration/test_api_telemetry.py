@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, pool, text
 
-from app.db.pushed import MOST_SOURCES
+from app.db.fleet.pushed_telemetry import MOST_SOURCES
 from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
 
 pytestmark = pytest.mark.integration

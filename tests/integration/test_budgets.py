@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.db.budgets import tell_spent
-from app.db.engine import make_engine
+from app.db.base.engine import make_engine
+from app.db.workloads.budgets import tell_spent
 from tests.integration.api_harness import Api, run_apart, running_api
 from tests.integration.test_reports import a_busy_morning
 

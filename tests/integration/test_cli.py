@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from app import postgres
-from app.cli import run
-from app.db.engine import make_engine
-from app.main import make_plane, make_server
-from app.settings import Settings
-from app.tokens import create_locally
-from tests.app.cli.runner import Result, cli
+from app.base.settings import Settings
+from app.cli.main import run
+from app.db.base.engine import make_engine
+from app.db.operations.token_secrets import create_locally
+from app.postgres import server as postgres
+from app.serve.api_process import make_server
+from app.serve.plane import make_plane
+from tests.app.runner import Result, cli
 
 pytestmark = pytest.mark.integration
 
@@ -315,7 +316,7 @@ def test_looking_for_an_embedded_database_does_not_make_one(
     assert not (tmp_path / "none").exists()
 
 
-SERVE = (sys.executable, "-c", "from app.cli import main; main()", "serve", "--upgrade", "--port")
+SERVE = (sys.executable, "-c", "from app.cli.main import main; main()", "serve", "--upgrade", "--port")
 
 
 def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import httpx2
 import psycopg
 import pytest
 
-from app.db.listen import conninfo
+from app.db.base.listen import conninfo
 from tests.integration.api_harness import NOW, running_api
 from tests.integration.fault_harness import PATIENCE_S, plimsoll, scalar, until
 from tests.integration.receivers import is_signed, project, running_receiver, webhook

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.db.budgets import step_degraded
-from app.db.engine import make_engine
-from tests.app.cli.runner import cli
+from app.db.base.engine import make_engine
+from app.db.workloads.budgets import step_degraded
+from tests.app.runner import cli
 from tests.integration.api_harness import Api, fill, reading, run_apart, running_api, service
 
 pytestmark = pytest.mark.integration

@@ -8,14 +8,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.clock import ManualClock
-from app.control.dispatch import Dispatcher
-from app.control.store import PlanRecord, PolicySettings, Snapshot
-from app.db import plans, policies, profiles, tasks
+from app.base.clock import ManualClock
+from app.db.decisions import plans, policies
 from app.db.postgres_store import PostgresStore
-from solvers.plan import BoundPlan
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Task
+from app.db.predictions import profiles
+from app.db.workloads import tasks
+from app.dispatch.dispatcher import Dispatcher
+from app.store.store import PlanRecord, PolicySettings, Snapshot
+from solvers.types.plan import BoundPlan
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Task
 from tests.integration.fleet import START, make_bound, make_observation, make_record, push, with_fleet
 
 pytestmark = pytest.mark.integration

@@ -11,13 +11,13 @@ import msgspec
 import psycopg
 import pytest
 
-from agents.agent import AgentSettings, NodeAgent
-from agents.clock import ManualClock as AgentClock
-from agents.ledger import Ledger
-from agents.protocol import NodeCommand, Observation, SyncReply
-from agents.transport import DirectTransport
-from app import postgres
-from app.db.listen import conninfo
+from agents.base.clock import ManualClock as AgentClock
+from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
+from app.db.base.listen import conninfo
+from app.postgres import server as postgres
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
 from tests.conftest import copied_database
 from tests.integration.api_harness import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app import postgres
+from app.postgres import server as postgres
 from tests.integration.fault_harness import a_free_port, plimsoll, until
 
 pytestmark = pytest.mark.integration

@@ -14,18 +14,19 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app import postgres
-from app.clock import WallClock
-from app.control.loop import Loop, TickOutcome, tick
-from app.control.store import PlanRecord
-from app.control.worker import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker
-from app.db import migrate, nodes
-from app.db.leader import Leader
-from app.db.listen import conninfo
+from app.base.clock import WallClock
+from app.db.base import migrate
+from app.db.base.leader import Leader
+from app.db.base.listen import conninfo
+from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
-from solvers.outcome import PlanReport
-from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from tests.app.control.worker_bodies import nothing
+from app.loop.tick import Loop, TickOutcome, tick
+from app.postgres import server as postgres
+from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker
+from app.store.store import PlanRecord
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from tests.app.loop.worker_bodies import nothing
 from tests.integration import fault_bodies
 from tests.integration.fault_harness import (
     Crew,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from solvers.predict.fit_json import fit_from_document, fits_from_json
-from solvers.predict.fits import Fits
-from solvers.predict.predicting import predict_latency
-from solvers.predict.samples import make_queries
-from tests.app.cli.runner import cli
+from solvers.predict.data.fit import Fits
+from solvers.predict.data.fit_json import fit_from_document, fits_from_json
+from solvers.predict.data.samples import make_queries
+from solvers.predict.estimate.predict import predict_latency
+from tests.app.runner import cli
 from tests.integration.api_harness import Api, fill, gpu_type, running_api
 from tests.integration.measured import fit_here, measured
 

@@ -11,21 +11,23 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.base.errors import NotFound, Unavailable
 from app.catalogue.install import install_catalogue
-from app.control.refit import Candidate, RefitAnswer, RefitRequest, run_refit
-from app.control.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
-from app.db import fits, health, maintenance, policies, profiles, samples
-from app.db.engine import make_engine
+from app.db import maintenance
+from app.db.base.engine import make_engine
+from app.db.base.tables import cluster
+from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
-from app.db.profiles import Profile
-from app.db.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit_waiting
-from app.db.tables import cluster
-from app.errors import NotFound, Unavailable
-from solvers.predict.online import Reading, RowKey, learn, new_health
-from solvers.predict.performance import Performance
-from solvers.predict.samples import Group, Neighbour
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Mode
+from app.db.predictions import fits, health, profiles, samples
+from app.db.predictions.profiles import Profile
+from app.db.predictions.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit_waiting
+from app.learn.refit import Candidate, RefitAnswer, RefitRequest, run_refit
+from app.store.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
+from solvers.predict.data.samples import Group, Neighbour
+from solvers.predict.estimate.operating_points import Performance
+from solvers.predict.learn.online import Reading, RowKey, learn, new_health
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Mode
 from tests.integration.api_harness import NOW, Api, fill, running_api
 from tests.integration.measured import fit_here, measured, run_here, true_ms
 

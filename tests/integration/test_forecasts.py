@@ -14,16 +14,19 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.control.forecasts import choose_forecasts, judge, view_forecast
-from app.db import demands, forecasts, plans, rates, services
-from app.db.forecasts import PostgresForecasts
+from app.db.decisions import plans
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
+from app.db.predictions import forecasts, rates
+from app.db.predictions.forecasts import PostgresForecasts
+from app.db.reports import demands
+from app.db.workloads import services
+from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
 from solvers.forecast.back_test import Score
-from solvers.forecast.choose import Choice
-from solvers.forecast.forecast import Season, Series
+from solvers.forecast.choose_technique import Choice
 from solvers.forecast.seasons import COARSE_S, DAY_S
-from solvers.state import Demand
+from solvers.forecast.types import Season, Series
+from solvers.types.state import Demand
 from tests.integration.fleet import START, make_observation, make_record, make_service_reading, with_fleet
 
 pytestmark = pytest.mark.integration
@@ -222,7 +225,15 @@ def test_a_trace_warms_a_service_up_from_the_command_line(database: str, tmp_pat
 
     def warm_up(service: str) -> subprocess.CompletedProcess[str]:
         # In a process of its own: settings are read from the environment.
-        command = [sys.executable, "-c", "from app.cli import main; main()", "forecast", "warm-up", service, str(trace)]
+        command = [
+            sys.executable,
+            "-c",
+            "from app.cli.main import main; main()",
+            "forecast",
+            "warm-up",
+            service,
+            str(trace),
+        ]
         environment = {**os.environ, "PLIMSOLL_DATABASE_URL": database}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from agents.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
-from agents.workers.process import marks, members
+from agents.base.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
+from agents.processes.process import marks, members
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library

@@ -11,7 +11,7 @@ from signal import SIGKILL
 
 import pytest
 
-from agents.protocol import ReplicaCommand
+from agents.base.protocol import ReplicaCommand
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES

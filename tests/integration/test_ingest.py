@@ -12,14 +12,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import Ack, Observation, ReplicaReading
-from app.control.store import Ingested
-from app.db import ingest as ingesting
-from app.db import services
-from app.db.listen import conninfo
-from app.db.observation_rows import place
+from agents.base.protocol import Ack, Observation, ReplicaReading
+from app.db.base.listen import conninfo
+from app.db.base.observation_rows import place
+from app.db.fleet import ingest as ingesting
 from app.db.postgres_store import PostgresStore
-from solvers.state import Demand
+from app.db.workloads import services
+from app.store.store import Ingested
+from solvers.types.state import Demand
 from tests.integration.fleet import (
     START,
     make_gpu_reading,

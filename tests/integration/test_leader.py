@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.engine import make_engine
-from app.db.leader import Leader
-from app.db.listen import RECONNECT, Listener, conninfo
+from app.db.base.engine import make_engine
+from app.db.base.leader import Leader
+from app.db.base.listen import RECONNECT, Listener, conninfo
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")

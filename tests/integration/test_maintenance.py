@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import Ack, ServiceReading
+from agents.base.protocol import Ack, ServiceReading
+from app.base.settings import Settings
+from app.db.fleet.pushed_telemetry import OLDEST_S, Pushed, save
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
-from app.db.pushed import OLDEST_S, Pushed, save
-from app.settings import Settings
 from tests.integration.fleet import START, make_gpu_reading, make_observation, with_fleet
 
 pytestmark = pytest.mark.integration

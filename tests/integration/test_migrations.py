@@ -8,8 +8,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, pool, text
 
-from app.db import migrate
-from app.db.tables import metadata
+from app.db.base import migrate
+from app.db.base.tables import metadata
 
 pytestmark = pytest.mark.integration
 

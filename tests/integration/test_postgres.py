@@ -18,9 +18,9 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from app import postgres
-from app.postgres_files import Layout, try_flock
-from app.postgres_process import Account, can_run, check_can_enter, choose_account, reachable_binaries
+from app.postgres import server as postgres
+from app.postgres.files import Layout, try_flock
+from app.postgres.process import Account, can_run, check_can_enter, choose_account, reachable_binaries
 
 pytestmark = pytest.mark.integration
 

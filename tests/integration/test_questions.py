@@ -9,16 +9,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app import postgres
-from app.db import budgets, tasks
-from app.db.engine import make_engine
-from app.db.listen import conninfo
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
-from app.db.questions import QUESTIONS
-from solvers.state import Task
+from app.db.workloads import budgets, tasks
+from app.postgres import server as postgres
+from solvers.types.state import Task
 from tests.conftest import copied_database
 from tests.integration.fleet import START, make_gpu_reading, make_observation, make_service_reading
 from tests.integration.test_reports import Rows, a_busy_morning, at
+from tools.documents.sql_questions import QUESTIONS
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,13 @@ from msgspec import structs
 from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db import gpu_types, maintenance, nodes, reports
-from app.db.document import PAGE, document
-from app.db.engine import make_engine
-from app.db.listen import conninfo
+from app.base.errors import Conflict
+from app.db import maintenance
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
+from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
-from app.errors import Conflict
+from app.db.reports import reports
 from tests.integration.fleet import (
     START,
     make_fleet,
@@ -26,6 +27,7 @@ from tests.integration.fleet import (
     make_service_reading,
     push,
 )
+from tools.documents.sql import PAGE, document
 
 pytestmark = pytest.mark.integration
 Rows = list[tuple[object, ...]]

@@ -11,25 +11,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from app.control.store import Event, PolicySettings
-from app.db import (
-    demands,
-    events,
-    gpu_types,
-    idempotency,
-    nodes,
-    plans,
-    policies,
-    profiles,
-    projects,
-    services,
-    tokens,
-)
+from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from app.db.decisions import plans, policies
+from app.db.fleet import gpu_types, nodes
+from app.db.operations import events, idempotency, tokens
 from app.db.postgres_store import PostgresStore
-from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
-from solvers.outcome import SolveReport, SolveStatus, Violation
-from solvers.problem import CapacityLaw, Problem, ServiceDemand
-from solvers.state import Mode, Service, Slo, Variant
+from app.db.predictions import profiles
+from app.db.reports import demands
+from app.db.workloads import projects, services
+from app.store.store import Event, PolicySettings
+from solvers.types.outcome import SolveReport, SolveStatus, Violation
+from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
+from solvers.types.state import Mode, Service, Slo, Variant
 from tests.integration.fleet import START, make_bound, make_gpu_type, make_record, push, with_fleet
 
 pytestmark = pytest.mark.integration

@@ -9,14 +9,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.clock import ScaledClock
-from agents.device import DeviceError, GpuState, LaunchFailed, ServiceRoute, UnknownPart
-from agents.enforce import actions, is_settled
-from agents.perform import perform
-from agents.protocol import NodeCommand, ReplicaCommand
+from agents.base.clock import ScaledClock
+from agents.base.device import DeviceError, GpuState, LaunchFailed, ServiceRoute, UnknownPart
+from agents.base.protocol import NodeCommand, ReplicaCommand
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions, is_settled
+from agents.fake.device import StandInDevice
+from agents.fake.worker import StandInWorker
 from agents.router.router import Router
-from agents.standin.device import StandInDevice
-from agents.standin.worker import StandInWorker
 from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from app import postgres
 from app.api.application import make_api
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, fill, reading, running_api, service
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from httpx2 import Response
 
-from app import postgres
-from app.api.sessions import COOKIE, LASTS
+from app.api.http.sessions import COOKIE, LASTS
+from app.postgres import server as postgres
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api, fill, running_api, service
 

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from app.clock import ManualClock
-from app.db import simulations
-from app.db.engine import make_engine
-from app.db.simulations import KEPT, WAITING_LIMIT, NewSimulation, SimulationRow
-from app.db.transaction import Engine
-from app.errors import Conflict, NotFound
-from app.simulations.runner import Body, Pace, SimulationRunner
+from app.base.clock import ManualClock
+from app.base.errors import Conflict, NotFound
+from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine
+from app.db.decisions import simulations
+from app.db.decisions.simulations import KEPT, WAITING_LIMIT, NewSimulation, SimulationRow
+from app.simulate.requests.runner import Body, Pace, SimulationRunner
 from tests.integration.simulation_bodies import DeadAtOnce, answer, be_killed, hang
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.db.simulations import WAITING_LIMIT
+from app.db.decisions.simulations import WAITING_LIMIT
 from tests.integration.api_harness import Api, running_api
 from tests.integration.simulating import SCENARIO, ask, in_state, scenario
 

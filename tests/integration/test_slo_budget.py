@@ -12,11 +12,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.control.store import PolicySettings
-from app.db import maintenance, policies, reports, services
-from app.db.engine import make_engine
+from app.db import maintenance
+from app.db.base.engine import make_engine
+from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
-from solvers.state import Service, Slo
+from app.db.reports import reports
+from app.db.workloads import services
+from app.store.store import PolicySettings
+from solvers.types.state import Service, Slo
 from tests.integration.fleet import START, make_fleet, make_observation, make_service_reading
 
 pytestmark = pytest.mark.integration

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.control.worker import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
-from solvers.outcome import Budget, Stability
+from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
 from solvers.policies.warm_up import tiny_problem
-from solvers.state import Json, Observed
-from tests.app.control import worker_bodies
+from solvers.types.outcome import Budget, Stability
+from solvers.types.state import Json, Observed
+from tests.app.loop import worker_bodies
 
 pytestmark = pytest.mark.integration
 

@@ -21,20 +21,23 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.protocol import Ack, GpuReading, NodeCommand, Observation, ReplicaReading, ServiceReading
-from app import postgres
-from app.control.memory_store import MemoryStore
-from app.control.store import Correction, FitHealth, PlanRecord, Snapshot
-from app.db import gpu_types, nodes, plans, policies, profiles, services
-from app.db.engine import make_engine
+from agents.base.protocol import Ack, GpuReading, NodeCommand, Observation, ReplicaReading, ServiceReading
+from app.base.errors import Conflict
+from app.db.base.engine import make_engine
+from app.db.decisions import plans, policies
+from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
-from app.errors import Conflict
-from solvers.outcome import PlanReport
-from solvers.plan import BoundGpu, BoundPlan, BoundReplica, Plan
-from solvers.predict.online import Reading, RowKey, learn, new_health
-from solvers.predict.samples import Group
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Demand, Gpu, GpuId, GpuType, Json, Mode, Node, NodeId, ReplicaId, Service, Slo
+from app.db.predictions import profiles
+from app.db.workloads import services
+from app.postgres import server as postgres
+from app.store.memory_store import MemoryStore
+from app.store.store import Correction, FitHealth, PlanRecord, Snapshot
+from solvers.predict.data.samples import Group
+from solvers.predict.learn.online import Reading, RowKey, learn, new_health
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Demand, Gpu, GpuId, GpuType, Json, Mode, Node, NodeId, ReplicaId, Service, Slo
 from tests.conftest import copied_database
 
 pytestmark = pytest.mark.integration

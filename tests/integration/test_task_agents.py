@@ -15,11 +15,12 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db import profiles, services
+from app.db.operations.token_secrets import create_locally
 from app.db.postgres_store import PostgresStore
-from app.tokens import create_locally
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.state import Scaling, Service, Slo
+from app.db.predictions import profiles
+from app.db.workloads import services
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Scaling, Service, Slo
 from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, plimsoll, rows, scalar, until, with_store
 from tests.integration.fleet import make_fleet
 

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db import reports, tasks
 from app.db.postgres_store import PostgresStore
-from solvers.plan import BoundGpu, BoundPlan, BoundTask
-from solvers.state import GpuId, NodeId, Task
+from app.db.reports import reports
+from app.db.workloads import tasks
+from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
+from solvers.types.state import GpuId, NodeId, Task
 from tests.integration.fleet import START, Share, make_bound, make_observation, make_record, with_fleet
 
 pytestmark = pytest.mark.integration

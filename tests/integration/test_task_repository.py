@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from agents.protocol import TaskReading, TaskState
-from app.db import tasks
+from agents.base.protocol import TaskReading, TaskState
+from app.base.errors import Conflict, InvalidRequest, NotFound
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
-from app.db.task_progress import note_starved
-from app.errors import Conflict, InvalidRequest, NotFound
-from solvers.plan import BoundGpu, BoundTask
-from solvers.state import GpuId, NodeId, Task
+from app.db.workloads import tasks
+from app.db.workloads.task_progress import note_starved
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.state import GpuId, NodeId, Task
 from tests.integration.fleet import START, make_bound, make_gpu_reading, make_observation, make_record, with_fleet
 
 pytestmark = pytest.mark.integration

@@ -21,16 +21,16 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.protocol import Observation, TaskReading
-from app import postgres
-from app.control.memory_store import MemoryStore
-from app.control.store import Store
-from app.control.task_book import Place
-from app.db import tasks
-from app.db.engine import make_engine
-from app.errors import Conflict
-from solvers.plan import BoundGpu, BoundTask
-from solvers.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
+from agents.base.protocol import Observation, TaskReading
+from app.base.errors import Conflict
+from app.db.base.engine import make_engine
+from app.db.workloads import tasks
+from app.postgres import server as postgres
+from app.store.memory_store import MemoryStore
+from app.store.store import Store
+from app.store.task_book import Place
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
 from tests.conftest import copied_database
 from tests.integration.fleet import (
     START,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app import postgres
-from tests.app.cli.runner import Result, cli
+from app.postgres import server as postgres
+from tests.app.runner import Result, cli
 from tests.browser.dashboards import fill_demo, running_dashboard
 from tests.conftest import copied_database
 from tests.integration.api_harness import Api

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.protocol import Overuse, UseReading
-from app.db import nodes
+from agents.base.protocol import Overuse, UseReading
+from app.db.fleet import nodes
 from app.db.maintenance import maintain
 from app.db.postgres_store import PostgresStore
 from tests.integration.fleet import START, make_gpu_reading, make_observation, push, with_fleet

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.events import event_bytes
-from app.db.engine import make_engine
-from app.webhooks import Refused, Sender, authorities, send_due
+from app.api.operations.events import event_bytes
+from app.db.base.engine import make_engine
+from app.serve.webhooks import Refused, Sender, authorities, send_due
 from tests.integration.api_harness import Api, running_api
 from tests.integration.receivers import Receiver, project, running_receiver, webhook
 

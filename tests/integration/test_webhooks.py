@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.api.routes.events import event_bytes
-from app.db.engine import make_engine
-from app.db.webhooks import WAITING_LIMIT
-from app.webhooks import TRIES, Sender, is_public, next_try, send_due
+from app.api.operations.events import event_bytes
+from app.db.base.engine import make_engine
+from app.db.operations.webhooks import WAITING_LIMIT
+from app.serve.webhooks import TRIES, Sender, is_public, next_try, send_due
 from tests.integration.api_harness import NOW, Api, run_apart, running_api
 from tests.integration.receivers import Receiver, is_signed, project, running_receiver, send, webhook
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from app.simulate.build import shipped_catalogue
-from app.simulate.results import RunResult
-from app.simulate.run import jobs_of, simulate
-from app.simulate.scenario import Scenario
-from tests.app.simulate.runs import POOL, SERVICE, a_document
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import RunResult
+from app.simulate.run.run import jobs_of, simulate
+from app.simulate.scenario.scenario import Scenario
+from tests.app.runs import POOL, SERVICE, a_document
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden_simulations"
 DIGITS = 6

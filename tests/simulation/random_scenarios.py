@@ -4,10 +4,10 @@ from random import Random
 from typing import Any, get_args
 
 from agents.sim.spec import FaultKind
-from app.simulate.scenario import Scenario
-from solvers.governors import GOVERNORS
-from solvers.policies import policies
-from tests.app.simulate.runs import a_scenario
+from app.simulate.scenario.scenario import Scenario
+from solvers.governors.registry import GOVERNORS
+from solvers.policies.registry import policies
+from tests.app.runs import a_scenario
 
 NETWORKS = ("resnet50", "inception_v3", "vgg16", "mobilenet_v2")
 TYPES = ("V100-32GB", "T4")

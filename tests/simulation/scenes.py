@@ -9,15 +9,15 @@ from itertools import pairwise
 from agents.sim.cluster import Scenario, ServiceTotals
 from agents.sim.load import Load, LoadShape, Spike
 from agents.sim.spec import Fault, make_node
-from agents.sim.truth import load_truth
-from app.catalogue import load_gpu_types, load_profiles
-from app.clock import ManualClock
-from app.control.loop import TickOutcome
-from app.control.store import PolicySettings
-from app.control.worker import InlineSolver
-from app.simulate.closed_loop import ClosedLoop, ClusterPlan
-from solvers.plan import BoundPlan
-from solvers.state import Scaling, Service, Slo
+from agents.sim.truth.truth import load_truth
+from app.base.clock import ManualClock
+from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.loop.tick import TickOutcome
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.solver.process import InlineSolver
+from app.store.store import PolicySettings
+from solvers.types.plan import BoundPlan
+from solvers.types.state import Scaling, Service, Slo
 
 PERIOD_S = 5.0
 TYPE = "V100-32GB"

@@ -7,7 +7,7 @@ import pytest
 
 from agents.sim.load import Spike
 from agents.sim.spec import Fault
-from app.simulate.closed_loop import ClusterPlan
+from app.simulate.run.closed_loop import ClusterPlan
 from tests.simulation.scenes import RATES_RPS, Scene, a_scene, a_service
 
 STARTED_S = 40.0

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from agents.sim.cluster import SimulatedCluster
-from app.clock import ManualClock
-from app.control.worker import InlineSolver
-from app.simulate.build import make_cluster, make_world, shipped_catalogue
-from app.simulate.closed_loop import ClosedLoop
-from app.simulate.run import jobs_of, simulate
-from app.simulate.tasks import Submissions, make_submissions
+from app.base.clock import ManualClock
+from app.simulate.run.build import make_cluster, make_world, shipped_catalogue
+from app.simulate.run.closed_loop import ClosedLoop
+from app.simulate.run.run import jobs_of, simulate
+from app.simulate.scenario.tasks import Submissions, make_submissions
+from app.solver.process import InlineSolver
 from tests.simulation.random_scenarios import a_random_scenario
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.catalogue import load_profiles
-from app.control.task_book import TaskRecord
-from app.simulate.closed_loop import ClusterPlan
-from solvers.state import Task, Variant
+from app.catalogue.catalogue import load_profiles
+from app.simulate.run.closed_loop import ClusterPlan
+from app.store.task_book import TaskRecord
+from solvers.types.state import Task, Variant
 from tests.simulation.scenes import TYPE, Scene, a_scene
 
 RATES_RPS = {"resnet50": 100.0}

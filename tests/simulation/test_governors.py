@@ -9,7 +9,7 @@ import pytest
 
 from agents.sim.node import SimGpu
 from agents.sim.spec import Fault
-from app.simulate.closed_loop import ClusterPlan
+from app.simulate.run.closed_loop import ClusterPlan
 from bench.governors import CAP_W, half_known
 from tests.simulation.scenes import PERIOD_S, TYPE, Scene, a_scene
 

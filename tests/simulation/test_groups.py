@@ -1,11 +1,11 @@
 """A fleet whose services follow two policies: through the whole loop, and into the simulation's report."""
 
-from app.simulate.build import shipped_catalogue
-from app.simulate.report import make_report
-from app.simulate.run import jobs_of
-from app.simulate.runner import make_runner, simulate_all
-from app.simulate.scenario import Scenario
-from tests.app.simulate.runs import POOL, SERVICE, a_scenario
+from app.simulate.report.report import make_report
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.run import jobs_of
+from app.simulate.run.runner import make_runner, simulate_all
+from app.simulate.scenario.scenario import Scenario
+from tests.app.runs import POOL, SERVICE, a_scenario
 
 GROUPS = [{"name": "web", "policy": "hetsev_greedy", "projects": ["shop"]}]
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from agents.clock import ManualClock
-from agents.device import DeviceError
-from agents.enforce import actions
-from agents.perform import perform
-from agents.protocol import NodeCommand
+from agents.base.clock import ManualClock
+from agents.base.device import DeviceError
+from agents.base.protocol import NodeCommand
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import Scenario, ServiceTotals, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape, Spike
-from agents.sim.modulation import Modulation
+from agents.sim.load import Load, LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from agents.sim.spec import Fault
-from solvers.state import Task
+from solvers.types.state import Task
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 from tests.simulation.scenes import PERIOD_S, Scene, a_scene

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.spec import Fault
-from agents.sim.truth import Neighbour, Placed, load_truth
-from app.control.predict import PlannedPoints
-from app.simulate.closed_loop import ClusterPlan
-from solvers.plan import BoundReplica
-from solvers.predict.colocation import Neighbours, execution_ms
-from solvers.problem import OperatingPoint, OperatingPoints
+from agents.sim.truth.truth import Neighbour, Placed, load_truth
+from app.loop.predict import PlannedPoints
+from app.simulate.run.closed_loop import ClusterPlan
+from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.types.plan import BoundReplica
+from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.simulation.scenes import TYPE, Scene, a_scene
 
 TRUTH = load_truth()

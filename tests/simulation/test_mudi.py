@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.simulate.build import shipped_catalogue
-from app.simulate.results import RunResult
-from app.simulate.run import jobs_of, simulate
-from app.simulate.scenario import Scenario
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import RunResult
+from app.simulate.run.run import jobs_of, simulate
+from app.simulate.scenario.scenario import Scenario
 
 SERVICES = (("images", "resnet50", 150.0, 40.0), ("text", "vgg16", 330.0, 60.0))
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.clock import ManualClock
-from agents.device import Readings, ServiceRoute
-from agents.protocol import ReplicaCommand
+from agents.base.clock import ManualClock
+from agents.base.device import Readings, ServiceRoute
+from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load import Load, LoadShape
 from agents.sim.spec import make_node
-from agents.sim.truth import Placed, load_truth
+from agents.sim.truth.truth import Placed, load_truth
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from agents.clock import ManualClock
-from agents.device import ServiceRoute
+from agents.base.clock import ManualClock
+from agents.base.device import ServiceRoute
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load import Load, LoadShape
 from agents.sim.tally import ServiceTally
-from solvers.predict.bulk_queue import miss_probability
+from solvers.laws.bulk_queue import miss_probability
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 

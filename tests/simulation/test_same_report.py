@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.cli.runner import cli
-from tests.app.simulate.runs import POOL, SERVICE, a_document
+from tests.app.runner import cli
+from tests.app.runs import POOL, SERVICE, a_document
 
 
 def everything() -> dict[str, Any]:

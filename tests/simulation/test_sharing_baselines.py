@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from agents.sim.cluster import ServiceTotals
-from agents.sim.truth import load_truth
-from app.clock import ManualClock
-from app.control.worker import InlineSolver
-from app.simulate.closed_loop import ClosedLoop, ClusterPlan
-from solvers.plan import BoundPlan
+from agents.sim.truth.truth import load_truth
+from app.base.clock import ManualClock
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.solver.process import InlineSolver
+from solvers.types.plan import BoundPlan
 from tests.simulation.scenes import PERIOD_S, a_scene
 
 

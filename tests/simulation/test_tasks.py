@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from agents.sim.load import Spike
 from agents.sim.spec import Fault
-from app.catalogue import load_profiles
-from app.control.task_book import TaskRecord
-from app.simulate.closed_loop import ClusterPlan
-from solvers.state import Task
+from app.catalogue.catalogue import load_profiles
+from app.simulate.run.closed_loop import ClusterPlan
+from app.store.task_book import TaskRecord
+from solvers.types.state import Task
 from tests.simulation.scenes import TYPE, Scene, a_scene
 
 RATES_RPS = {"resnet50": 150.0, "vgg16": 40.0}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.simulate.closed_loop import ClusterPlan
+from app.simulate.run.closed_loop import ClusterPlan
 from tests.simulation.scenes import PERIOD_S, TYPE, Scene, a_scene
 
 RATES_RPS = {"alexnet": 300.0, "resnet50": 500.0}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from solvers.outcome import PlanReport
-from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.plan_json import plan_from_json
-from solvers.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.problem_json import problem_from_json
-from solvers.state import GpuType
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan_json import plan_from_json
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem_json import problem_from_json
+from solvers.types.state import GpuType
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.check import report_violations, task_violations, violations
-from solvers.outcome import PlanReport
-from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.state import GpuType
-from tests.solvers.fill import factories as filling
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType
+from tests.solvers import factories as filling
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 Case = tuple[Problem, Plan]

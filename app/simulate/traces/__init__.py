@@ -1,1 +1,1 @@
-"""Traces: arrival rates and job lists from public sets, changed, described and made. docs/traces.md says how."""
+"""Load and job lists from public sets, changed, described, made."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import parse_number
 from app.measurements.traces import ANY_TIME, MOST_STEPS, moment_s

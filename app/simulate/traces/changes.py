@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.simulate.traces.trace import Trace
 

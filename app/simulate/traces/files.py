@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import InvalidRequest, no_such
+from app.base.errors import InvalidRequest, no_such
 from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.measurements.traces import ANY_TIME, DATED, SECONDS_PER, find_steps, moment_s, time_column
 from app.simulate.traces.jobs import JobList, check_job_columns, make_jobs
 from app.simulate.traces.trace import MOST_VALUES, RATE_SUFFIX, Trace, check_size
-from solvers.document import LARGEST_NUMBER
+from solvers.types.strict_json import LARGEST_NUMBER
 
 TIME = "second"
 

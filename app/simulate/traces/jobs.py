@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import Rows, open_rows, require_columns
 from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, make_table
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agents.sim.rates import TraceShape
-from app.errors import InvalidRequest, no_such
+from app.base.errors import InvalidRequest, no_such
 from app.measurements.tables import NOT_NEGATIVE, Reals
 from app.measurements.traces import MOST_STEPS, SECONDS_PER
 

@@ -1,1 +1,1 @@
-"""Compiled kernels of pricing. They take and fill arrays; `solvers.joint.pricing` calls them, mode by mode."""
+"""Compiled inner loops, and the arrays that they take apart."""

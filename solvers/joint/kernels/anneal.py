@@ -19,7 +19,7 @@ import numpy as np
 from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted, propose
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import capacity_rps
-from solvers.joint.tables import Law, Reals
+from solvers.joint.kernels.types import Law, Reals
 
 _FIT = 1.0 + 1e-9
 _SETTLED = 0.8

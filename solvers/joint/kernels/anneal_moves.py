@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.tables import Flags, Law, Numbers, Reals
+from solvers.joint.kernels.types import Flags, Law, Numbers, Reals
 
 _TRIES = 4
 """To meet a service that is short by chance."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import Numbers, Reals
 
 MOST_DEPTH = 48
 """Choices on a branch; longer plans are not looked for."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.scan import Prices, Stack, reduced_costs
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import Numbers, Reals
 
 State = npt.NDArray[np.uint64]
 Marks = npt.NDArray[np.bool_]

@@ -10,8 +10,7 @@ taking that one instead is no worse. So at most n · U candidates enter, however
 import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.nouns import Scratch, Task
-from solvers.joint.tables import Mode, Numbers, Reals
+from solvers.joint.kernels.types import Mode, Numbers, Reals, Scratch, Task
 
 NONE = -1.0e300
 """The worth of no set at all."""

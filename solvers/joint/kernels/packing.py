@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import capacity_rps, execution_ms, pattern_worth
-from solvers.joint.kernels.nouns import MEMORY, POWER, PRESSURE, Cell, Found, Scratch, Task
 from solvers.joint.kernels.relaxation import fill_use, relax
-from solvers.joint.tables import Law, Mode, Numbers, Reals
+from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Cell, Found, Law, Mode, Numbers, Reals, Scratch, Task
 
 _HALVINGS = 48
 """Of the interval in which a candidate's longest execution lies: to the last digits."""

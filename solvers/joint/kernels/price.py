@@ -4,10 +4,9 @@ import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
-from solvers.joint.kernels.nouns import Cell, Cells, Found, Scratch, Task
 from solvers.joint.kernels.relaxation import limits_price, relax, value_candidates
 from solvers.joint.kernels.search import search
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import Cell, Cells, Found, Numbers, Reals, Scratch, Task
 
 
 @compiled

@@ -10,8 +10,7 @@ import numpy as np
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import fill_table, read_solution, shorten
 from solvers.joint.kernels.laws import candidate_worth, capacity_rps, execution_ms, pattern_worth
-from solvers.joint.kernels.nouns import MEMORY, POWER, PRESSURE, Cell, Scratch, Task
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Cell, Numbers, Reals, Scratch, Task
 
 _FIT = 1.0 + 1e-9
 _NO_SLOPE = 1e-12

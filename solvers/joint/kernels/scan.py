@@ -8,9 +8,10 @@ Infinite where stock or most replicas forbid p.
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import Numbers, Reals
 
 _WHOLE_GPU = 1.0 - 1e-9
 
@@ -83,3 +84,22 @@ def best_value(stack: Stack, prices: Prices) -> int:
         if worth > top and prices.stock[stack.gpu_type[column]] >= _WHOLE_GPU:
             best, top = column, worth
     return best
+
+
+Kinds = npt.NDArray[np.int64]
+
+
+@compiled
+def move_costs(stack: Stack, start_prices: Reals, kinds: Kinds, prices: Prices, kind_prices: Reals) -> Reals:
+    """(C,) USD per hour.
+
+    start_prices: (C,) κ f_p + ρ n_p. kinds: (C, N) position of each replica's kind among those that run, negative for
+    others. kind_prices: (K,) σ_r.
+    """
+    costs = reduced_costs(stack, prices)
+    for column in range(costs.shape[0]):
+        costs[column] += start_prices[column]
+        for at in range(kinds.shape[1]):
+            if kinds[column, at] >= 0:
+                costs[column] -= kind_prices[kinds[column, at]]
+    return costs

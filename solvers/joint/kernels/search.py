@@ -18,9 +18,8 @@ import numpy as np
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import NONE
 from solvers.joint.kernels.laws import pattern_worth
-from solvers.joint.kernels.nouns import MEMORY, POWER, Cell, Scratch, Task
 from solvers.joint.kernels.relaxation import charge, limits_price, value_candidates
-from solvers.joint.tables import Mode, Numbers, Reals
+from solvers.joint.kernels.types import MEMORY, POWER, Cell, Mode, Numbers, Reals, Scratch, Task
 
 LEVELS = 48
 """Of memory and watts in the table."""

@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
-from solvers.joint.kernels.nouns import Task
-from solvers.joint.tables import Numbers, Reals
+from solvers.joint.kernels.types import Numbers, Reals, Task
 
 _NEVER = -1.0e300
 _BISECTIONS = 20

@@ -1,1 +1,1 @@
-"""Techniques that predict by how much the neighbours on a GPU stretch the execution time. One file each."""
+"""Techniques for what neighbours add to a time."""

@@ -10,9 +10,9 @@ Wins with a handful of samples or neighbours that are all alike; cannot tell par
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients
-from solvers.predict.interference.factor import clip_factors, known_rows, neighbour_counts
-from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.interference_factor import clip_factors, known_rows, neighbour_counts
+from solvers.predict.data.samples import Queries, Reals, Samples
 
 
 def fit(samples: Samples, alone_ms: Reals) -> Coefficients:

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients
-from solvers.predict.interference.factor import InterferenceTechnique, neighbour_counts
-from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.interference_factor import InterferenceTechnique, neighbour_counts
+from solvers.predict.data.samples import Queries, Reals, Samples
 
 _ROUNDS = 50
 _TOLERANCE = 1e-12

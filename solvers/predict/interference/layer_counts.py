@@ -27,11 +27,16 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from solvers.predict.fit import Coefficients, TooFewSamples
-from solvers.predict.interference.factor import clip_factors, known_rows, neighbour_counts
-from solvers.predict.interference.pairs import networks_in, pairs_of, positions
-from solvers.predict.layers import LayerCounts
-from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.interference_factor import (
+    clip_factors,
+    known_rows,
+    neighbour_counts,
+    networks_in,
+    pairs_of,
+    positions,
+)
+from solvers.predict.data.samples import LayerCounts, Queries, Reals, Samples
 
 NO_LAYERS: Mapping[str, LayerCounts] = {}
 

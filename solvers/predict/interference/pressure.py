@@ -28,10 +28,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from solvers.predict.fit import Coefficients
+from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.interference_factor import (
+    Pairs,
+    clip_factors,
+    colocated_rows,
+    neighbour_counts,
+    networks_in,
+    pairs_of,
+    positions,
+)
+from solvers.predict.data.samples import Indices, Queries, Reals, Samples
 from solvers.predict.interference import pressure_least_squares
-from solvers.predict.interference.factor import clip_factors, colocated_rows, neighbour_counts
-from solvers.predict.interference.pairs import Pairs, networks_in, pairs_of, positions
 from solvers.predict.interference.pressure_least_squares import KNOWN, SHAPE_CENTRE, Formulation
 from solvers.predict.latency.decomposition import (
     NO_FACTS,
@@ -42,7 +50,6 @@ from solvers.predict.latency.decomposition import (
     Times,
     split,
 )
-from solvers.predict.samples import Indices, Queries, Reals, Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

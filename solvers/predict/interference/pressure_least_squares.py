@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from solvers.predict.interference.pairs import Pairs
-from solvers.predict.samples import Indices, Reals
+from solvers.predict.data.interference_factor import Pairs
+from solvers.predict.data.samples import Indices, Reals
 
 KNOWN = -1
 """Condition of a row whose alone latency is known: it needs no comparison with others."""

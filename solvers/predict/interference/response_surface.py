@@ -17,12 +17,19 @@ Limits: not monotone by construction; it does not convert to the contract's rows
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from solvers.predict.even_choice import even_choice
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.interference_factor import (
+    MAX_FACTOR,
+    MIN_FACTOR,
+    Pairs,
+    clip_factors,
+    known_rows,
+    networks_in,
+    pairs_of,
+    positions,
+)
+from solvers.predict.data.samples import Indices, Queries, Reals, Samples, even_choice
 from solvers.predict.interference import pressure
-from solvers.predict.interference.factor import MAX_FACTOR, MIN_FACTOR, clip_factors, known_rows
-from solvers.predict.interference.pairs import Pairs, networks_in, pairs_of, positions
-from solvers.predict.samples import Indices, Queries, Reals, Samples
 
 _LEAST_SAMPLES = 8
 """With fewer the law alone says as much."""

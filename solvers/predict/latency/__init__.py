@@ -1,1 +1,1 @@
-"""Techniques that predict the execution time of a batch, alone on the GPU. One file each, named by technique."""
+"""Techniques for the time of a batch alone on a GPU, one file each."""

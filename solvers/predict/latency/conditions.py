@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.predict.samples import Indices, Queries, Reals, Samples
+from solvers.predict.data.samples import Indices, Queries, Reals, Samples
 
 Flags = npt.NDArray[np.bool_]
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.predict.layers import LayerCounts
-from solvers.predict.samples import Queries, Reals
+from solvers.predict.data.samples import LayerCounts, Queries, Reals
 
 LEAST_RUN_FRACTION = 0.1
 """Facts that would leave less run time than this fraction of the latency are too large; they are scaled down to it."""

@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients
+from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.samples import Group, Reals
+from solvers.predict.latency.factorisation_features import ALL, COLUMNS, Conditions, encode, make_start, numbers_of
 from solvers.predict.latency.ftrl_proximal import CoordinateWeights, Rates, RowWeights
-from solvers.predict.latency.table3_features import ALL, COLUMNS, Conditions, encode, make_start, numbers_of
-from solvers.predict.samples import Group, Reals
 
 TARGETS = 2
 """ln latency in ms; ln throughput in requests per second, less ln batch."""

@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients, TooFewSamples
-from solvers.predict.latency.factorisation_learner import LATENCY, THROUGHPUT, FactorisationLearner
-from solvers.predict.latency.table3_features import (
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.latency.factorisation_features import (
     ALL,
     OF_QUERIES,
     Conditions,
@@ -35,7 +35,7 @@ from solvers.predict.latency.table3_features import (
     numbers_of,
     numbers_of_queries,
 )
-from solvers.predict.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.latency.factorisation_learner import LATENCY, THROUGHPUT, FactorisationLearner
 
 LEAST_SAMPLES = 8
 """Of all groups together."""

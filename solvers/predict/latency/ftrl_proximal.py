@@ -23,7 +23,7 @@ from typing import Self
 
 import numpy as np
 
-from solvers.predict.samples import Reals
+from solvers.predict.data.samples import Reals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
-from solvers.predict.even_choice import even_choice
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 from solvers.predict.latency.conditions import (
     BATCH,
     CLOCK_MHZ,
@@ -38,9 +38,8 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.latency.mesh import interpolate, limit_nodes, make_nodes, mesh_points
-from solvers.predict.latency.student_noise import weigh
-from solvers.predict.samples import Queries, Reals, Samples
+from solvers.predict.regression.mesh import interpolate, limit_nodes, make_nodes, mesh_points
+from solvers.predict.regression.posterior_mode import weigh
 
 _LEAST_CONDITIONS = 2
 _MOST_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.

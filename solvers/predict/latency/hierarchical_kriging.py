@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Group, Queries, Reals, Samples
 from solvers.predict.latency.conditions import (
     BATCH,
     CLOCK_MHZ,
@@ -53,8 +54,7 @@ from solvers.predict.latency.launch_and_run import (
     suppose,
     touch_from_below,
 )
-from solvers.predict.latency.student_noise import weigh
-from solvers.predict.samples import Group, Queries, Reals, Samples
+from solvers.predict.regression.posterior_mode import weigh
 
 _LEAST_CONDITIONS = 2
 _ROUNDS = 3  # Of EM; the held-out error does not fall further after two.

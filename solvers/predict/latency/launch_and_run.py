@@ -23,10 +23,10 @@ import numpy as np
 from scipy.linalg import block_diag, cho_factor, cho_solve
 from scipy.sparse import csr_array
 
+from solvers.predict.data.samples import Reals
 from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, TIME_QUOTA_PERCENT
-from solvers.predict.latency.mesh import Corners, find_corners, make_nodes
-from solvers.predict.latency.student_noise import weigh
-from solvers.predict.samples import Reals
+from solvers.predict.regression.mesh import Corners, find_corners, make_nodes
+from solvers.predict.regression.posterior_mode import weigh
 
 _SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is 1.5 times the other.
 _MOST_BATCHES, _MOST_SHARES, _MOST_QUOTAS = 16, 20, 10

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
-from solvers.predict.even_choice import even_choice
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 from solvers.predict.latency.conditions import (
     BATCH,
     CLOCK_MHZ,
@@ -37,7 +37,6 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.samples import Queries, Reals, Samples
 
 _SHARPNESS = 6.0
 """Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""

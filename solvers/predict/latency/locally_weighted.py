@@ -22,7 +22,8 @@ from functools import cache
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients, nest, nested
+from solvers.predict.data.fit import Coefficients, nest, nested
+from solvers.predict.data.samples import Indices, Queries, Reals, Samples
 from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.conditions import (
     BATCH,
@@ -33,8 +34,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.latency.mesh import interpolate, limit_nodes, make_nodes, mesh_points, refine
-from solvers.predict.samples import Indices, Queries, Reals, Samples
+from solvers.predict.regression.mesh import interpolate, limit_nodes, make_nodes, mesh_points, refine
 
 _NEIGHBOURS = (2, 3, 4, 6, 9, 13, 20)
 """Candidates for k."""

@@ -3,7 +3,7 @@
     latency_ms(b, p) = l0(b) + k(b) · (p - p0(b)),  k(b) = k1(b) for p <= p0(b), else k2(b),  k1 <= k2 <= 0
 
 At every measured batch with three shares or more, p0, l0, k1 and k2 are the least-squares fit of the relative errors
-(`solvers.predict.two_segments`). Shares measured at other batches only are filled in from those, at half the weight: or
+(`solvers.predict.regression.two_segments`). Shares measured at other batches only are filled in from those, at half the weight: or
 else a batch that misses the least share would be extrapolated along a line, where latency grows as 1/p. A batch
 measured at fewer than three shares takes the curve that its neighbours give, scaled to its own samples. Between batches
 the four coefficients are interpolated, so the curve stays two segments at any batch; `curve` hands it out. Outside the
@@ -20,7 +20,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Queries, Reals, Samples
 from solvers.predict.latency.conditions import (
     BATCH,
     CLOCK_MHZ,
@@ -34,8 +35,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.samples import Queries, Reals, Samples
-from solvers.predict.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
 
 _NAMES = ("breakpoint_percent", "latency_ms_at_breakpoint", "slope_before", "slope_after")
 """Fields of TwoSegments, and the coefficient arrays (B,) over the batches."""

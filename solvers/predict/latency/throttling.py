@@ -17,10 +17,10 @@ draws (100 W on an A40) slows down more than it says.
 
 import numpy as np
 
-from solvers.predict.fit import Coefficients, TooFewSamples
-from solvers.predict.posterior_mode import Priors, posterior_mode
-from solvers.predict.samples import Queries, Reals, Samples
-from solvers.predict.soft_minimum import soft_minimum
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Queries, Reals, Samples
+from solvers.predict.regression.posterior_mode import Priors, posterior_mode
+from solvers.predict.regression.soft_minimum import soft_minimum
 
 LEAST_SAMPLES = 6
 LATENCY_SIGMA = 0.03

@@ -15,10 +15,10 @@ import pytest
 from agents.doctor.doctor import as_json, examine, exit_code
 from agents.doctor.driver import Silent, answer_of
 from agents.doctor.facts import ask_control_plane, read_mps
-from agents.doctor.nouns import GpuFacts
-from agents.knobs.journal import KnobJournal
-from agents.workers.records import Record, Records
-from tests.agents.doctor.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
+from agents.doctor.types import GpuFacts
+from agents.gpu.knobs.journal import KnobJournal
+from agents.processes.records import Record, Records
+from tests.agents.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
 from tests.agents.fakes.nvml.fixtures import library
 
 __all__ = ("library",)
@@ -296,7 +296,7 @@ def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(node: Docto
     # Root may read everything unless it has given that right away.
     code = (
         "import sys; from pathlib import Path; from agents.doctor.facts import read_state; "
-        "from agents.doctor.nouns import Here; facts = read_state(Path(sys.argv[1]), Here()); "
+        "from agents.doctor.types import Here; facts = read_state(Path(sys.argv[1]), Here()); "
         "print(facts.is_closed, facts.turned, 'cannot be written' in facts.problem)"
     )
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
@@ -406,7 +406,7 @@ def test_wrong_arguments_are_exit_code_2(node: DoctorNode, wrong: tuple[str, ...
 
 
 def test_plimsoll_agent_passes_it_on(node: DoctorNode) -> None:
-    program = ("-c", "from app.cli import main; main()")
+    program = ("-c", "from app.cli.main import main; main()")
     code, said = run(node, "agent", "doctor", "--state-dir", "none", program=program)
     assert code in (0, 1)
     assert "none, which will be made" in said

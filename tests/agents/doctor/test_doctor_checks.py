@@ -4,7 +4,7 @@ import pytest
 
 from agents.doctor import checks
 from agents.doctor.doctor import render
-from agents.doctor.nouns import (
+from agents.doctor.types import (
     Asked,
     ControlPlaneFacts,
     DriverFacts,
@@ -21,8 +21,8 @@ from agents.doctor.nouns import (
     StateFacts,
     SystemdFacts,
 )
-from agents.nvml.nouns import Capability
-from tests.agents.doctor.doctor_nodes import NODE_DIRECTORY
+from agents.gpu.nvml.types import Capability
+from tests.agents.doctor_nodes import NODE_DIRECTORY
 
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)
 PROCESS = ProcessFacts(uid=990, user="plimsoll-agent", effective=0, ambient=0)

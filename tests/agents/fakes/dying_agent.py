@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from agents.gpus.device import GpuDevice
+from agents.gpu.node.device import GpuDevice
 from agents.main import main
 
 

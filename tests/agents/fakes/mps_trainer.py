@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from agents.serving.trainer import main
+from agents.trainer.trainer import main
 from tests.agents.fakes.mps_client import join
 
 SMS = 132

@@ -14,10 +14,10 @@ from typing import ParamSpec
 
 import aiohttp
 
-from agents.workers.launch import Launch
-from agents.workers.replica import Hooks, Proof, ReplicaView
-from agents.workers.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
-from agents.workers.workers import Workers, WorkersSettings
+from agents.processes.launch import Launch
+from agents.processes.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
+from agents.replicas.replica import Hooks, Proof, ReplicaView
+from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.ports import PORTS, own_ports
 

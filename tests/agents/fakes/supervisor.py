@@ -12,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from agents.device import DeviceError
-from agents.protocol import ReplicaCommand
-from agents.workers.launch import Launch
-from agents.workers.templates import Template, Templates
-from agents.workers.workers import Workers, WorkersSettings
+from agents.base.device import DeviceError
+from agents.base.protocol import ReplicaCommand
+from agents.processes.launch import Launch
+from agents.processes.templates import Template, Templates
+from agents.replicas.replicas import Workers, WorkersSettings
 
 WORKER = Path(__file__).with_name("http_worker.py")
 LIFE_S = 60.0

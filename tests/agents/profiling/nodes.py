@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
+from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
+from agents.processes.templates import Template, Templates
 from agents.profiling.cells import Cell
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import ProfileSettings, open_profile
 from agents.profiling.profiler import Report
 from agents.profiling.windows import Rules
-from agents.workers.templates import Template, Templates
 from tests.agents.gpu_nodes import environment
 
 HERE = Path(__file__).parent

@@ -21,9 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from agents.profiling.bench import main
-from agents.serving.engine import Facts, Signature
-from agents.serving.errors import EngineFailed
-from agents.serving.tensors import Tensors
+from agents.serving.engines.engine import Facts, Signature
+from agents.serving.engines.errors import EngineFailed
+from agents.serving.engines.tensors import Tensors
 from tests.agents.fakes.mps_client import join
 
 SMS = 132

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from agents.device import OutOfRange
+from agents.base.device import OutOfRange
 from agents.profiling.cells import Cell, Member, at_most, crews, grid, make_cell, pairs
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
 from agents.profiling.cells import Member, make_cell
 from agents.profiling.journal import Header, Journal, Measurement, Timing
 

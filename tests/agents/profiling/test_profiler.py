@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.device import LaunchFailed, NotSupported
+from agents.base.device import LaunchFailed, NotSupported
+from agents.profiling.bench_processes import bench_command
 from agents.profiling.cells import grid, pairs
-from agents.profiling.crew import bench_command
 from tests.agents.profiling.nodes import Heard, Node, play
 
 pytestmark = pytest.mark.integration

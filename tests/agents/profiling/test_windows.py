@@ -7,9 +7,8 @@ from typing import TypeVar, cast
 
 import pytest
 
-from agents.nvml.nouns import GpuIdentity, GpuProcess, GpuSample
-from agents.profiling.cells import Cell, Member, make_cell
-from agents.profiling.errors import BenchFailed, NotSteady
+from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
+from agents.profiling.cells import BenchFailed, Cell, Member, NotSteady, make_cell
 from agents.profiling.journal import Measurement
 from agents.profiling.messages import Load, Loaded, Order, Ready, Timed, Window
 from agents.profiling.watch import GpuWatch

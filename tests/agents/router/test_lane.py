@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agents.device import ServiceRoute
+from agents.base.device import ServiceRoute
 from agents.router.lane import Lane, Overloaded
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from agents.router.health import STRIKES
 from agents.router.router import LARGEST_BODY, Router
-from tests.agents.router.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
+from tests.agents.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
 
 pytestmark = pytest.mark.integration
 

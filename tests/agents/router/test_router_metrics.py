@@ -4,8 +4,8 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.device import ServiceRoute
-from agents.protocol import BUCKET_COUNT
+from agents.base.device import ServiceRoute
+from agents.base.protocol import BUCKET_COUNT
 from agents.router.lane import Lane
 from agents.router.metrics import MOST_SERVICES, OTHERS, exposition, shown
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agents.router.pool import PIECES_LIMIT, WHOLE_LIMIT, Answer, LateAnswer, NoAnswer, NotConnected, Pool
-from tests.agents.router.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
+from tests.agents.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
 
 pytestmark = pytest.mark.integration
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agents.router.deadline import parse_deadline_ms
-from agents.router.requests import make_head
+from agents.base.http_problems import parse_deadline_ms
+from agents.router.http_messages import make_head
 
 HEADERS = (
     (b"Host", b"front:80"),

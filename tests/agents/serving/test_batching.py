@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from agents.serving.batching import Batcher, Limits, Waiting
-from agents.serving.engine import EngineThread, Signature
-from agents.serving.errors import DeadlinePassed, EngineFailed
+from agents.serving.engines.engine import EngineThread, Signature
+from agents.serving.engines.errors import DeadlinePassed, EngineFailed
+from agents.serving.engines.tensors import Kind
 from agents.serving.metrics import Metrics
-from agents.serving.tensors import Kind
-from tests.agents.serving.harness import FOR_EVER_MS, Client, GatedEngine, Reply, all_of, fp32, run, serving, until
+from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, Reply, all_of, fp32, run, serving, until
 
 
 async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":

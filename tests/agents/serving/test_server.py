@@ -7,10 +7,10 @@ import struct
 import msgspec
 import pytest
 
-from agents.serving.engine import Signature
-from agents.serving.errors import EngineFailed, EngineLost
-from agents.serving.tensors import Kind
-from tests.agents.serving.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
+from agents.serving.engines.engine import Signature
+from agents.serving.engines.errors import EngineFailed, EngineLost
+from agents.serving.engines.tensors import Kind
+from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
 
 
 async def state(client: Client) -> object:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.serving.errors import BadRequest
-from agents.serving.tensors import TYPE_CODES, Tensor, byte_count, join, pack_numbers, split, unpack_numbers
+from agents.serving.engines.errors import BadRequest
+from agents.serving.engines.tensors import TYPE_CODES, Tensor, byte_count, join, pack_numbers, split, unpack_numbers
 from agents.serving.wire import InferRequest, decode_request, encode_answer
 
 RANGES = {

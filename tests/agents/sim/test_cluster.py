@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.clock import ManualClock
-from agents.device import GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
-from agents.enforce import actions, is_settled
-from agents.perform import perform
-from agents.protocol import NodeCommand, bucket_of
+from agents.base.clock import ManualClock
+from agents.base.device import GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
+from agents.base.protocol import NodeCommand, bucket_of
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions, is_settled
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.front_door import HOLD_CAPACITY, ServiceDoor
 from agents.sim.load import Load, LoadShape
+from agents.sim.load_balancer import HOLD_CAPACITY, ServiceDoor
 from agents.sim.node import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node
-from agents.sim.truth import load_truth
+from agents.sim.truth.truth import load_truth
 from tests.agents.factories import a_command, a_gpu, a_replica, commands, run
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
+from agents.base.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
 from agents.sim.engine import Pace, ReplicaQueue, draw_noise, fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
-from solvers.predict.bulk_queue import miss_probability
+from solvers.laws.bulk_queue import miss_probability
 
 NO_NOISE = np.ones(1)
 
@@ -259,7 +259,7 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
     ],
 )
 def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(batch: int, utilisation: float) -> None:
-    """At the percentile's latency the exact law (solvers.predict.bulk_queue) lets that share through, to 2 %."""
+    """At the percentile's latency the exact law (solvers.laws.bulk_queue) lets that share through, to 2 %."""
     requests = 5_000_000 if utilisation > 0.8 else 1_000_000  # long queues forget slowly
     arrivals = np.cumsum(np.random.default_rng(batch).exponential(1.0 / (utilisation * batch), requests))
     ran = run(arrivals, a_pace(batch), [float(arrivals[-1]) + 100.0])

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from agents.device import Part
+from agents.base.device import Part
 from agents.sim.pace import Board, PaceMaker, Tenant
 from agents.sim.tally import Floats
-from agents.sim.truth import Placed
+from agents.sim.truth.truth import Placed
 
 MOST = 20_000
 """Places of which times and watts are remembered."""

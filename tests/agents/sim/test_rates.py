@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sim.load import Load, LoadShape
-from agents.sim.modulation import Modulation
+from agents.sim.load import Load, LoadShape, Modulation
 from agents.sim.rates import Rates, Shape, TraceShape, stepped
 
 PIECES = Rates(edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]), rates_rps=np.array([4.0, 8.0, 0.0, 2.0]))

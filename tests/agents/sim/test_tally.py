@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.protocol import BUCKET_COUNT, bucket_of
+from agents.base.protocol import BUCKET_COUNT, bucket_of
 from agents.sim.engine import fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, ServiceTally
 

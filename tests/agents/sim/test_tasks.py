@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.clock import ManualClock
-from agents.device import DeviceError, GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
-from agents.protocol import NodeCommand, TaskCommand, TaskReading
+from agents.base.clock import ManualClock
+from agents.base.device import DeviceError, GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
+from agents.base.protocol import NodeCommand, TaskCommand, TaskReading
 from agents.sim.cluster import Scenario, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault, make_node
 from agents.sim.tasks import SWAP_MIB_PER_S
-from agents.sim.truth import load_truth
+from agents.sim.truth.truth import load_truth
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, commands_with_tasks, run
 from tests.agents.sim.test_cluster import is_balanced, reconcile, settle

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.clock import ManualClock
+from agents.base.clock import ManualClock
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import Scenario, SimulatedCluster
-from agents.sim.engine import Floats
 from agents.sim.spec import Fault, GpuSpec, NodeSpec
-from agents.sim.truth import Placed, TruthError
+from agents.sim.tally import Floats
+from agents.sim.truth.truth import Placed, TruthError
 
 MAX_CLOCK_MHZ = 1500.0
 MAX_BATCH = 8

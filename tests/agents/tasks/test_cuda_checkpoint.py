@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.device import DeviceError, NotSupported
-from agents.tasks.cuda_checkpoint import CudaCheckpoint
+from agents.base.device import DeviceError, NotSupported
+from agents.tasks.swap import CudaCheckpoint
 from tests.agents.fakes.replicas import in_loop
 
 FAKES = Path(__file__).parents[1] / "fakes"

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agents.device import DeviceError, LaunchFailed, UnknownPart
+from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
-from tests.agents.tasks.task_nodes import TaskNode, come, kept, launch, pid, reading, state
+from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
 pytestmark = pytest.mark.integration
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agents.device import DeviceError
+from agents.base.device import DeviceError
+from agents.processes.process import marks
+from agents.replicas.replica import Proof
 from agents.tasks.tasks import Tasks
-from agents.workers.process import marks
-from agents.workers.replica import Proof
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
-from tests.agents.tasks.task_nodes import TaskNode, come, launch, pid, state
+from tests.agents.task_nodes import TaskNode, come, launch, pid, state
 
 pytestmark = pytest.mark.integration
 

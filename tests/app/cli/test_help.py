@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from app.cli import document
-from app.cli.root import ENTRIES, PASSED_ON, SECTIONS, Commands, Entry
-from tests.app.cli.runner import cli
+from app.cli.commands import ENTRIES, PASSED_ON, SECTIONS, Commands, Entry
+from tests.app.runner import cli
+from tools.documents import cli as document
 
 HEAVY = ("ortools", "cvxpy", "pulp", "sqlalchemy", "fastapi", "pydantic", "httpx2", "yaml", "numpy", "rich", "psycopg")
 
@@ -17,7 +17,7 @@ def heavy_after(*arguments: str) -> str:
     """The heavy libraries that a command line has loaded when it ends."""
     script = (
         "import sys\n"
-        "from app.cli import run\n"
+        "from app.cli.main import run\n"
         f"assert run({list(arguments)!r}) == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
@@ -39,7 +39,7 @@ def complete(words: str) -> tuple[list[str], str]:
     """What Tab offers in bash after these words, and the heavy libraries that were loaded for it."""
     script = (
         "import sys\n"
-        "from app.cli import run\n"
+        "from app.cli.main import run\n"
         "run([])\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
@@ -84,7 +84,9 @@ def test_every_command_has_help_within_80_columns(entry: Entry) -> None:
 
 
 def test_a_command_whose_file_is_missing_is_not_offered() -> None:
-    commands = Commands((Entry("ghost", "ghost:ghost", "Not there."), Entry("version", "version:version", "There.")))
+    commands = Commands(
+        (Entry("ghost", "ghost:ghost", "Not there."), Entry("version", "operation.version:version", "There."))
+    )
     assert list(commands) == ["version"]
 
 
@@ -108,4 +110,4 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
 
 
 def test_the_document_of_the_commands_is_up_to_date() -> None:
-    assert not document.is_stale(), "run `python -m app.cli.document`"
+    assert not document.is_stale(), "run `python -m tools.documents.cli`"

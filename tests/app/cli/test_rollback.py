@@ -1,7 +1,7 @@
 """`plimsoll rollback`: which plan it asks for, and what it says of the answer."""
 
 from tests.app.cli.fake_api import FakeApi, problem_document
-from tests.app.cli.runner import cli
+from tests.app.runner import cli
 
 ANSWER: dict[str, object] = {
     "plan": {"id": 9, "state": "approved"},

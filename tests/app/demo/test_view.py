@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 from rich.console import Console, RenderableType
 
-from app.db.reports import Report
+from app.db.reports.reports import Report
 from app.demo import report, view
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.csv_files import Comparison, prediction_rows, read_queries, read_samples, sample_rows
-from solvers.predict.fits import Predictions
-from solvers.predict.samples import Group, Neighbour, Samples
+from solvers.predict.data.fit import Predictions
+from solvers.predict.data.samples import Group, Neighbour, Samples
 
 DATA = Path(__file__).parents[2] / "data" / "measurements"
 HEADER = "network,gpu_type,batch,sm_percent,latency_ms"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.rows import LONGEST_LINE, MOST_NOTES, Rows, open_rows
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.traces import MOST_STEPS, Trace, make_history, read_trace
-from solvers.forecast.forecast import Series
 from solvers.forecast.seasons import COARSE_S, DAY_S
+from solvers.forecast.types import Series
 from tests.shared import SHARED, needs
 
 NOW = datetime(2026, 3, 11, 15, 7, tzinfo=UTC)  # A Wednesday.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.benchmarks import Conditions, Latency
 from app.measurements.vllm import read_vllm
 

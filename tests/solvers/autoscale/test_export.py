@@ -8,8 +8,8 @@ import pytest
 from solvers.autoscale.exact_pulp import export
 from solvers.autoscale.problem import ServiceTarget, TypeTotals
 from solvers.autoscale.solve import solve
-from solvers.errors import InvalidInput
-from solvers.outcome import Budget
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget
 from tests.solvers.autoscale.factories import counts_of, make_option, make_problem, random_problem
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from solvers.autoscale.problem import AutoscaleProblem, ServiceTarget, TypeTotals
 from solvers.autoscale.solve import Method, solve
-from solvers.errors import InvalidInput
-from solvers.outcome import Budget, SolveStatus
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget, SolveStatus
 from tests.solvers.autoscale.factories import (
     broken_limits,
     brute_force,
@@ -345,7 +345,7 @@ def test_bad_input_is_refused_by_field(change: dict[str, object], field: str) ->
 def test_a_greedy_answer_loads_no_solver() -> None:
     code = (
         "import sys; from solvers.autoscale.solve import solve; from solvers.autoscale.problem import AutoscaleProblem;"
-        "from solvers.outcome import Budget;"
+        "from solvers.types.outcome import Budget;"
         "solve(AutoscaleProblem(services=(), options=(), totals=()), Budget(), method='greedy');"
         "sys.exit(bool({'ortools', 'pulp', 'cvxpy'} & sys.modules.keys()))"
     )

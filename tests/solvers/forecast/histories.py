@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from solvers.forecast.forecast import History, Season, Series, Technique
+from solvers.forecast.types import History, Season, Series, Technique
 
 Reals = npt.NDArray[np.float64]
 NAN = float("nan")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from solvers.forecast.back_test import MOST_MARGIN, Question, Score, back_test
-from solvers.forecast.choose import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, margin_of, merge
-from solvers.forecast.forecast import Season, Series
+from solvers.forecast.choose_technique import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
+from solvers.forecast.types import Season, Series
 from tests.solvers.forecast.histories import NAN, a_series, daily_means, poisson_rates
 
 SCORE = Score(forecasts=500.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from solvers.forecast import seasonal
-from solvers.forecast.forecast import Season
 from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_season, make_seasons
+from solvers.forecast.types import Season
 from tests.solvers.forecast.histories import NAN, Reals, a_history, a_series, daily_means, poisson_rates, rate_of
 
 TWO_HALVES = Season(period_s=DAY_S, rates_rps=(0.001, 200.0, 200.0, 0.001))

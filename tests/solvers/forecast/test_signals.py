@@ -4,10 +4,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from solvers.errors import InvalidInput
-from solvers.forecast import holt, last_value
-from solvers.forecast.forecast import Forecast, Season, Series, Technique, make_forecast, widen
+from solvers.forecast import smoothing as holt
+from solvers.forecast import smoothing as last_value
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
+from solvers.forecast.types import Forecast, Season, Series, Technique, make_forecast, widen
+from solvers.types.errors import InvalidInput
 from tests.solvers.forecast.histories import NAN, a_history, a_series, poisson_rates, rate_of
 
 Reals = npt.NDArray[np.float64]

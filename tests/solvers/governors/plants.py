@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from solvers.governors import govern
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
+from solvers.governors.registry import govern
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
 
 CLOCKS_MHZ = tuple(600.0 + 15.0 * step for step in range(63))
 """600 to 1530 MHz."""

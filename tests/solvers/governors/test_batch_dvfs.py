@@ -1,7 +1,7 @@
 """batch_dvfs by hand: clock down first, then batches by bisection, and the same way back."""
 
-from solvers.governors import govern
-from solvers.governors.knobs import GpuPeriod, Knobs
+from solvers.governors.registry import govern
+from solvers.governors.types import GpuPeriod, Knobs
 from tests.solvers.governors.plants import Plant, a_period, course, limits
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from solvers.governors import govern
 from solvers.governors.aimd import next_batch
-from solvers.governors.knobs import GpuPeriod, Knobs
+from solvers.governors.registry import govern
+from solvers.governors.types import GpuPeriod, Knobs
 from tests.solvers.governors.plants import Plant, a_period, course, limits
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from solvers.governors import govern
-from solvers.governors.knobs import GpuPeriod, Knobs
+from solvers.governors.registry import govern
+from solvers.governors.types import GpuPeriod, Knobs
 from tests.solvers.governors.plants import a_period, limits
 
 

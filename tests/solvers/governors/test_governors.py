@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.governors import GOVERNORS, govern
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, within
+from solvers.governors.registry import GOVERNORS, govern
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, within
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, a_period, course, limits
 
 SETTLING_STEPS = 60

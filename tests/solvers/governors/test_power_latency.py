@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.governors import GOVERNORS, govern
-from solvers.governors.knobs import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
 from solvers.governors.power_latency import DOUBT_PERIODS, FAILING_PERIODS, asks_for_partition, start
+from solvers.governors.registry import GOVERNORS, govern
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, limits
 
 CAP_W = 100.0

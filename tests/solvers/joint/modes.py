@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.nouns import Effort
-from solvers.joint.tables import Tables, Worth
-from solvers.predict.colocation import Neighbours, capacity_rps, execution_ms
-from solvers.problem import OperatingPoint, OperatingPoints, Problem
-from solvers.state import GpuType
-from tests.solvers.policies.instances import RANDOM_LAW, a_service, a_type
+from solvers.joint.kernels.types import Effort, Worth
+from solvers.joint.patterns.tables import Tables
+from solvers.laws.colocation import Neighbours, capacity_rps, execution_ms
+from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
+from solvers.types.state import GpuType
+from tests.solvers.instances import RANDOM_LAW, a_service, a_type
 
 QUICK = Effort(steps=2, nodes=0, halvings=0, tolerance=0.0)
 THOROUGH = Effort(steps=8, nodes=10**9, halvings=3, tolerance=0.0)

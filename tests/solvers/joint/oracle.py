@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour, gpu_power_w
-from solvers.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.problem import Problem
+from solvers.laws.cost import cost_usd_per_hour, gpu_power_w
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import Problem
 from tests.solvers.small_plans import capacity_rps
 
 Reals = npt.NDArray[np.float64]

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import solve
-from solvers.outcome import Budget, SolveStatus
-from solvers.problem import Objective, Problem
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, SolveStatus
+from solvers.types.problem import Objective, Problem
 from tests.solvers.joint.oracle import Best, best_plan
-from tests.solvers.joint.problems import tiny_problem
+from tests.solvers.problems import tiny_problem
 
 SEEDS = 200
 BLOCKS = 4

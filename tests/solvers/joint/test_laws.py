@@ -9,15 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from solvers.check import report_violations, violations
-from solvers.cost import cost_usd_per_hour, served_weight
+from solvers.joint.policy import make_plan
 from solvers.joint.solution import OPTIMAL_GAP
 from solvers.joint.solve import solve
-from solvers.outcome import Budget
-from solvers.policies.joint import make_plan
-from solvers.problem import Objective, Problem
-from solvers.state import GpuType, Observed
-from tests.solvers.joint.problems import tiny_problem
-from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget
+from solvers.types.problem import Objective, Problem
+from solvers.types.state import GpuType, Observed
+from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.problems import tiny_problem
 
 BUDGET = Budget(work=0.5)
 SLACK = 1.0 + 2.0 * OPTIMAL_GAP

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import violations
-from solvers.cost import cost_usd_per_hour, served_weight
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import solve
-from solvers.outcome import Budget, SolveReport, SolveStatus
-from solvers.plan import Plan
-from solvers.problem import Problem
-from tests.solvers.joint.problems import tiny_problem
-from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, SolveReport, SolveStatus
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
+from tests.solvers.problems import tiny_problem
 from tests.solvers.small_plans import example
 
 BUDGET = Budget(work=0.3)

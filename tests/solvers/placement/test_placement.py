@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from solvers.errors import InvalidInput
-from solvers.outcome import Budget, SolveStatus
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
-from solvers.placement.even import even_out
 from solvers.placement.exact import Limits, place_better, place_more_evenly
 from solvers.placement.formulation import classes_of
 from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
-from solvers.placement.packing import SM, Groups, Packing, canonical, has_all, peak, score, split
+from solvers.placement.integer_problem import SM, Groups, Packing, canonical, has_all, peak, score, split
+from solvers.placement.load_balance import even_out
 from solvers.placement.problem import PackedGpu, PendingReplica, PlacementProblem, PlacementSolution, broken_rules
 from solvers.placement.solve import solve
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget, SolveStatus
 from tests.solvers.placement.instances import best_by_trying_everything, objective, random_problem, replica, stock
 
 BUDGET = Budget(seconds=30.0, work=5.0)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import report_violations, violations
-from solvers.outcome import Budget, PlanReport
-from solvers.plan import Plan
-from solvers.policies import policy
-from solvers.policies.limits import MOST_REPLICAS
-from solvers.problem import Problem
-from solvers.state import Json, Observed, Reading
-from tests.solvers.policies.instances import a_problem, a_service, random_problem, with_rates
+from solvers.greedy.configure import MOST_REPLICAS
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed, Reading
+from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
 from tests.solvers.small_plans import example
 
 NAMES = ("gpulets", "gslice", "igniter", "morak")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from solvers.check import violations
-from solvers.errors import UnknownPolicy
-from solvers.outcome import Budget
-from solvers.policies import policies, policy
 from solvers.policies.cards import Card, card, cards
+from solvers.policies.registry import policies, policy
 from solvers.policies.warm_up import tiny_problem
-from solvers.state import Observed
+from solvers.types.errors import UnknownPolicy
+from solvers.types.outcome import Budget
+from solvers.types.state import Observed
 
 REGISTERED = policies()
 CARDS = cards()

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.check import report_violations, violations
-from solvers.cost import cost_usd_per_hour
-from solvers.outcome import Budget, PlanReport, SolveReport, SolveStatus
-from solvers.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.policies import policy
+from solvers.laws.cost import cost_usd_per_hour
 from solvers.policies.grouping import METHOD, Decided, Part, merged, part_problem
-from solvers.problem import Problem
-from solvers.state import Observed
-from tests.solvers.policies.instances import a_problem, a_service, a_type, random_problem
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget, PlanReport, SolveReport, SolveStatus
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.problem import Problem
+from solvers.types.state import Observed
+from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 
 QUICK = Budget(seconds=10.0, work=0.2)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from solvers.errors import UnknownPolicy
-from solvers.policies import policies, policy
-from solvers.policies.k8s_hpa import make_plan
+from solvers.baselines.k8s_hpa import make_plan
+from solvers.policies.registry import policies, policy
+from solvers.types.errors import UnknownPolicy
 
 
 def test_policies_are_listed_and_found_by_name() -> None:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import solvers.joint.kernels
-from solvers.joint.explaining.alternatives import Neighbourhood
-from solvers.joint.explaining.company import Company
-from solvers.joint.explaining.relieve import solved_reliefs
-from solvers.joint.prices import relax as relax_prices
-from solvers.outcome import Budget, Stability
-from solvers.plan import Plan
-from solvers.policies import policy
+from solvers.explain.alternatives import Neighbourhood
+from solvers.explain.neighbours import Company
+from solvers.explain.solve_relaxed import solved_reliefs
+from solvers.joint.relaxation.dual_prices import relax as relax_prices
+from solvers.policies.registry import policy
 from solvers.policies.warm_up import tiny_problem, uneven_problem, warm_up
-from solvers.problem import Problem
-from solvers.state import Json, Observed
-from tests.solvers.joint.problems import tiny_problem as limited_problem
-from tests.solvers.policies.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from solvers.types.outcome import Budget, Stability
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed
+from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.problems import tiny_problem as limited_problem
 
 NOT_PLANNED_WITH = ("slices",)
 """GPUs that are cut into slices: the contract has no place for them, so that no policy gets there."""

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.errors import InvalidInput
-from solvers.outcome import Budget, SolveStatus
-from solvers.predict.colocation import Neighbours
-from solvers.problem import OperatingPoint, OperatingPoints
-from solvers.sharing.closed_form import crossing_sm_percent, smallest_rows
+from solvers.laws.colocation import Neighbours
 from solvers.sharing.exact import build, convex_pieces, solve_exact
 from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem, make_curve
+from solvers.sharing.row_scan import crossing_sm_percent, smallest_rows
 from solvers.sharing.solve import solve
-from solvers.state import GpuType
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget, SolveStatus
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
 
 KNEE = Curve(sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0), execution_ms=(40.0, 20.0, 16.0, 14.0, 12.0))
 """Slopes −2, −0.4, −0.2, −0.033 ms per percent: one convex piece."""

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from agents.sim.load import LoadShape, Spike
-from agents.sim.modulation import Modulation
+from agents.sim.load import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.simulate.traces.describe import OUTLINE, SeriesSummary, describe_jobs, describe_trace
 from app.simulate.traces.generate import generate
 from app.simulate.traces.jobs import JobList

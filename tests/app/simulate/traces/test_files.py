@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.files import write_csv
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
+from app.cli.common.files import write_csv
 from app.measurements.traces import MOST_STEPS
 from app.measurements.traces import read_trace as read_one_series
 from app.simulate.traces.files import Missing, read_any, read_trace, trace_rows

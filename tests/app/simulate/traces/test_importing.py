@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.traces import MOST_STEPS
 from app.simulate.traces.files import Missing
 from app.simulate.traces.importing import FileKind, ImportOptions, import_file

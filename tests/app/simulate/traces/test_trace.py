@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from agents.sim.load import Load
-from app.errors import InvalidRequest
+from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.measurements.traces import MOST_STEPS
 from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Neighbour, make_queries, make_samples
 from solvers.predict.interference import constant
-from solvers.predict.samples import Neighbour, make_queries, make_samples
-from tests.solvers.predict.interference.companies import colocated
+from tests.solvers.predict.companies import colocated
 
 ONE = [Neighbour("b", 1.0, 20.0)]
 

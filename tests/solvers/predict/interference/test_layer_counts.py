@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import LayerCounts, Neighbour, Reals, Samples
 from solvers.predict.interference import constant, layer_counts
-from solvers.predict.layers import LayerCounts
-from solvers.predict.samples import Neighbour, Reals, Samples
-from tests.solvers.predict.interference.companies import Law, colocated, random_company, samples_by
+from tests.solvers.predict.companies import Law, colocated, random_company, samples_by
 
 CONVOLUTIONS = {"n5": 5, "n10": 10, "n20": 20, "n40": 40, "n60": 60, "n80": 80}
 LAYERS = {

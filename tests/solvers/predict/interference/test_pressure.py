@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.predict.colocation import Neighbours, execution_ms
-from solvers.predict.fit import TooFewSamples
+from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Neighbour, Samples
 from solvers.predict.interference import constant, pressure
 from solvers.predict.latency.decomposition import LinkFacts, NetworkFacts
-from solvers.predict.samples import Neighbour, Samples
-from solvers.problem import OperatingPoint
-from solvers.state import GpuType
-from tests.solvers.predict.interference.companies import (
+from solvers.types.problem import OperatingPoint
+from solvers.types.state import GpuType
+from tests.solvers.predict.companies import (
     MEASURED,
     Law,
     colocated,

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Neighbour, Queries, Reals, Samples
 from solvers.predict.interference import pressure, response_surface
-from solvers.predict.samples import Neighbour, Queries, Reals, Samples
-from tests.solvers.predict.interference.companies import (
+from tests.solvers.predict.companies import (
     MEASURED,
     Law,
     colocated,

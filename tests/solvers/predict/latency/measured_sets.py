@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from solvers.predict.cross_validation import hold_out
-from solvers.predict.samples import Reals, Samples, make_queries, make_samples
-from solvers.predict.techniques import find_learner
+from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
+from solvers.predict.data.techniques import find_learner
+from solvers.predict.learn.cross_validation import hold_out
 
 _DATA = Path(__file__).parents[5] / "shared" / "data"
 

@@ -5,10 +5,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from solvers.predict.fit import Technique, TooFewSamples
+from solvers.predict.data.fit import Technique, TooFewSamples
+from solvers.predict.data.samples import Queries, make_queries, make_samples
 from solvers.predict.latency import linear_fractional, locally_weighted, piecewise_linear
-from solvers.predict.samples import Queries, make_queries, make_samples
-from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 TECHNIQUES = [
     pytest.param(cast(Technique, technique), id=technique.__name__.rpartition(".")[2])

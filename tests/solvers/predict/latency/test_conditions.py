@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from solvers.predict.data.samples import Queries, make_queries, make_samples
 from solvers.predict.latency.conditions import (
     clip_to_measured,
     highest_clock_mhz,
@@ -11,7 +12,6 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.samples import Queries, make_queries, make_samples
 
 
 def queries(

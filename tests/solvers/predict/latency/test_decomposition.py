@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from solvers.predict.data.samples import LayerCounts, Queries, make_queries
 from solvers.predict.latency.decomposition import (
     LEAST_RUN_FRACTION,
     TYPICAL_NETWORK,
@@ -12,8 +13,6 @@ from solvers.predict.latency.decomposition import (
     facts_from_layers,
     relative_launch_delay,
 )
-from solvers.predict.layers import LayerCounts
-from solvers.predict.samples import Queries, make_queries
 
 LINK = LinkFacts(pcie_bytes_per_ms=1e6, launch_ms_per_kernel=0.01)
 FACTS = {"a": NetworkFacts(kernels=50.0, input_bytes=90_000.0, output_bytes=10_000.0)}

@@ -5,11 +5,11 @@ import pytest
 
 from bench.measured_sets import load_rapp
 from bench.predict_fm import one_pass
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Group, Indices, Reals, Samples, make_queries, make_samples
 from solvers.predict.latency import factorisation_machine as technique
+from solvers.predict.latency.factorisation_features import ALL, Conditions
 from solvers.predict.latency.factorisation_learner import FactorisationLearner, Settings, evaluate
-from solvers.predict.latency.table3_features import ALL, Conditions
-from solvers.predict.samples import Group, Indices, Reals, Samples, make_queries, make_samples
 
 SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from solvers.predict.data.samples import Reals
 from solvers.predict.latency.ftrl_proximal import CoordinateWeights, Rates, RowWeights
-from solvers.predict.samples import Reals
 
 
 def test_two_steps_of_one_coordinate_by_hand() -> None:

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
 from solvers.predict.latency import gaussian_process
-from solvers.predict.samples import Queries, Samples, make_queries, make_samples
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
-from tests.solvers.predict.synthetic_samples import grid_samples, known_latency_ms, samples_at
+from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samples_at
 
 
 def between_the_grid(size: int = 200) -> Queries:

@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Group, Queries, Reals, Samples, make_queries, make_samples
 from solvers.predict.latency import hierarchical_kriging
-from solvers.predict.samples import Group, Queries, Reals, Samples, make_queries, make_samples
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
-from tests.solvers.predict.synthetic_samples import grid_samples, known_latency_ms, samples_at
+from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samples_at
 
 BATCHES, SHARES = (1.0, 2.0, 4.0, 8.0), (5.0, 10.0, 20.0, 35.0, 50.0, 75.0, 100.0)
 FAMILY = tuple(f"n{index:02d}" for index in range(12))

@@ -1,5 +1,6 @@
 import numpy as np
 
+from solvers.predict.data.samples import Reals
 from solvers.predict.latency.launch_and_run import (
     Nodes,
     find_posterior,
@@ -10,7 +11,6 @@ from solvers.predict.latency.launch_and_run import (
     suppose,
     touch_from_below,
 )
-from solvers.predict.samples import Reals
 
 
 def logs_of_a_grid() -> Reals:

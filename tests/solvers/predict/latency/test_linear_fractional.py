@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from solvers.predict.fit import Coefficients, TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
 from solvers.predict.latency.linear_fractional import fit, predict
-from solvers.predict.samples import Reals, Samples, make_queries, make_samples
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
-from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 
 def samples_with(

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples, nested
+from solvers.predict.data.fit import TooFewSamples, nested
+from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
 from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.locally_weighted import Points, fit, predict, regress
-from solvers.predict.samples import Reals, Samples, make_queries, make_samples
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo, rapp_full_quota
-from tests.solvers.predict.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 
 def step_samples() -> Samples:

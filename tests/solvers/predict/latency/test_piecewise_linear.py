@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
 from solvers.predict.latency.piecewise_linear import curve, fit, predict
-from solvers.predict.samples import Reals, Samples, make_queries, make_samples
-from solvers.predict.two_segments import TwoSegments
+from solvers.predict.regression.two_segments import TwoSegments
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
-from tests.solvers.predict.synthetic_samples import samples_at
+from tests.solvers.synthetic_samples import samples_at
 
 SHARES = np.arange(10.0, 101.0, 10.0)
 

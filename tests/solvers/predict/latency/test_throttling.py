@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.predict.fit import TooFewSamples
+from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.samples import Queries, Reals, Samples, make_queries, make_samples
 from solvers.predict.latency import throttling
-from solvers.predict.samples import Queries, Reals, Samples, make_queries, make_samples
 
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 BATCHES = (8, 16, 32, 64, 128)

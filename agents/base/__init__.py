@@ -1,0 +1,1 @@
+"""The wire contract, what a device can do, and small tools without state."""

@@ -1,0 +1,280 @@
+"""Device: what enforcement drives on one node, be it simulated or real, and the errors that it may raise.
+
+A device carries replicas on GPUs behind one router. Its methods start things and return at once; what became of them
+shows in the next `state()`:
+
+    replica   starting ──▶ ready ──drain()──▶ draining ──stop_replica()──▶ gone
+                 └──────────┴────────────────────┴──▶ failed ──stop_replica()──▶ gone
+    task      starting ──▶ running ──▶ finished ──stop_task()──▶ gone
+                            │  ▲ swap_in()
+                 swap_out() ▼  │
+                         swapping ──▶ swapped;  any of these ──▶ failed ──stop_task()──▶ gone
+
+Errors:
+
+    DeviceError               base; the message says what was wrong, with the values, and what to do
+    ├── NoDriver              no GPU driver answers: the agent runs without GPUs and tries again
+    ├── NotPermitted          the driver refuses this user: needs CAP_SYS_ADMIN
+    ├── NotSupported          this GPU has no such knob
+    ├── OutOfRange            a value that this GPU does not take; names the range
+    ├── GpuLost               the GPU no longer answers; only an operator brings it back
+    ├── LaunchFailed          a replica or task could not be started
+    └── UnknownPart           no GPU, replica or task of that name on this node
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from agents.base.protocol import (
+    GpuReading,
+    ReplicaCommand,
+    ReplicaReading,
+    ReplicaState,
+    ServiceReading,
+    TaskCommand,
+    TaskReading,
+    TaskState,
+    UseReading,
+)
+
+Part: TypeAlias = tuple[Literal["replica", "task"], str]
+"""A replica by its id or a task by its name: people name tasks, perhaps as some replica is called."""
+
+MAX_REPLICAS = 48
+"""Clients that one MPS server takes on Volta and newer."""
+
+MEMORY_TOLERANCE = 1e-6
+"""Relative rounding that a sum of memory needs may carry; the control plane's checker allows as much."""
+
+
+class DeviceError(Exception):
+    """Base of everything that a device raises on purpose."""
+
+
+class NoDriver(DeviceError):
+    """No GPU driver answers."""
+
+
+class NotPermitted(DeviceError):
+    """The driver refuses this user."""
+
+
+class NotSupported(DeviceError):
+    """This GPU has no such knob."""
+
+
+class OutOfRange(DeviceError, ValueError):
+    """A value that this GPU does not take."""
+
+
+class GpuLost(DeviceError):
+    """The GPU no longer answers."""
+
+
+class LaunchFailed(DeviceError):
+    """A replica could not be started."""
+
+
+class UnknownPart(DeviceError, LookupError):
+    """No GPU or replica of that name on this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningReplica:
+    """One replica as it is now."""
+
+    id: str
+    service: str
+    network: str
+    state: ReplicaState
+    sm_percent: float
+    batch: int
+    memory_mib: float
+    has_live_batch: bool = True
+    """Whether it takes another batch; False: a successor has to be started for it."""
+    in_flight: int = 0
+    """Requests that it has taken and not yet finished."""
+    draining_s: float = 0.0
+    """How long it has been draining."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """One task as it is now."""
+
+    name: str
+    network: str
+    batch: int
+    state: TaskState
+    sm_percent: float
+    memory_mib: float
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether GPU memory is taken: all but what is swapped out or failed."""
+        return self.state not in ("swapped", "failed", "finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """One GPU as it is now."""
+
+    index: int
+    gpu_type: str
+    memory_mib: float
+    healthy: bool = True
+    clock_mhz: float | None = None
+    """The locked graphics clock; None = not locked, the GPU boosts as it likes."""
+    power_limit_w: float | None = None
+    """None = the board's own limit."""
+    clocks_mhz: tuple[float, ...] = ()
+    """Clocks that can be locked, ascending; none = not known."""
+    has_clock_lock: bool = True
+    """Whether the clock can be locked here at all; False: nobody asks."""
+    has_power_limit: bool = True
+    """The same of the power limit."""
+    foreign_mib: float = 0.0
+    """Memory that others than this node's replicas and tasks were found to hold."""
+    max_replicas: int = MAX_REPLICAS
+    replicas: tuple[RunningReplica, ...] = ()
+    tasks: tuple[RunningTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRoute:
+    """Where this node's router sends one service's requests."""
+
+    service: str
+    slo_ms: float
+    shares: tuple[tuple[str, float], ...] = ()
+    """(replica id, weight) of the replicas that take new requests, by id. Empty: requests are counted and wait.
+    All weights zero: the replicas share evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node as it is now; GPUs by index, routes by service."""
+
+    gpus: tuple[GpuState, ...] = ()
+    routes: tuple[ServiceRoute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What was measured since the last time; counts, never rates."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    replicas: tuple[ReplicaReading, ...] = ()
+    services: tuple[ServiceReading, ...] = ()
+    tasks: tuple[TaskReading, ...] = ()
+    uses: tuple[UseReading, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What the device cannot do, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGlance:
+    """One replica since the last glance at its GPU."""
+
+    id: str
+    batches: int
+    """Batches that finished."""
+    requests: int
+    """Requests that finished with them."""
+    queued: int
+    """Requests that wait or run now."""
+    execution_ms: float
+    """Mean time of those batches; 0 without any."""
+    latency_buckets: tuple[tuple[int, int], ...] = ()
+    """(bucket, count) pairs of the latencies of its service's requests on this node; see `protocol.bucket_of`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGlance:
+    """One GPU since the last glance at it."""
+
+    peak_power_w: float
+    replicas: tuple[ReplicaGlance, ...] = ()
+
+
+class Device(Protocol):
+    """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything
+    simulated), `agents.fake.device` (real HTTP, no GPU), `agents.gpu.node.device` and
+    `agents.gpu.node.readonly_device` (real GPUs, telemetry only).
+    """
+
+    async def state(self) -> NodeState:
+        """What is there now."""
+        ...
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        """Call `tell` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
+        nobody knows, never."""
+        ...
+
+    async def read(self) -> Readings:
+        """What was measured since the last call (or since the start); reading starts a new window."""
+        ...
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        """What a GPU did since the last glance at it, or since the last `read`; leaves the window of `read` alone.
+
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
+        """
+        ...
+
+    async def peak_power_w(self, gpu_index: int) -> float:
+        """A GPU's highest power since the last call; at most the GPU's next glance misses what came before.
+
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
+        """
+        ...
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        """Begin to start a replica. Raises LaunchFailed, UnknownPart or GpuLost."""
+        ...
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        """Replace the whole routing table at once; requests already taken stay where they are."""
+        ...
+
+    async def drain(self, replica_id: str) -> None:
+        """Let a replica finish what it has and take nothing more."""
+        ...
+
+    async def stop_replica(self, replica_id: str) -> None:
+        """End a replica; what it has not finished is lost."""
+        ...
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        """Change a replica's largest batch at once."""
+        ...
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        """Begin to start a task. Raises LaunchFailed, NotSupported, UnknownPart or GpuLost."""
+        ...
+
+    async def stop_task(self, name: str) -> None:
+        """End a task, or forget one that has finished; what it has done since it was last reported may be lost."""
+        ...
+
+    async def swap_out(self, task: str) -> None:
+        """Begin to move a running task's memory to the host; it makes no progress until it is swapped in."""
+        ...
+
+    async def swap_in(self, task: str) -> None:
+        """Begin to move a swapped task's memory back to its GPU. Raises LaunchFailed where there is no room."""
+        ...
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        """Lock the graphics clock; None unlocks it. Raises OutOfRange, NotSupported or NotPermitted."""
+        ...
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        """Limit the board's power; None restores its own limit. Raises OutOfRange, NotSupported or NotPermitted."""
+        ...
+
+    async def close(self) -> None:
+        """Stop every replica and restore the defaults of every GPU."""
+        ...

@@ -1,0 +1,202 @@
+"""Running one agent as a process: device, transport, ledger and signals put together."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+
+from agents.base.clock import Clock, ScaledClock
+from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
+from agents.base.metrics_port import advertised, metrics_port
+from agents.base.protocol import ReplicaCommand, TaskCommand
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.daemon.metrics import AgentMetrics, MeteredTransport
+from agents.daemon.request_port import front
+from agents.fake.device import StandInDevice
+from agents.sync.ledger import Ledger
+from agents.sync.transport import HttpTransport
+
+LOAD_DURATION_S = 7 * 86400
+"""A simulated agent's own load lasts a week of trace time."""
+
+PARENT_LOOK_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `options` as `agents.main.make_parser` reads them."""
+    logging.basicConfig(
+        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        return asyncio.run(_run(options, token=token, boot=boot))
+    except (DeviceError, OSError, ValueError) as error:
+        log.error("the agent cannot run: %s", error)
+        return 1
+
+
+async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
+    clock = ScaledClock(speed=options.speed)
+    ledger = Ledger(options.state_dir)
+    device = await open_device(options, clock)
+    settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
+    metrics = AgentMetrics(node=settings.node, version=settings.version)
+    address = advertised(options.metrics_host, options.metrics_port, options.url)
+    http = HttpTransport(options.url, token, speed=options.speed, now_s=clock.now_s, metrics_address=address)
+    transport = MeteredTransport(http, metrics)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
+    agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
+    agent.outbox.on_add = metrics.note
+    orphaned = asyncio.create_task(_stop_without(options.parent, stop)) if options.parent else None
+    try:
+        await _take_up(agent)
+        async with (
+            metrics_port(
+                options.metrics_host, options.metrics_port, lambda: metrics.page(agent.outbox, agent.command).text()
+            ),
+            front(device, options.router_port),
+        ):
+            await agent.run(stop)
+    finally:
+        if orphaned is not None:
+            orphaned.cancel()
+        await transport.close()
+        await device.close()
+    log.info("agent of node %s has stopped", options.node)
+    return 0
+
+
+async def _stop_without(parent: int, stop: asyncio.Event) -> None:
+    """Stop when the process that started this one has ended, however that happened."""
+    while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
+        await asyncio.sleep(PARENT_LOOK_S)
+    log.warning("process %d, which started this agent, has ended", parent)
+    stop.set()
+
+
+async def _take_up(agent: NodeAgent) -> None:
+    """Put the last command's routes in force, before requests are taken; a device that does not answer may later."""
+    try:
+        await agent.enforce()
+    except DeviceError as error:
+        log.error("the device does not answer: %s", error)
+
+
+async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
+    """The device that the arguments ask for; raises DeviceError, ValueError or OSError."""
+    return await _gpu_device(options, clock) if options.device == "gpu" else make_device(options, clock)
+
+
+def make_device(options: argparse.Namespace, clock: Clock) -> Device:
+    """A device that needs no opening; raises DeviceError or ValueError."""
+    if options.device == "nvml":
+        return _nvml_device(options, clock)
+    return _standin_device(options, clock) if options.device == "standin" else _simulated_device(options, clock)
+
+
+async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
+
+    settings = GpuNodeSettings(
+        state_dir=options.state_dir,
+        mps_dir=options.mps_dir or options.state_dir / "mps",
+        templates=options.templates,
+        type_of=lambda gpu: options.gpu_type or gpu.name,
+        uses_mps=options.sharing == "mps",
+        keeps_replicas=options.keep_replicas,
+        haproxy_port=options.router_port if options.router == "haproxy" else None,
+    )
+    return await open_gpu_device(settings, clock)
+
+
+def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.sim.cluster import (
+        Scenario,  # numba: half a second
+        SimulatedCluster,
+    )
+    from agents.sim.device import SimulatedDevice
+    from agents.sim.load import Load, LoadShape
+    from agents.sim.spec import make_node
+    from agents.sim.truth.truth import load_truth
+
+    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    node = make_node(
+        options.node, options.gpu_type, gpus=options.gpus, memory_mib=memory_mib, launch_s=options.launch_s
+    )
+    loads = {
+        service: Load(shape=LoadShape(mean_rps=rate_rps), duration_s=LOAD_DURATION_S, seed=options.seed, stream=stream)
+        for stream, (service, rate_rps) in enumerate(sorted(dict(options.load).items()))
+    }
+    scenario = Scenario(loads=loads, seed=options.seed)
+    return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
+
+
+def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
+    from agents.sim.truth.tables import read_types
+    from agents.sim.truth.truth import Placed, TruthError, load_truth
+
+    types, truth = read_types(), load_truth()
+    if options.gpu_type not in types:
+        raise ValueError(f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}")
+
+    def seconds(part: ReplicaCommand | TaskCommand, gpu: GpuState, size: int) -> float:
+        placed = Placed(
+            network=part.network,
+            gpu_type=gpu.gpu_type,
+            sm_percent=part.sm_percent,
+            batch=part.batch,
+            clock_mhz=gpu.clock_mhz or types[gpu.gpu_type].max_clock_mhz,
+        )
+        try:
+            # Requests come in batches that fit; a task states the batch of its iterations.
+            most = truth.max_batch(part.network) if isinstance(part, ReplicaCommand) else size
+            return truth.execution_ms(placed, min(size, most)) / 1000.0
+        except TruthError as error:
+            raise LaunchFailed(str(error)) from error
+
+    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    gpus = tuple(
+        GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib) for index in range(options.gpus)
+    )
+    return StandInDevice(
+        gpus,
+        execution_s=seconds,
+        iteration_s=lambda task, gpu: seconds(task, gpu, task.batch),
+        clock=clock,
+        launch_s=options.launch_s,
+    )
+
+
+def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.gpu.node.devices import Devices, type_of
+    from agents.gpu.node.readonly_device import ReadOnlyDevice
+    from agents.gpu.nvml.session import Nvml
+
+    return ReadOnlyDevice(
+        Devices(Nvml()), clock, type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name)
+    )
+
+
+def memory_in_name_mib(gpu_type: str) -> float:
+    """32768 for `V100-32GB`; ValueError when the name says nothing."""
+    found = re.search(r"-(\d+)GB$", gpu_type)
+    if found is None:
+        raise ValueError(f"the name {gpu_type} does not say its memory; give --gpu-memory-mib")
+    return float(found[1]) * 1024.0
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    with contextlib.suppress(PackageNotFoundError):
+        return version("plimsoll")
+    return ""

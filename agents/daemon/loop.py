@@ -1,0 +1,361 @@
+"""The agent of one node: observe, sync, enforce, guard, govern, each a step of its own, and a loop around them.
+
+The loops run side by side, so that a silent control plane stops neither the counting nor enforcement nor governors:
+
+    observe   every period: read the device, put an observation into the outbox
+    sync      when there is one: send the oldest; on an answer forget what is acknowledged, consider its command;
+              without one wait (jittered, doubling) and send the same again
+    enforce   every second, and at once after a new command or when the device tells of a change: do what can be done
+    guard     every second: slow a GPU down that draws more than its power cap
+    govern    when the governor of a GPU is due: turn its clock and batches by what was measured
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Literal
+
+from msgspec import structs
+
+from agents.base.backoff import retry_s
+from agents.base.clock import Clock
+from agents.base.device import Device, DeviceError, Readings
+from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
+from agents.base.successors import as_commanded
+from agents.enforce.admission import objections
+from agents.enforce.governors import Governing
+from agents.enforce.power_guard import PowerGuard
+from agents.enforce.progress import Progress
+from agents.enforce.reconcile import LONGEST_DETAIL, Enforcing
+from agents.sync.lease import Lease, machine_uptime
+from agents.sync.ledger import Ledger
+from agents.sync.outbox import Outbox
+from agents.sync.transport import ClockSkew, Transport, TransportError, Unacceptable, Unreachable
+
+log = logging.getLogger(__name__)
+
+LONGEST_WINDOW_S = 3600.0
+"""What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
+MOST_PROBLEMS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Who this agent is and how often it acts; all times in seconds of its clock."""
+
+    node: str
+    boot: str
+    """Identity of this start; no two starts may share it."""
+    version: str = ""
+    period_s: float = 1.0
+    """From observation to observation."""
+    enforce_period_s: float = 1.0
+    handover_s: float = 10.0
+    """How long replicas that moved to another node serve on here, so that their successors can start."""
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What the next observation must tell beside the readings."""
+
+    refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
+    sync_problem: str = ""
+    device_problem: str = ""
+    governor_problems: tuple[str, ...] = ()
+    power_problems: tuple[str, ...] = ()
+
+
+class NodeAgent:
+    """One node's agent. Simulations call the steps; a process calls `run`."""
+
+    def __init__(
+        self, settings: AgentSettings, device: Device, *, transport: Transport, clock: Clock, ledger: Ledger
+    ) -> None:
+        self.settings = settings
+        self.outbox = Outbox()
+        self._device = device
+        self._transport = transport
+        self._clock = clock
+        self._ledger = ledger
+        self._lease = Lease(ledger.directory, uptime=machine_uptime(), now_s=clock.now_s())
+        self._skew = ClockSkew()
+        self._governing = Governing(device)
+        self._hands = asyncio.Lock()
+        """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
+        they may take long, and change nothing that another sets."""
+        self._notes = _Notes()
+        self._sequence = 0
+        self._window_start_s = clock.now_s()
+        self._progress = Progress(ledger.directory)
+        self._guard = PowerGuard(device)
+        self._enforcing = Enforcing(device, self._progress, hands=self._hands, handover_s=settings.handover_s)
+        self._observed = asyncio.Event()
+        self._changed = asyncio.Event()
+        """There may be something to enforce: a command is new, or a part of the device has changed."""
+        device.tell_changes(self._changed.set)
+        self._random = Random(f"{settings.node} {settings.boot}")
+
+    @property
+    def command(self) -> NodeCommand | None:
+        """The command in force."""
+        return self._ledger.command
+
+    async def step(self) -> None:
+        """Observe, sync and enforce once, as a simulation does each period; a silent control plane is no error."""
+        await self.enforce()
+        await self.observe()
+        before = self.command
+        try:
+            await self.sync(waits=False)
+        except TransportError as error:
+            self._notes.sync_problem = str(error)
+        if self.command is not before:
+            await self.enforce()
+
+    async def observe(self) -> None:
+        """Read the device and keep the observation until it is acknowledged; nothing if no time has passed.
+
+        A device that does not answer is reported without readings; its counts come with the next window.
+        """
+        now_s = self._clock.now_s()
+        if now_s <= self._window_start_s:
+            return
+        start_s = max(self._window_start_s, now_s - LONGEST_WINDOW_S)
+        self._window_start_s = now_s
+        ack = self._enforcing.ack  # Before the readings: what is said to be applied shows in them.
+        try:
+            readings = await self._device.read()
+        except DeviceError as error:
+            log.error("the device cannot be read: %s", error)
+            readings = Readings(problems=(str(error),))
+        self._progress.note(readings.tasks, self.command)
+        self._sequence += 1
+        acks = (*self._notes.refusals, *((ack,) if ack else ()))
+        self.outbox.add(
+            Observation(
+                node=self.settings.node,
+                boot=self.settings.boot,
+                sequence=self._sequence,
+                window_start_s=start_s,
+                window_s=now_s - start_s,
+                generation=self._ledger.generation,
+                gpus=readings.gpus,
+                replicas=as_commanded(readings.replicas),
+                services=readings.services,
+                tasks=readings.tasks,
+                acks=acks,
+                agent_version=self.settings.version,
+                problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
+                repartition=self._governing.asks(),
+                uses=readings.uses,
+            )
+        )
+        self._notes.refusals.clear()
+        self._lease.told()
+        self._observed.set()
+
+    async def sync(self, *, waits: bool) -> None:
+        """Send everything that is not yet acknowledged, in order; the last answer may wait for the next observation.
+
+        With a new command in force the newest is sent once more, which the control plane takes once: so that a command
+        which follows soon need not wait for the next observation either. Raises TransportError (not Unacceptable: such
+        an observation is given up, and says so in the next one).
+        """
+        asked = self.outbox.oldest()
+        while asked is not None:
+            is_newest = len(self.outbox) <= 1
+            wait_s = max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and is_newest else 0.0
+            sent_s, before = self._clock.now_s(), self._ledger.generation
+            try:
+                reply = await self._transport.exchange(asked, wait_s=wait_s)
+            except Unacceptable as error:
+                log.error("observation %d is given up: %s", asked.sequence, error)
+                self.outbox.discard(asked.sequence)
+                self._notes.sync_problem = f"an observation was given up: {error}"
+                asked = self.outbox.oldest()
+                continue
+            self._notes.sync_problem = ""
+            await self._take(reply, sent_s)
+            if reply.boot != self.settings.boot or reply.acknowledged < asked.sequence:
+                return  # not durable yet: sent again with the next one
+            again = structs.replace(asked, generation=self._ledger.generation)
+            asked = self.outbox.oldest() or (again if waits and again.generation > before else None)
+
+    async def enforce(self) -> None:
+        """Carry out what can be done now; a failing action is reported and tried again."""
+        now_s = self._clock.now_s()
+        self._lease.tick(now_s)
+        if (command := self._wanted(now_s)) is not None:
+            await self._enforcing.enforce(partial(self._in_force, command), now_s)
+
+    async def govern(self) -> None:
+        """Let every governor that is due take a step, whether the control plane is there or not."""
+        async with self._hands:
+            now_s = self._clock.now_s()
+            if (command := self._wanted(now_s)) is not None:
+                problems = await self._governing.step(command, now_s)
+                if set(problems) - set(self._notes.governor_problems):
+                    log.error("%s", "; ".join(problems))
+                self._notes.governor_problems = problems
+
+    async def guard(self) -> None:
+        """Slow a GPU down that draws more than its power cap, unless its governor sees to that."""
+        async with self._hands:
+            now_s = self._clock.now_s()
+            if (command := self._wanted(now_s)) is not None:
+                command = self._governing.in_force(command, now_s)
+                self._notes.power_problems = await self._guard.step(command, self._governing.acting())
+
+    @property
+    def next_govern_s(self) -> float:
+        """When `govern` has something to do next, by the agent's clock; infinite while nothing is governed."""
+        now_s = self._clock.now_s()
+        command = self._wanted(now_s)
+        return math.inf if command is None else self._governing.next_s(command, now_s)
+
+    def _in_force(self, command: NodeCommand) -> NodeCommand:
+        """The command with what governors and guard have turned."""
+        return self._guard.in_force(self._governing.in_force(command, self._clock.now_s()))
+
+    def _wanted(self, now_s: float) -> NodeCommand | None:
+        """The command in force, or what its lease leaves of it."""
+        command = self._ledger.command
+        return command if command is None else self._lease.in_force(command, now_s)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
+        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop(), self._govern_loop(), self._guard_loop()]
+        tasks = [asyncio.create_task(each) for each in loops]
+        stopper = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopper}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a loop only ends by an error
+        finally:
+            await _cancel(*tasks, stopper)
+        await self.observe()
+        try:
+            await self.sync(waits=False)
+        except (TransportError, DeviceError) as error:
+            log.warning("could not say goodbye: %s", error)
+
+    def _next_observation_s(self) -> float:
+        """The first multiple of the period that leaves at least half a period for the window.
+
+        All agents cut their windows at the same moments, so that the control plane can add them up as they are.
+        """
+        period_s = self.settings.period_s
+        return period_s * math.ceil(self._window_start_s / period_s + 0.5)
+
+    async def _observe_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._next_observation_s() - self._clock.now_s())
+            await self.observe()
+
+    async def _sync_loop(self) -> None:
+        failures = 0
+        while True:
+            await self._observed.wait()
+            self._observed.clear()
+            try:
+                await self.sync(waits=True)
+                failures = 0
+            except (TransportError, DeviceError) as error:
+                failures += 1
+                self._notes.sync_problem = str(error)
+                asked_s = error.retry_after_s if isinstance(error, Unreachable) else 0.0
+                wait_s = retry_s(failures, self._random, asked_s=asked_s)
+                log.warning("sync failed %d times, next try in %.1f s: %s", failures, wait_s, error)
+                await self._clock.sleep(wait_s)
+                self._observed.set()
+
+    async def _enforce_loop(self) -> None:
+        while True:
+            try:
+                await self.enforce()
+                self._notes.device_problem = ""
+            except DeviceError as error:  # must not end the agent: the next look may find the device again
+                log.error("the device does not answer: %s", error)
+                self._notes.device_problem = str(error)
+            nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
+            news = asyncio.create_task(self._changed.wait())
+            try:
+                await asyncio.wait({nap, news}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _cancel(nap, news)
+            self._changed.clear()
+
+    async def _govern_loop(self) -> None:
+        while True:
+            due_s = min(self.next_govern_s - self._clock.now_s(), self.settings.enforce_period_s)
+            await self._clock.sleep(max(0.0, due_s))
+            await self.govern()
+
+    async def _guard_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self.settings.enforce_period_s)
+            try:
+                await self.guard()
+            except DeviceError as error:  # enforcement says so, and the next look may find the device again
+                log.debug("the power caps are not guarded: %s", error)
+
+    async def _take(self, reply: SyncReply, sent_s: float) -> None:
+        """Forget what is durable, renew the lease, and consider the command."""
+        if reply.boot == self.settings.boot:
+            self.outbox.acknowledge(reply.acknowledged)
+        now_s = self._clock.now_s()
+        self._skew.note(sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s)
+        had_ended = self._lease.has_ended(now_s)
+        self._lease.renew(reply.lease or None, now_s)
+        if had_ended:
+            self._changed.set()
+        if reply.command is not None:
+            await self.consider(reply.command)
+
+    async def consider(self, command: NodeCommand) -> None:
+        """Accept a command, or refuse it in the next observation. Simulations hand it over as a waiting sync would."""
+        if command == self._ledger.command:
+            return
+        state = await self._device.state()
+        reason = self._ledger.objection(command) or "; ".join(objections(command, self.settings.node, state.gpus))
+        if not reason:
+            try:
+                self._ledger.accept(command)
+            except OSError as error:
+                reason = f"the command cannot be kept on disk: {error}"
+        if reason:
+            log.error("generation %d is refused: %s", command.generation, reason)
+            detail = reason[:LONGEST_DETAIL]
+            self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
+            return
+        log.info("generation %d is in force", command.generation)
+        self._enforcing.forget_failures()
+        self._changed.set()
+
+    def _problems(self) -> tuple[str, ...]:
+        lost = self.outbox.dropped
+        return tuple(
+            problem
+            for problem in (
+                *self._ledger.problems,
+                self._notes.device_problem,
+                self._notes.sync_problem,
+                self._skew.problem,
+                self._lease.problem,
+                *self._notes.governor_problems,
+                *self._notes.power_problems,
+                f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
+            )
+            if problem
+        )
+
+
+async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
+    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,0 +1,106 @@
+"""The port at which a node takes requests, and how it lives through a restart of the agent.
+
+    async with front(device, port): ...
+
+An agent that opens the port itself closes it when it ends: until the next one has opened it connections are refused.
+systemd can hold the port instead (`plimsoll-agent.socket`) and hand it over as file descriptor 3, as sd_listen_fds(3)
+says. Then nothing is refused: what comes between two agents waits in the kernel. The agent that leaves takes no new
+connection, answers for a moment longer whoever has one already, and tells them to come by a new one; the agent that
+comes takes requests once the routes of its last command are in force, so that none is told of an unknown service.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+
+from aiohttp import web
+
+from agents.base.device import Device, DeviceError
+
+FIRST_HANDED_OVER = 3
+"""SD_LISTEN_FDS_START."""
+BACKLOG = 128
+"""Connections that wait at the agent's own port."""
+LEAVE_S = 0.5
+"""For requests on connections that were there before: far above the time from a connection to its request."""
+
+log = logging.getLogger(__name__)
+
+
+class BadSocket(DeviceError):
+    """What was handed over is no port at which requests can be taken."""
+
+
+@contextlib.asynccontextmanager
+async def front(device: Device, port: int) -> AsyncIterator[None]:
+    """The router's HTTP server, where the device has one of its own. Raises BadSocket or OSError."""
+    make_app = getattr(getattr(device, "router", None), "make_app", None)
+    handed_over = handed_over_socket(os.environ)
+    if make_app is None:
+        if handed_over is not None:
+            raise BadSocket("systemd hands a port over that this process does not serve: disable plimsoll-agent.socket")
+        yield
+        return
+    app = make_app()
+    leaving = asyncio.Event()
+    app.on_response_prepare.append(_sender_off(leaving))
+    # A caller who leaves ends the work of a replica for him.
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.SockSite(runner, handed_over or open_port(port))
+        await site.start()
+        log.info("requests are taken on port %d%s", runner.addresses[0][1], ", which stays open" if handed_over else "")
+        yield
+        if handed_over:
+            await site.stop()
+            leaving.set()
+            await asyncio.sleep(LEAVE_S)
+    finally:
+        await runner.cleanup()
+
+
+def open_port(port: int) -> socket.socket:
+    """A port of all addresses, IPv4 and IPv6 where there is such; 0: any free one, the same of both. Raises OSError."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise
+        return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def _sender_off(leaving: asyncio.Event) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def send_off(_: web.Request, response: web.StreamResponse) -> None:
+        if leaving.is_set():
+            response.force_close()
+            response.headers["Connection"] = "close"  # aiohttp's own headers are made by now
+
+    return send_off
+
+
+def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket | None:
+    """The port that systemd handed over; None = none was. Takes the variables away, so that no replica sees them.
+
+    Raises BadSocket when it is no listening TCP socket, or more than one.
+    """
+    pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "0")
+    environment.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or count == "0":
+        return None
+    if count != "1":
+        raise BadSocket(f"systemd hands {count} sockets over; plimsoll-agent.socket must have one ListenStream=")
+    try:
+        found = socket.socket(fileno=FIRST_HANDED_OVER)
+        is_port = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+        is_open = is_port and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise BadSocket(f"file descriptor {FIRST_HANDED_OVER} of LISTEN_FDS is no socket: {error}") from error
+    if not is_open:
+        raise BadSocket("the socket handed over is no TCP port that is open; use ListenStream=PORT and Accept=no")
+    found.set_inheritable(False)
+    return found

@@ -1,0 +1,236 @@
+"""The governors of one node: how far they have turned the clock and batches of each GPU, and their next steps.
+
+A GPU whose command names a governor begins at the commanded clock and batches. `in_force` puts what the governor has
+turned into the command before it is enforced; `step`, called when a governor is due, measures the period that is over
+and turns further. A period counts only when it began with the knobs as they should be, so the first one never does.
+
+While a governor acts, the board's own limit is the command's `power_limit_w`, a net above the cap: under the cap itself
+a throttling board would hide every breach. Before its first step, and when the device cannot be measured or turned, the
+board holds the cap. Knobs last as long as the GPU's command asks for the same (but for its rates); they are not kept on
+disk, and a restarted agent begins anew. A governor that has a start of its own begins there with its first measurement,
+and goes on from where it is when the same replicas get other limits.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from agents.base.device import Device, DeviceError, GpuGlance, GpuState
+from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, bucket_end_ms
+from agents.base.successors import base_id
+from agents.enforce.actions import LimitPower, LockClock, SetBatch, perform
+from solvers.governors.registry import GOVERNORS, govern
+from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What one governor was asked to do; a command that asks the same changes nothing."""
+
+    governor: GovernorCommand
+    begins: Knobs
+    limits: Limits
+    percentiles: tuple[tuple[str, float], ...]
+    """(replica, percentile of its SLO)."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One governed GPU."""
+
+    task: _Task
+    knobs: Knobs
+    due_s: float
+    start: Knobs | None = None
+    """Where the governor wants to begin, until it has."""
+    fixed: frozenset[str] = frozenset()
+    """Replicas whose batch only a successor could change: it stays as it is commanded."""
+    is_acting: bool = False
+    """Whether the present period began with these knobs and a glance."""
+
+
+class Governing:
+    """The governors of one node. Times are seconds of the agent's clock."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._command: NodeCommand | None = None
+        self._seats: dict[int, _Seat] = {}
+        self._unknown: tuple[str, ...] = ()
+
+    def next_s(self, command: NodeCommand, now_s: float) -> float:
+        """When the next governor is due under this command; infinite without any."""
+        self._seat(command, now_s)
+        return min((seat.due_s for seat in self._seats.values()), default=math.inf)
+
+    def in_force(self, command: NodeCommand, now_s: float) -> NodeCommand:
+        """The command with the clocks and batches that its governors have turned to."""
+        self._seat(command, now_s)
+        if not self._seats:
+            return command
+        gpus = tuple(_turned(gpu, self._seats.get(gpu.index)) for gpu in command.gpus)
+        return msgspec.structs.replace(command, gpus=gpus)
+
+    def acting(self) -> frozenset[int]:
+        """The GPUs whose governor turns them at present; any other governor stands still."""
+        return frozenset(index for index, seat in self._seats.items() if seat.is_acting)
+
+    def asks(self) -> tuple[int, ...]:
+        """The GPUs whose governor has come to its limits: only other SM percents could keep what is asked of it."""
+        return tuple(
+            index
+            for index, seat in sorted(self._seats.items())
+            if seat.is_acting and GOVERNORS[seat.task.governor.name].asks_for_partition(seat.knobs.memory)
+        )
+
+    async def step(self, command: NodeCommand, now_s: float) -> tuple[str, ...]:
+        """One step of every governor that is due; returns what stood in the way, in words."""
+        self._seat(command, now_s)
+        problems = [*self._unknown]
+        for index, seat in sorted(self._seats.items()):
+            if now_s < seat.due_s:
+                continue
+            seat.due_s = now_s + seat.task.governor.period_s
+            try:
+                await self._step(index, seat)
+            except DeviceError as error:
+                seat.is_acting = False
+                problems.append(f"governor {seat.task.governor.name} of GPU {index} cannot act: {error}")
+        return tuple(problems)
+
+    async def _step(self, index: int, seat: _Seat) -> None:
+        glance = await self._device.glance(index)
+        state = await self._device.state()
+        (gpu,) = (each for each in state.gpus if each.index == index)
+        seat.fixed = frozenset(base_id(each.id) for each in gpu.replicas if not each.has_live_batch)
+        if seat.start is not None:
+            seat.knobs, seat.start = seat.start, None
+        todo = list(_turns(gpu, seat))
+        if seat.is_acting and not todo:
+            seat.knobs = govern(seat.task.governor.name, seat.knobs, _period(glance, seat.task), seat.task.limits)
+            todo = list(_turns(gpu, seat))
+        for action in todo:
+            await perform(self._device, action)
+        seat.is_acting = True
+
+    def _seat(self, command: NodeCommand, now_s: float) -> None:
+        """Give every governed GPU of the command its seat; one whose task is the same keeps its knobs."""
+        if command is self._command:
+            return
+        slos = {route.service: (route.slo_ms, route.percentile) for route in command.routes}
+        seats = {}
+        for index, gpu, governor in _governed(command):
+            if governor.name in GOVERNORS:
+                task, old = _task(gpu, governor, slos), self._seats.get(index)
+                seats[index] = old if old and old.task == task else _new_seat(task, old, now_s)
+        # Such a command is refused when it comes; one on disk may be of a newer agent.
+        self._unknown = tuple(
+            f"GPU {index} is not governed: no governor is called {governor.name}"
+            for index, _, governor in _governed(command)
+            if governor.name not in GOVERNORS
+        )
+        self._command, self._seats = command, seats
+
+
+def _governed(command: NodeCommand) -> Iterator[tuple[int, GpuCommand, GovernorCommand]]:
+    return ((gpu.index, gpu, gpu.governor) for gpu in command.gpus if gpu.governor is not None)
+
+
+def _task(gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]) -> _Task:
+    replicas = sorted(gpu.replicas, key=lambda replica: replica.id)
+    limits = Limits(
+        power_cap_w=gpu.power_cap_w,
+        clocks_mhz=governor.clocks_mhz,
+        replicas=tuple(
+            ReplicaLimits(id=each.id, latency_ms=slos[each.service][0], largest_batch=each.batch) for each in replicas
+        ),
+    )
+    begins = Knobs(clock_mhz=gpu.clock_mhz, batches={each.id: each.batch for each in replicas})
+    return _Task(
+        governor=governor,
+        begins=within(begins, limits),
+        limits=limits,
+        percentiles=tuple((each.id, slos[each.service][1]) for each in replicas),
+    )
+
+
+def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
+    """A seat for another task than before: at the planned knobs, unless the governor has a start of its own."""
+    start = GOVERNORS[task.governor.name].start
+    seat = _Seat(task=task, knobs=task.begins, due_s=now_s)
+    if start is None:
+        return seat
+    has_same = old is not None and old.task.governor.name == task.governor.name and _ids(old.task) == _ids(task)
+    if old is None or not has_same:
+        seat.start = start(task.limits)
+        return seat
+    seat.knobs, seat.start = within(replace(old.knobs, memory={}), task.limits), old.start
+    return seat
+
+
+def _ids(task: _Task) -> tuple[str, ...]:
+    return tuple(each.id for each in task.limits.replicas)
+
+
+def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
+    if seat is None:
+        return gpu
+    batches = seat.knobs.batches
+    return msgspec.structs.replace(
+        gpu,
+        clock_mhz=seat.knobs.clock_mhz,
+        power_cap_w=seat.task.governor.power_limit_w if seat.is_acting else gpu.power_cap_w,
+        replicas=tuple(
+            each if each.id in seat.fixed else msgspec.structs.replace(each, batch=batches[each.id])
+            for each in gpu.replicas
+        ),
+    )
+
+
+def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetBatch]:
+    """What must be set on the GPU so that the period is the knobs': its limit, clock and batches."""
+    if gpu.power_limit_w != seat.task.governor.power_limit_w:
+        yield LimitPower(gpu_index=gpu.index, limit_w=seat.task.governor.power_limit_w)
+    if gpu.clock_mhz != seat.knobs.clock_mhz:
+        yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
+    for replica in gpu.replicas:
+        batch = seat.knobs.batches.get(replica.id, replica.batch)
+        if replica.state in ("starting", "ready") and replica.has_live_batch and replica.batch != batch:
+            yield SetBatch(replica_id=replica.id, batch=batch)
+
+
+def _period(glance: GpuGlance, task: _Task) -> GpuPeriod:
+    """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
+    percentiles = dict(task.percentiles)
+    by_id = {base_id(each.id): each for each in sorted(glance.replicas, key=lambda each: each.id)}
+    return GpuPeriod(
+        peak_power_w=glance.peak_power_w,
+        replicas=tuple(
+            ReplicaPeriod(
+                id=replica_id,
+                batches=each.batches,
+                requests=each.requests,
+                queued=each.queued,
+                execution_ms=each.execution_ms,
+                latency_ms=percentile_ms(each.latency_buckets, percentiles[replica_id]),
+            )
+            for replica_id, each in by_id.items()
+            if replica_id in percentiles
+        ),
+    )
+
+
+def percentile_ms(buckets: Sequence[tuple[int, int]], percentile: float) -> float:
+    """The latency below which that share of the requests finished, along a straight line in its bucket; 0 without any.
+
+    Whole buckets of 19 % would be too coarse for a governor that works just below the limit.
+    """
+    wanted = percentile * sum(count for _, count in buckets)
+    for bucket, count in buckets:
+        if count and wanted <= count:
+            begin_ms = bucket_end_ms(bucket - 1) if bucket else 0.0
+            return begin_ms + (bucket_end_ms(bucket) - begin_ms) * wanted / count
+        wanted -= count
+    return 0.0

@@ -1,0 +1,134 @@
+"""Enforcement on one node: look, act, look again, and say how far the command has come.
+
+    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), handover_s=10.0)
+    await enforcing.enforce(in_force, now_s)   # once a second, and at once after a new command
+    enforcing.ack                              # what became of it
+
+`agents.enforce.diff` says what is to be done; here it is done, and what fails is held back for a while. Starts come last and
+without `hands`: one may wait long for the MPS of its GPU, and governors and the guard of power caps act meanwhile.
+What is in force is asked anew in each round, so that what they have turned stays turned.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from operator import attrgetter
+from typing import TypeAlias
+
+from agents.base.backoff import Restarts
+from agents.base.device import Device, DeviceError, GpuState, NodeState, Part, RunningReplica
+from agents.base.protocol import Ack, AckStatus, NodeCommand
+from agents.enforce.actions import Action, Start, StartTask, SwitchRoutes, perform
+from agents.enforce.diff import actions, is_settled
+from agents.enforce.progress import Progress
+
+LONGEST_DETAIL = 2000
+MOST_ROUNDS = 4
+"""Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
+
+log = logging.getLogger(__name__)
+
+_Outline: TypeAlias = tuple[object, ...]
+"""All of a node's state but the load on its replicas, and what strangers hold."""
+_OF_GPU = attrgetter(*(each.name for each in fields(GpuState) if each.name not in ("replicas", "foreign_mib")))
+_LOAD = ("in_flight", "draining_s")
+_OF_REPLICA = attrgetter(*(each.name for each in fields(RunningReplica) if each.name not in _LOAD))
+
+
+class Enforcing:
+    """Enforcement of one node; two at once take turns."""
+
+    def __init__(self, device: Device, progress: Progress, *, hands: asyncio.Lock, handover_s: float) -> None:
+        """`hands`: held while something but a start is done; `handover_s`: how long replicas that moved to another node
+        serve on here."""
+        self.ack: Ack | None = None
+        self._device, self._progress, self._handover_s = device, progress, handover_s
+        self._hands, self._turn = hands, asyncio.Lock()
+        self._restarts = Restarts()
+        self._unwanted_since_s: dict[str, float] = {}
+        self._settled: tuple[NodeCommand, _Outline] | None = None
+        """The command that was found carried out, and the node then: while only its load changes, it stays so."""
+
+    def forget_failures(self) -> None:
+        """Of a new command everything may be tried at once."""
+        self._restarts.clear()
+
+    async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
+        """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
+        async with self._turn:
+            for at in range(MOST_ROUNDS):
+                async with self._hands:
+                    command, state = in_force(), await self._device.state()
+                    if at == 0 and self._settled == (command, _without_load(state)):
+                        return
+                    todo = self._todo(command, state, now_s)
+                    failures = await self._set(each for each in todo if not isinstance(each, Start | StartTask))
+                await self._start([each for each in todo if isinstance(each, Start | StartTask)], now_s)
+                if failures or not todo:
+                    break
+            if todo:
+                command, state = in_force(), await self._device.state()
+            self._tell(command, state, failures, now_s)
+
+    def _todo(self, command: NodeCommand, state: NodeState, now_s: float) -> tuple[Action, ...]:
+        self._restarts.look(state, now_s)
+        held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
+        return actions(command, state, held=held, handover=handover)
+
+    async def _set(self, todo: Iterable[Action]) -> list[str]:
+        """Carry actions out in their order; what failed, in words."""
+        failures = []
+        for action in todo:
+            try:
+                await perform(self._device, action)
+            except DeviceError as error:
+                failures.append(str(error))
+                if isinstance(action, SwitchRoutes):
+                    break  # what follows would drain replicas that still get requests
+        return failures
+
+    async def _start(self, starts: Iterable[Start | StartTask], now_s: float) -> None:
+        """Start replicas and tasks; one that fails is held back."""
+        for start in starts:
+            try:
+                await perform(self._device, self._progress.resumed(start))
+            except DeviceError as error:
+                part: Part = ("replica", start.replica.id) if isinstance(start, Start) else ("task", start.task.name)
+                self._restarts.note_failure(part, now_s, reason=str(error))
+
+    def _tell(self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float) -> None:
+        """Say how far the command has come."""
+        held = (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
+        ack = _ack(command, state, [*failures, *held])
+        if ack != self.ack:
+            level = logging.WARNING if ack.status == "failed" else logging.INFO
+            log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
+        self.ack = ack
+        self._settled = (command, _without_load(state)) if ack.status == "applied" else None
+
+    def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
+        """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""
+        wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
+        unwanted = {each.id for gpu in state.gpus for each in gpu.replicas} - wanted
+        self._unwanted_since_s = {each: self._unwanted_since_s.get(each, now_s) for each in unwanted}
+        return {each for each in unwanted if now_s < self._unwanted_since_s[each] + self._handover_s}
+
+
+def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
+    """How far the command has come."""
+    lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
+    broken = [
+        f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and (gpu.replicas or gpu.tasks)
+    ]
+    status: AckStatus = "applying"
+    if failures or broken:
+        status = "failed"
+    elif is_settled(command, state):
+        status = "applied"
+    detail = "; ".join([*failures, *broken])[:LONGEST_DETAIL]
+    return Ack(generation=command.generation, status=status, detail=detail)
+
+
+def _without_load(state: NodeState) -> _Outline:
+    return (state.routes, *((_OF_GPU(gpu), *map(_OF_REPLICA, gpu.replicas)) for gpu in state.gpus))

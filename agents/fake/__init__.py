@@ -1,0 +1,1 @@
+"""A device without GPUs behind real HTTP, for demos and tests."""

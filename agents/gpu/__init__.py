@@ -1,0 +1,1 @@
+"""Real GPUs: driver, knobs, sharing, slices, and the node made of them."""

@@ -1,0 +1,1 @@
+"""Clocks and power limits: journal, turn, put back."""

@@ -1,0 +1,1 @@
+"""MIG: layouts read and changed."""

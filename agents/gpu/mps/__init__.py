@@ -1,0 +1,1 @@
+"""MPS: one daemon per GPU, shares proven, faults left behind."""

@@ -1,0 +1,104 @@
+"""The control program of one GPU's MPS daemon: one process per question. Nobody else runs nvidia-cuda-mps-control.
+
+control = Control(CONTROL, environment, directory)
+    why_missing()            why it cannot be run here; empty = it can
+    await ask(command)       the lines of the answer; raises NoDaemon, NotPermitted, NotSupported or DeviceError
+    await run(*options)      what a call without a command says
+await at_once(one, other)    answers to several questions, asked side by side
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+from agents.base.device import DeviceError, NotSupported
+from agents.gpu.mps import answers
+from agents.gpu.mps.directory import MpsDirectory
+
+CONTROL = "nvidia-cuda-mps-control"
+SERVER = "nvidia-cuda-mps-server"
+ANSWER_S = 10.0
+LOG_LIMIT_MIB = 8.0
+
+_One = TypeVar("_One")
+_Other = TypeVar("_Other")
+
+
+class Control:
+    """Of one daemon."""
+
+    def __init__(
+        self,
+        program: str,
+        environment: Mapping[str, str],
+        directory: MpsDirectory,
+        *,
+        answer_s: float = ANSWER_S,
+        log_limit_mib: float = LOG_LIMIT_MIB,
+    ) -> None:
+        """`environment`: of the program, and so of the daemon; the rest as in `agents.gpu.mps.daemon.MpsSettings`."""
+        self._program, self._directory = program, directory
+        self._answer_s, self._log_limit_mib = answer_s, log_limit_mib
+        self._environment = {
+            **{name: value for name, value in environment.items() if not name.startswith("CUDA_MPS_")},
+            "CUDA_VISIBLE_DEVICES": directory.gpu_uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": str(directory.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(directory.log),
+        }
+
+    def why_missing(self) -> str:
+        """Why the programs of MPS cannot be run; empty = they can."""
+        path = self._environment.get("PATH")
+        for program in (self._program, SERVER):
+            if shutil.which(program, path=path) is None:
+                return f"{program} is not in PATH ({path}); install NVIDIA's MPS (Debian: nvidia-cuda-mps)"
+        return ""
+
+    async def ask(self, command: str) -> tuple[str, ...]:
+        """The answer to one command; one per call, since silent answers leave no line."""
+        said, complaint = await self.run(command=command)
+        self._directory.cut_logs(self._log_limit_mib)
+        return answers.lines_of(command, said, complaint)
+
+    async def run(self, *options: str, command: str = "", more_s: float = 0.0) -> tuple[str, str]:
+        """Standard output and error of one call; its exit status says nothing. `more_s`: beyond the usual limit.
+
+        Standard input is never the agent's: with an option that it does not know the program waits for commands.
+        """
+        limit_s = self._answer_s + more_s
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._program,
+                *options,
+                stdin=asyncio.subprocess.PIPE if command else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NotSupported(f"{self._program} cannot be run: {error}") from error
+        given = f"{command}\n".encode() if command else None
+        try:
+            said, complaint = await asyncio.wait_for(process.communicate(given), limit_s)
+        except TimeoutError as error:
+            raise DeviceError(
+                f"{self._program} gave no answer to {command or options[0]!r} in {limit_s:g} s; the MPS daemon of GPU "
+                f"{self._directory.gpu_uuid} hangs: see {self._directory.log}/control.log"
+            ) from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return said.decode(errors="replace"), complaint.decode(errors="replace")
+
+
+async def both(one: Awaitable[_One], other: Awaitable[_Other]) -> tuple[_One, _Other]:
+    """What both return; the first error is raised when both have ended, so that no process is left behind."""
+    found, also = await asyncio.gather(one, other, return_exceptions=True)
+    for each in (found, also):
+        if isinstance(each, BaseException):
+            raise each
+    assert not isinstance(found, BaseException) and not isinstance(also, BaseException)
+    return found, also

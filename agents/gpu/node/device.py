@@ -1,0 +1,350 @@
+"""A machine with real GPUs as a Device: what a command says is in force here, or the node says why not.
+
+    which GPUs there are, what they do        `ReadOnlyDevice` over agents.gpu.nvml.session
+    clocks and power limits                   agents.gpu.knobs.applied_knobs over agents.gpu.knobs.knobs, journalled and put back
+    critical errors, peaks of power           agents.gpu.nvml.xid_watch, agents.gpu.nvml.power_watch
+    faults of MPS                             agents.gpu.node.fault_watch
+    SM percents, memory limits                agents.gpu.mps.sharing, one per GPU
+    replicas as processes                     agents.replicas.replicas
+    training and offline tasks as processes   agents.tasks.tasks
+    requests                                  agents.router.router
+
+A knob that a GPU does not have, or that this user may not turn, is not asked for: `GpuState.has_clock_lock` and
+`has_power_limit` say so to enforcement, `problems` to people.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from msgspec import structs
+
+from agents.base.clock import Clock
+from agents.base.device import (
+    DeviceError,
+    GpuGlance,
+    GpuState,
+    NodeState,
+    NotSupported,
+    Readings,
+    RunningReplica,
+    ServiceRoute,
+    UnknownPart,
+)
+from agents.base.protocol import ReplicaCommand, ReplicaReading, TaskCommand
+from agents.gpu.knobs.applied_knobs import Turnable, TurnedKnobs
+from agents.gpu.mps.sharing import Sharing
+from agents.gpu.node.admission import environment_of, require_room
+from agents.gpu.node.devices import Slices, fail_stranded
+from agents.gpu.node.fault_watch import FaultWatch
+from agents.gpu.node.foreign_memory import ForeignMemory, Holder
+from agents.gpu.node.polls import Glanced, grown
+from agents.gpu.node.readonly_device import ADVICE, ReadOnlyDevice
+from agents.gpu.node.use import GpuUse
+from agents.gpu.nvml.power_watch import PowerWatch
+from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
+from agents.processes.launch import Launch
+from agents.replicas.adapters import Metrics
+from agents.replicas.replica import ReplicaView
+from agents.replicas.replicas import Workers
+from agents.router.request_router import RequestRouter
+from agents.tasks.task import TaskLaunch
+from agents.tasks.tasks import Tasks
+
+FAULT_LOOK_S = 10.0
+"""Between two looks for faults of MPS, each of which starts a process per GPU."""
+COUNTS_S = 5.0
+"""Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
+
+log = logging.getLogger(__name__)
+
+
+class Errors(Protocol):
+    """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
+
+    @property
+    def problem(self) -> str:
+        """Why no errors are told at present."""
+        ...
+
+    def condemned(self) -> dict[str, str]:
+        """Why each condemned GPU must not be used, by UUID."""
+        ...
+
+    def close(self) -> None:
+        """Watch no more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuParts:
+    """What a node with GPUs is made of; all of it opened."""
+
+    telemetry: ReadOnlyDevice
+    gpus: tuple[GpuIdentity, ...]
+    capabilities: Mapping[int, GpuCapabilities]
+    """By index."""
+    knobs: Turnable
+    errors: Errors
+    power: PowerWatch
+    memory: ForeignMemory
+    use: GpuUse
+    sharings: Mapping[int, Sharing]
+    """By index."""
+    workers: Workers
+    tasks: Tasks
+    slices: Slices
+    router: RequestRouter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How often what costs time is looked at, in seconds."""
+
+    fault_s: float = FAULT_LOOK_S
+    counts_s: float = COUNTS_S
+
+
+DEFAULT_LOOKS = Looks()
+
+
+class GpuDevice:
+    """One node's GPUs."""
+
+    def __init__(
+        self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False, looks: Looks = DEFAULT_LOOKS
+    ) -> None:
+        """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
+        self.router = parts.router
+        self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
+        self._gpus = {gpu.index: gpu for gpu in parts.gpus}
+        self._turned = TurnedKnobs(parts.knobs, parts.gpus, parts.capabilities)
+        self._faults = FaultWatch(parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s)
+        self._counted: dict[str, Metrics] = {}
+        self._glanced = Glanced()
+        self._counts_s = looks.counts_s
+        self._asked_s: dict[str, float] = {}
+
+    async def state(self) -> NodeState:
+        known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
+        await self.router.look()
+        replicas = self._parts.workers.replicas()
+        holders: tuple[Holder, ...] = (*replicas, *self._parts.tasks.holders())
+        gpus = tuple(self._gpu_state(known[index], replicas, holders) for index in sorted(known))
+        return NodeState(gpus=gpus, routes=self.router.routes)
+
+    def tell_changes(self, tell: Callable[[], None]) -> None:
+        self._parts.workers.on_change = self._parts.tasks.on_change = tell
+
+    async def read(self) -> Readings:
+        readings = await self._parts.telemetry.read()
+        self._faults.begin()
+        slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
+        views = self._parts.workers.replicas()
+        self._forget_all_but({view.id for view in views})
+        told = await self._told(views)
+        replicas = tuple(self._replica_reading(view, told.get(view.id)) for view in views)
+        running = self._parts.workers.replicas(), self._parts.tasks.holders()
+        uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
+        watched = (problem for problem in readings.problems if problem != ADVICE)
+        condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
+        gpus = (structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned) for gpu in readings.gpus)
+        return replace(
+            readings,
+            gpus=tuple(gpus),
+            replicas=replicas,
+            services=await self.router.read_services(),
+            tasks=self._parts.tasks.read(),
+            uses=uses,
+            problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
+        )
+
+    async def glance(self, gpu_index: int) -> GpuGlance:
+        peak_power_w = await self.peak_power_w(gpu_index)
+        found = []
+        for view in self._parts.workers.replicas():
+            if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
+                counts = await self._parts.workers.metrics(view.id)
+                queued = max(self.router.in_flight(view.id), counts.queued or 0)
+                found.append(self._glanced.replica(view, counts, self.router.total(view.service), queued=queued))
+        self._glanced.end(gpu_index)
+        return GpuGlance(peak_power_w=peak_power_w, replicas=tuple(found))
+
+    async def peak_power_w(self, gpu_index: int) -> float:
+        return await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        gpu = self._require_room(gpu_index, f"replica {replica.id}", replica.memory_mib)
+        environment = await environment_of(self._parts.sharings[gpu_index], gpu, replica)
+        await self._parts.workers.start(
+            Launch(replica=replica, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+        )
+
+    async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        ready = {view.id: view.url for view in self._parts.workers.replicas() if view.state == "ready"}
+        try:
+            await self.router.switch_routes(routes, ready)
+        except KeyError as error:
+            raise UnknownPart(f"replica {error} is not ready and cannot take requests") from error
+
+    async def drain(self, replica_id: str) -> None:
+        await self._parts.workers.drain(replica_id)
+
+    async def stop_replica(self, replica_id: str) -> None:
+        await self._parts.workers.stop(replica_id)
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        if await self._parts.workers.set_batch(replica_id, batch) == "needs_restart":
+            raise NotSupported(
+                f"the server of replica {replica_id} takes no other batch while it runs; start another replica"
+            )
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        gpu = self._require_room(gpu_index, f"task {task.name}", task.memory_mib)
+        environment = await environment_of(self._parts.sharings[gpu_index], gpu, task)
+        await self._parts.tasks.start(
+            TaskLaunch(command=task, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+        )
+
+    async def stop_task(self, name: str) -> None:
+        await self._parts.tasks.stop(name)
+
+    async def swap_out(self, task: str) -> None:
+        await self._parts.tasks.swap_out(task)
+
+    async def swap_in(self, task: str) -> None:
+        record = self._parts.tasks.record(task)
+        self._require_room(record.gpu_index, f"task {task}", record.command.memory_mib)
+        await self._parts.tasks.swap_in(task)
+
+    async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
+        await self._turned.lock_clock_mhz(self._gpu(gpu_index), clock_mhz)
+
+    async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
+        await self._turned.limit_power_w(self._gpu(gpu_index), limit_w)
+
+    async def close(self) -> None:
+        """Whatever fails to close keeps nothing else from it, least of all the knobs."""
+        async with contextlib.AsyncExitStack() as closing:  # the last one first
+            closing.push_async_callback(self._parts.telemetry.close)
+            closing.push_async_callback(self._turned.close)
+            closing.push_async_callback(asyncio.to_thread, self._parts.power.close)
+            closing.push_async_callback(asyncio.to_thread, self._parts.errors.close)
+            if not self._keeps_replicas:
+                closing.push_async_callback(self._end_sharing)
+            closing.push_async_callback(self._parts.tasks.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self._parts.workers.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self.router.close, keep=self._keeps_replicas)
+            closing.push_async_callback(self._faults.close)
+
+    async def _end_sharing(self) -> None:
+        for index, sharing in sorted(self._parts.sharings.items()):
+            try:
+                await sharing.close()
+            except DeviceError as error:
+                log.error("GPU %d: %s", index, error)
+
+    def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...], holders: tuple[Holder, ...]) -> GpuState:
+        turned = self._turned.of(gpu.index)
+        return replace(
+            gpu,
+            healthy=gpu.healthy and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
+            clock_mhz=turned.clock_mhz,
+            power_limit_w=turned.power_limit_w,
+            clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
+            has_clock_lock="clock" not in turned.refused,
+            has_power_limit="power limit" not in turned.refused,
+            foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], holders),
+            replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
+            tasks=self._parts.tasks.running(gpu.index),
+        )
+
+    def _running(self, view: ReplicaView) -> RunningReplica:
+        return RunningReplica(
+            id=view.id,
+            service=view.service,
+            network=view.network,
+            state=view.state,
+            sm_percent=view.sm_percent,
+            batch=view.batch,
+            memory_mib=view.memory_mib,
+            has_live_batch=view.has_live_batch,
+            in_flight=self.router.in_flight(view.id),
+            draining_s=view.draining_s,
+        )
+
+    async def _told(self, views: tuple[ReplicaView, ...]) -> dict[str, Metrics]:
+        """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
+        serving = (view for view in views if view.state in ("ready", "draining"))
+        asked_s = self._clock.now_s() - self._counts_s
+        due = [view for view in serving if asked_s >= self._asked_s.get(view.id, -math.inf)]
+        # At once: several that do not answer must not make the node itself late.
+        answers = await asyncio.gather(*map(self._metrics, due))
+        return {view.id: counts for view, counts in zip(due, answers, strict=True) if counts is not None}
+
+    def _replica_reading(self, view: ReplicaView, told: Metrics | None) -> ReplicaReading:
+        """What its server counted since the last reading."""
+        before = self._counted.get(view.id, Metrics())
+        after = self._counted[view.id] = told or before
+        batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
+        return ReplicaReading(
+            id=view.id,
+            service=view.service,
+            gpu_index=view.gpu_index,
+            state=view.state,
+            sm_percent=view.sm_percent,
+            batch=view.batch,
+            memory_mib=view.memory_mib,
+            batches=int(batches),
+            requests=int(grown(before.requests, after.requests)),
+            execution_ms=1000.0 * busy_s / batches if batches else 0.0,
+        )
+
+    def _forget_all_but(self, present: Collection[str]) -> None:
+        """Counts of replicas that are gone; one that is only being stopped still counts."""
+        for replica_id in self._counted.keys() - present:
+            del self._counted[replica_id]
+            self._asked_s.pop(replica_id, None)
+            self._glanced.replicas.pop(replica_id, None)
+            self._parts.use.forget(replica_id)
+
+    async def _metrics(self, view: ReplicaView) -> Metrics | None:
+        self._asked_s[view.id] = self._clock.now_s()
+        try:
+            return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))
+        except DeviceError as error:
+            # One that drains may end at any moment, and its port with it.
+            level = logging.DEBUG if view.state == "draining" else logging.WARNING
+            log.log(level, "replica %s does not tell what it did: %s", view.id, error)
+            return None
+
+    def _problems(self) -> tuple[str, ...]:
+        sharing = (self._parts.sharings[index].problem for index in sorted(self._parts.sharings))
+        failed = (
+            f"replica {view.id}: {view.message}" for view in self._parts.workers.replicas() if view.state == "failed"
+        )
+        condemned = self._parts.errors.condemned()
+        broken = (f"GPU {gpu.index}: {condemned[gpu.uuid]}" for gpu in self._parts.gpus if gpu.uuid in condemned)
+        strange = map(self._parts.memory.problem, self._parts.gpus)
+        return tuple(
+            words
+            for words in (*broken, *sharing, *strange, *self._turned.problems, *failed, self._parts.errors.problem)
+            if words
+        )
+
+    def _require_room(self, gpu_index: int, part: str, mib: float) -> GpuIdentity:
+        gpu = self._gpu(gpu_index)
+        require_room(self._parts.memory, gpu, self._holders(), part, mib)
+        return gpu
+
+    def _holders(self) -> tuple[Holder, ...]:
+        return (*self._parts.workers.replicas(), *self._parts.tasks.holders())
+
+    def _gpu(self, index: int) -> GpuIdentity:
+        if index not in self._gpus:
+            raise UnknownPart(f"no GPU {index}; this node has {sorted(self._gpus)}")
+        return self._gpus[index]

@@ -1,0 +1,229 @@
+"""A node's GPUs opened: driver, knobs, sharing, workers and router put together into one device.
+
+    device = await open_gpu_device(GpuNodeSettings(state_dir=..., mps_dir=..., ...), clock)
+    device = await put_together(Basis(...), clock)     the same of other parts, perhaps without knobs
+
+What an earlier agent left is seen to first: turned knobs are put back, workers that still run are adopted.
+"""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from agents.base.clock import Clock
+from agents.base.device import NotSupported
+from agents.base.durable_files import read_boot_id
+from agents.gpu.knobs.applied_knobs import Turnable
+from agents.gpu.knobs.journal import KnobJournal
+from agents.gpu.knobs.knobs import Knobs
+from agents.gpu.mps.sharing import ByTurns, Sharing, let_go, make_sharing, make_slice_sharing, prove, why_no_checkpoint
+from agents.gpu.node import use as gpu_use
+from agents.gpu.node.device import DEFAULT_LOOKS, Errors, GpuDevice, GpuParts, Looks
+from agents.gpu.node.devices import Changes, Devices, SliceErrors, Slices, type_of
+from agents.gpu.node.foreign_memory import ForeignMemory
+from agents.gpu.node.readonly_device import ReadOnlyDevice
+from agents.gpu.node.starts import GpuStarts, StartedGpu
+from agents.gpu.node.use import GpuUse, shared_gpus
+from agents.gpu.nvml.capabilities import probe
+from agents.gpu.nvml.power_watch import PowerWatch
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
+from agents.gpu.nvml.xid_watch import XidWatch
+from agents.processes.template_file import load_templates
+from agents.processes.templates import Templates
+from agents.replicas.replica import Hooks
+from agents.replicas.replicas import Workers, WorkersSettings
+from agents.router.haproxy.config import HaProxySettings
+from agents.router.haproxy.router import end_earlier, open_haproxy
+from agents.router.request_router import RequestRouter
+from agents.router.router import Router
+from agents.tasks.task import TaskHooks
+from agents.tasks.tasks import Tasks, TasksSettings
+
+_PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
+"""linux/prctl.h"""
+BY_TURNS = "the agent was started with --sharing turns"
+
+
+NOT_TURNED = "clocks and limits of this GPU are not to be changed"
+
+
+class NoKnobs:
+    """Knobs of GPUs whose clocks and limits are not ours to change."""
+
+    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def unlock_clock(self, gpu: GpuIdentity) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:  # noqa: ARG002
+        raise NotSupported(NOT_TURNED)
+
+    def close(self) -> None:
+        """Nothing was turned."""
+
+
+NO_KNOBS = NoKnobs()
+WITHOUT_KNOBS = GpuCapabilities(
+    why_not=((Capability.LOCK_CLOCK, NOT_TURNED), (Capability.LIMIT_POWER, NOT_TURNED)),
+)
+"""What a GPU can do whose knobs are not turned."""
+
+
+class FixedSlices:
+    """GPUs whose layout nobody changes meanwhile."""
+
+    def look(self) -> Changes:
+        """Nothing became of any slice."""
+        return Changes()
+
+
+FIXED_SLICES = FixedSlices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What differs between a node's device, one that measures, and one of a test."""
+
+    telemetry: ReadOnlyDevice
+    gpus: tuple[GpuIdentity, ...]
+    capabilities: Mapping[int, GpuCapabilities]
+    """By index, as are `sharings`."""
+    sharings: Mapping[int, Sharing]
+    errors: Errors
+    peaks: Callable[[], PowerWatch]
+    """Opened when everything else is."""
+    memory: ForeignMemory
+    uses: gpu_use.Driver
+    templates: Templates
+    workers: WorkersSettings
+    tasks: TasksSettings
+    knobs: Turnable = NO_KNOBS
+    slices: Slices = FIXED_SLICES
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    """Of which some is passed on to replicas and tasks."""
+    make_router: Callable[[Workers], Awaitable[RequestRouter]]
+    keeps_replicas: bool = False
+    looks: Looks = DEFAULT_LOOKS
+
+
+async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
+    """The device. Raises DeviceError or OSError, and then what was adopted goes on without it."""
+    sharing = Hooks(terminate=partial(let_go, basis.sharings), prove=partial(prove, basis.sharings))
+    hooks = TaskHooks(sharing=sharing, why_no_checkpoint=partial(why_no_checkpoint, basis.sharings))
+    workers = Workers(basis.workers, templates=basis.templates, hooks=sharing, environment=basis.environment)
+    tasks = Tasks(basis.tasks, templates=basis.templates, hooks=hooks, environment=basis.environment)
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(workers.close, keep=True)
+        await workers.open()
+        opened.push_async_callback(tasks.close, keep=True)
+        await tasks.open()
+        router = await basis.make_router(workers)
+        opened.pop_all()
+    parts = GpuParts(
+        telemetry=basis.telemetry,
+        gpus=basis.gpus,
+        capabilities=basis.capabilities,
+        knobs=basis.knobs,
+        errors=basis.errors,
+        power=basis.peaks(),
+        memory=basis.memory,
+        use=GpuUse(basis.uses, shared_gpus(basis.gpus, basis.capabilities, basis.sharings), clock),
+        sharings=basis.sharings,
+        workers=workers,
+        tasks=tasks,
+        slices=basis.slices,
+        router=router,
+    )
+    return GpuDevice(parts, clock, keeps_replicas=basis.keeps_replicas, looks=basis.looks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNodeSettings:
+    """How a node runs its GPUs."""
+
+    state_dir: Path
+    """Journal of the knobs, records and logs of the workers."""
+    mps_dir: Path
+    """One short directory per GPU is made in it."""
+    templates: Path | None = None
+    """Runtime templates of this node; None = the built-in one alone."""
+    type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
+    """The catalogue's name of a whole GPU's type; `agents.gpu.nvml.mig_types` has that of its slices."""
+    uses_mps: bool = True
+    """False: GPUs are shared by turns, without limits."""
+    keeps_replicas: bool = False
+    """Whether replicas go on when the agent ends."""
+    haproxy_port: int | None = None
+    """Where HAProxy takes requests; None: this process does."""
+
+
+async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
+    """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
+    with contextlib.ExitStack() as opened:
+        templates = load_templates(settings.templates)
+        drop_ambient_rights()
+        nvml = opened.enter_context(Nvml())
+        devices = Devices(nvml)
+        gpus = devices.gpus()
+        journal = KnobJournal(settings.state_dir)
+        knobs = opened.enter_context(Knobs(nvml, journal, boot_id=read_boot_id()))
+        starts = GpuStarts(SliceErrors(XidWatch(nvml, devices.wholes), gpus), partial(_start, settings, nvml))
+        opened.callback(starts.close)
+        await starts.begin(gpus)
+        basis = Basis(
+            telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
+            gpus=gpus,
+            capabilities=starts.capabilities,
+            sharings=starts.sharings,
+            errors=starts,
+            peaks=partial(PowerWatch, devices.power_w),
+            memory=ForeignMemory(devices),
+            uses=nvml,
+            templates=templates,
+            workers=WorkersSettings(directory=settings.state_dir / "workers"),
+            tasks=TasksSettings(directory=settings.state_dir / "tasks"),
+            knobs=knobs,
+            slices=devices,
+            make_router=partial(_router, settings),
+            keeps_replicas=settings.keeps_replicas,
+        )
+        device = await put_together(basis, clock)
+        opened.pop_all()
+        return device
+
+
+async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
+    """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
+    folder = settings.state_dir / "haproxy"
+    if settings.haproxy_port is None:
+        await end_earlier(folder)
+        return Router()
+    # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
+    await workers.until_known()
+    return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=folder))
+
+
+async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
+    return StartedGpu(sharing=await _sharing(settings, gpu), capabilities=probe(nvml, gpu, try_writes=True))
+
+
+async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
+    if not settings.uses_mps:
+        return ByTurns(gpu, BY_TURNS)
+    if gpu.part is not None:
+        return await make_slice_sharing(gpu, settings.mps_dir)
+    return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)
+
+
+def drop_ambient_rights() -> None:
+    """Let no process that is started from now on inherit CAP_SYS_ADMIN, which a unit may give for clocks and power.
+
+    The agent itself keeps it. Where the kernel knows no ambient capabilities there is nothing to inherit.
+    """
+    ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)

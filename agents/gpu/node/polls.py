@@ -1,0 +1,50 @@
+"""What the replicas of a GPU did from glance to glance, out of counters that only grow."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from agents.base.device import NotSupported, ReplicaGlance
+from agents.replicas.adapters import Metrics
+from agents.replicas.replica import ReplicaView
+from agents.router.lane import Counts
+
+
+@dataclass(slots=True)
+class Glanced:
+    """The counters as they were at the last glance at each GPU."""
+
+    replicas: dict[str, Metrics] = field(default_factory=dict)
+    latencies: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
+    """By GPU and service."""
+    _next: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
+
+    def replica(self, view: ReplicaView, counts: Metrics, service: Counts, *, queued: int) -> ReplicaGlance:
+        """One replica since the last glance at its GPU. Raises NotSupported for a server that counts no batches."""
+        if counts.batches is None or counts.busy_s is None:
+            raise NotSupported(f"the server of replica {view.id} does not tell how long its batches take")
+        before = self.replicas.get(view.id, Metrics())
+        self.replicas[view.id] = counts
+        batches, busy_s = grown(before.batches, counts.batches), grown(before.busy_s, counts.busy_s)
+        key = (view.gpu_index, view.service)
+        self._next[key] = Counter(service.buckets)
+        new = self._next[key] - self.latencies.get(key, Counter())
+        return ReplicaGlance(
+            id=view.id,
+            batches=int(batches),
+            requests=int(grown(before.requests, counts.requests)),
+            queued=queued,
+            execution_ms=1000.0 * busy_s / batches if batches else 0.0,
+            latency_buckets=tuple(sorted(new.items())),
+        )
+
+    def end(self, gpu_index: int) -> None:
+        """The glance is over: replicas of one service saw the same latencies, the next glance sees later ones."""
+        self.latencies.update({key: counts for key, counts in self._next.items() if key[0] == gpu_index})
+        self._next = {key: counts for key, counts in self._next.items() if key[0] != gpu_index}
+
+
+def grown(before: float | None, after: float | None) -> float:
+    """By how much a counter has grown; from 0 where its server was started anew."""
+    if after is None:
+        return 0.0
+    return after - before if before is not None and after >= before else after

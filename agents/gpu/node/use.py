@@ -1,0 +1,332 @@
+"""Who uses the GPUs of a node: asks the driver once per GPU and window, and finds whose each process is.
+
+    use = GpuUse(driver, gpus, clock)
+    use.note_busy("r1", 12.5)         what a replica's server says: seconds in which batches ran, since its start
+    use.read(readings, replicas)      -> UseReadings since the last time, for the wire, by `agents.gpu.node.attribution`
+
+A process belongs to the part whose own process leads its session, or is one of its ancestors. Servers of MPS work for
+their clients and are nobody's. A process that is not to be seen under /proc, since it has ended or since this agent
+does not run in the host's PID namespace, is nobody's either. All others are others.
+
+What an idle GPU draws is the least that it was seen to draw over a window.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from agents.base.clock import Clock
+from agents.base.device import DeviceError
+from agents.base.protocol import GpuReading, Overuse, UseReading
+from agents.base.successors import base_id
+from agents.gpu.mps.sharing import Sharing, UnderMps
+from agents.gpu.node.attribution import OTHERS, Judge, Key, OwnedProcess, Part, Use, Window, attribute
+from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
+from agents.replicas.adapters import Metrics
+from agents.replicas.replica import ReplicaView
+
+MOST_ANCESTORS = 16
+MPS_SERVER = "nvidia-cuda-mps"
+"""How its name begins in /proc/PID/comm, which holds 15 characters."""
+
+
+class Driver(Protocol):
+    """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
+
+    def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
+        """Who computes on it."""
+        ...
+
+    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+        """How busy each process kept it since then."""
+        ...
+
+
+class TaskPlace(Protocol):
+    """A task on a GPU, see `agents.tasks.task.TaskHolder`."""
+
+    @property
+    def name(self) -> str:
+        """Under which the control plane knows it."""
+        ...
+
+    @property
+    def gpu_index(self) -> int:
+        """Of its GPU."""
+        ...
+
+    @property
+    def sm_percent(self) -> float:
+        """What it was granted."""
+        ...
+
+    @property
+    def memory_mib(self) -> float:
+        """What it was granted; 0 while it holds none."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Of its own process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A part with its processes."""
+
+    part: Part
+    pids: tuple[int, ...]
+    """Of the processes that the agent started for it; theirs are found from here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGpu:
+    """A GPU and what is known of it."""
+
+    gpu: GpuIdentity
+    capabilities: GpuCapabilities
+    is_limited: bool
+    """MPS limits each part to its SM percent."""
+
+
+class _SharedGpus:
+    """Looked up anew each time: a GPU may start later than its agent, and with another sharing."""
+
+    def __init__(
+        self,
+        gpus: Iterable[GpuIdentity],
+        capabilities: Mapping[int, GpuCapabilities],
+        sharings: Mapping[int, Sharing],
+    ) -> None:
+        self._gpus, self._capabilities, self._sharings = tuple(gpus), capabilities, sharings
+
+    def __iter__(self) -> Iterator[SharedGpu]:
+        for gpu in self._gpus:
+            yield SharedGpu(
+                gpu=gpu,
+                capabilities=self._capabilities[gpu.index],
+                is_limited=isinstance(self._sharings[gpu.index], UnderMps),
+            )
+
+
+def shared_gpus(
+    gpus: Iterable[GpuIdentity], capabilities: Mapping[int, GpuCapabilities], sharings: Mapping[int, Sharing]
+) -> Iterable[SharedGpu]:
+    """What is known of the GPUs whenever it is asked; capabilities and sharings by index, filled in as GPUs start."""
+    return _SharedGpus(gpus, capabilities, sharings)
+
+
+@dataclass(slots=True)
+class _Busy:
+    total_s: float
+    at_s: float
+    share: float | None = None
+
+
+class GpuUse:
+    """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
+
+    def __init__(self, driver: Driver, gpus: Iterable[SharedGpu], clock: Clock) -> None:
+        """`gpus` are listed anew by each reading."""
+        self._driver, self._clock, self._shared = driver, clock, gpus
+        self._gpus: Mapping[int, SharedGpu] = {}
+        self._last_s = clock.now_s()
+        self._judge = Judge()
+        self._idle_w: dict[int, float] = {}
+        self._busy: dict[str, _Busy] = {}
+        self._since_us: dict[int, int] = {}
+        self._owners: dict[int, dict[int, Key | None]] = {}
+
+    def note_busy(self, replica_id: str, busy_s: float | None) -> None:
+        """Keep what its server counted; None where it does not count."""
+        if busy_s is None:
+            return
+        now_s = self._clock.now_s()
+        before = self._busy.get(replica_id)
+        share = None if before is None else before.share
+        if before is not None and busy_s >= before.total_s and now_s > before.at_s:
+            share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
+        self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
+
+    def noted(self, replica_id: str, counts: Metrics) -> Metrics:
+        """The same counts, of which the busy time is kept."""
+        self.note_busy(replica_id, counts.busy_s)
+        return counts
+
+    def forget(self, replica_id: str) -> None:
+        """It is gone."""
+        self._busy.pop(replica_id, None)
+
+    def busy_share(self, replica_id: str) -> float | None:
+        """Of the time between the last two counts of its server; None without two."""
+        found = self._busy.get(replica_id)
+        return found.share if found is not None else None
+
+    def read(
+        self, readings: Iterable[GpuReading], replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace] = ()
+    ) -> tuple[UseReading, ...]:
+        """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
+        now_s = self._clock.now_s()
+        seconds, self._last_s = now_s - self._last_s, now_s
+        self._gpus = {each.gpu.index: each for each in self._shared}
+        uses: list[Use] = []
+        if seconds > 0.0:
+            for reading in readings:
+                if reading.healthy and reading.index in self._gpus:
+                    uses += self._attribute(reading, self._placed(reading.index, replicas, tasks), seconds)
+        return tuple(map(_told, self._judge.judge(uses)))
+
+    def _attribute(self, reading: GpuReading, placed: Sequence[Placed], seconds: float) -> Sequence[Use]:
+        shared = self._gpus[reading.index]
+        if reading.power_w > 0.0:  # Its own window, which other reads made a little longer or shorter than ours.
+            seconds = reading.energy_j / reading.power_w
+        idle_w = self._idle_w[reading.index] = min(self._idle_w.get(reading.index, reading.power_w), reading.power_w)
+        try:
+            processes = self._driver.processes(shared.gpu)
+        except DeviceError:
+            return ()
+        use = self._process_use(shared)
+        return attribute(
+            Window(
+                gpu_index=reading.index,
+                seconds=seconds,
+                energy_j=reading.energy_j,
+                idle_w=idle_w,
+                processes=tuple(self._owned(reading.index, placed, processes, use or {})),
+                tells_use=use is not None,
+                tells_clients=shared.capabilities.can(Capability.LIST_MPS),
+            ),
+            [each.part for each in placed],
+        )
+
+    def _process_use(self, shared: SharedGpu) -> dict[int, float] | None:
+        """Percent of time by PID since the last reading; None where the driver does not measure processes."""
+        if not shared.capabilities.can(Capability.PROCESS_USE):
+            return None
+        try:
+            since_us = self._since_us.get(shared.gpu.index, 0)
+            found = self._driver.process_use(shared.gpu, since_us)
+        except DeviceError:
+            return None
+        # Of an earlier window the driver would tell again: whoever ran then would seem to run for ever.
+        self._since_us[shared.gpu.index] = max((each.at_us for each in found), default=since_us)
+        return {each.pid: each.sm_percent for each in found}
+
+    def _owned(
+        self, gpu_index: int, placed: Sequence[Placed], processes: Sequence[GpuProcess], use: Mapping[int, float]
+    ) -> Iterable[OwnedProcess]:
+        leaders = {pid: each.part.key for each in placed for pid in each.pids}
+        before, owners = self._owners.get(gpu_index, {}), {}
+        for each in processes:
+            # Looked up once while it stays on the GPU, unless the part that it was found to belong to is gone.
+            owner = before.get(each.pid)
+            if owner is None or owner not in leaders.values():
+                owner = owner_of(each.pid, leaders)
+            owners[each.pid] = owner
+            if owner is not None:
+                percent = use.get(each.pid)
+                yield OwnedProcess(owner=owner, memory_mib=each.memory_mib, is_mps=each.is_mps, time_percent=percent)
+        self._owners[gpu_index] = owners
+
+    def _placed(
+        self, gpu_index: int, replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace]
+    ) -> tuple[Placed, ...]:
+        """Those of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
+        shared = self._gpus[gpu_index]
+        found: dict[str, Placed] = {}
+        for view in replicas:
+            if view.gpu_index == gpu_index and view.state != "failed":
+                each = _placed(view, shared, self.busy_share(view.id))
+                before = found.get(each.part.name)
+                found[each.part.name] = each if before is None else _together(before, each)
+        mine = (_placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index)
+        return (*found.values(), *mine)
+
+
+def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
+    """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it is nobody's."""
+    try:
+        session, parent = os.getsid(pid), pid
+        if session in leaders:
+            return leaders[session]
+        for _ in range(MOST_ANCESTORS):
+            if parent in leaders:
+                return leaders[parent]
+            if parent <= 1:
+                break
+            parent = _parent(parent)
+        is_server = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").startswith(MPS_SERVER)
+    except OSError:
+        return None
+    return None if is_server else OTHERS
+
+
+def _parent(pid: int) -> int:
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    # The name, in parentheses, may hold blanks and parentheses; behind it: state and parent.
+    return int(text[text.rindex(")") + 2 :].split()[1])
+
+
+def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> Placed:
+    seen, whole = view.sm_count, shared.gpu.sm_count
+    part = Part(
+        kind="replica",
+        name=base_id(view.id),
+        owner=view.service,
+        sm_percent=view.sm_percent,
+        memory_mib=view.memory_mib,
+        busy_share=busy_share,
+        is_limited=shared.is_limited,
+        proven_sm_percent=100.0 * seen / whole if shared.is_limited and seen and whole else None,
+    )
+    return Placed(part=part, pids=(view.pid,))
+
+
+def _placed_task(task: TaskPlace, shared: SharedGpu) -> Placed:
+    holds = task.memory_mib > 0.0
+    part = Part(
+        kind="task",
+        name=task.name,
+        sm_percent=task.sm_percent if holds else 0.0,
+        # What is left of one that was swapped out, as its CUDA context, is no overuse.
+        memory_mib=task.memory_mib if holds else math.inf,
+        is_limited=shared.is_limited,
+    )
+    return Placed(part=part, pids=(task.pid,))
+
+
+def _together(one: Placed, other: Placed) -> Placed:
+    """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
+    whole = one.part.sm_percent + other.part.sm_percent
+    proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
+    told = [each.part for each in (one, other) if each.part.busy_share is not None]
+    part = replace(
+        one.part,
+        sm_percent=whole,
+        memory_mib=one.part.memory_mib + other.part.memory_mib,
+        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told) / whole if told else None,
+        proven_sm_percent=None if None in proven else sum(each for each in proven if each is not None),
+    )
+    return Placed(part=part, pids=(*one.pids, *other.pids))
+
+
+def _told(use: Use) -> UseReading:
+    """As it goes over the wire."""
+    return UseReading(
+        kind=use.kind,
+        name=use.name,
+        service=use.owner,
+        gpu_index=use.gpu_index,
+        memory_used_mib=use.memory_used_mib,
+        sm_percent=use.sm_percent,
+        energy_j=use.energy_mj / 1000.0,
+        is_estimated=use.is_estimated,
+        over=tuple(
+            Overuse(quantity=each.quantity, granted=each.granted, used=each.used, is_estimated=use.is_estimated)
+            for each in use.over
+        ),
+    )

@@ -1,0 +1,1 @@
+"""NVML, the one way to the driver."""

@@ -1,1 +1,0 @@
-"""Clocks and power limits: turned only after they are in the journal, and put back from it."""

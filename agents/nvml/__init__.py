@@ -1,1 +1,0 @@
-"""NVML, the one way to the driver: `session` asks, `reading` and `slices` are what is asked."""

@@ -1,0 +1,1 @@
+"""Processes of replicas and tasks: templates, start, records, logs, end."""

@@ -1,0 +1,64 @@
+"""What the processes of replicas and of tasks need alike.
+
+await first(wait, wait, …, limit_s=…)          -> what the first of them says; the others are cancelled
+await cancelled(task)                          returns when it is over
+await end_unrecorded(mark, known, terminate)   what carries this directory's mark and has no record
+await end_for_good(process, ending, tell)      returns when all of it is gone, and not before
+await keep_logs(logs)                          keeps every log short, for ever
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from functools import partial
+from pathlib import Path
+
+from agents.processes.logs import rotate_all
+from agents.processes.process import Ending, WorkerProcess, end_left_over, marks
+from agents.processes.process import TerminateOnGpu as Terminate
+
+LOG_LOOK_S = 2.0
+UNKILLABLE_S = 5.0
+"""Between two attempts to end what does not end."""
+
+log = logging.getLogger(__name__)
+
+
+async def first(*waits: Coroutine[None, None, str], limit_s: float | None = None) -> str | None:
+    """What the first of them returns, the others are cancelled; None = none within the limit."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        return next((each.result() for each in tasks if each.done()), None)
+    finally:
+        await asyncio.gather(*map(cancelled, tasks))
+
+
+async def cancelled(task: "asyncio.Task[None] | asyncio.Task[str] | None") -> None:
+    """Cancel a task and wait until it is over."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def end_unrecorded(mark: str, known: Collection[str], terminate: Terminate) -> None:
+    """End what carries this directory's mark and has no record: a child whose agent died while it was being started and
+    that is about to leave, or a process whose record was damaged."""
+    for each in sorted(marks(f"{mark}.") - set(known)):
+        log.warning("processes without a record are ended, by their mark %s", each)
+        await end_left_over(each, Ending(grace_s=0.0, terminate=partial(terminate, -1)))
+
+
+async def end_for_good(process: WorkerProcess, ending: Ending, tell: Callable[[str], None]) -> None:
+    """Return when all its processes are gone, and not before: until then they hold memory of the GPU. `tell` is given
+    words for it when some do not go."""
+    while not await process.end(ending):
+        tell(f"processes {process.members()} do not end after SIGKILL; the GPU may need a reset")
+        await asyncio.sleep(UNKILLABLE_S)
+
+
+async def keep_logs(logs: Callable[[], Iterable[Path]]) -> None:
+    """Look at all logs again and again."""
+    while True:
+        await asyncio.sleep(LOG_LOOK_S)
+        await asyncio.to_thread(rotate_all, tuple(logs()))

@@ -1,0 +1,368 @@
+"""One worker's processes: started so that no record is ever missing, watched, adopted, ended in the right order.
+
+    WorkerProcess.start(Spawn, record)      -> a process of its own session; `record(identity)` is called before it
+                                               runs a single instruction of the worker
+    WorkerProcess.adopt(identity, mark)     -> the process of an earlier agent, or None when it is gone
+        .wait()                             returns when the worker has ended; `.how` then says how, in words
+        .members()                          ids of all processes of the worker
+        .end(Ending)                        SIGTERM, grace, MPS lets go of it, SIGKILL; False: something survived
+    end_left_over(mark, Ending)             the same for what a worker left behind whose own process is gone
+
+The child first waits at a gate: a pipe that this process opens when the record is durable. If the agent dies before
+that, the pipe closes and the child leaves. The worker then takes the child's place by exec, with the same process id
+and start time. Signals go through a pidfd, so they cannot reach a process that inherited the number.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from agents.base.device import DeviceError, LaunchFailed
+from agents.processes.records import Identity
+
+TerminateOnGpu: TypeAlias = Callable[[int, tuple[int, ...]], Awaitable[bool]]
+
+MARK = "PLIMSOLL_MARK"
+"""Variable in the environment of every worker that holds its record's random mark."""
+TERMINATE_LIMIT_S = 10.0
+LOOK_S = 0.05
+
+_GATE = """
+import os, sys, _signal
+_signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+if os.read(0, 1) != b"g":
+    os._exit(75)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    print(f"{sys.argv[1]} cannot be run: {error}", file=sys.stderr, flush=True)
+    os._exit(127)
+"""
+
+Terminate: TypeAlias = Callable[[tuple[int, ...]], Awaitable[bool]]
+"""(process ids) → whether MPS has let go of all of them, so that SIGKILL does no harm to the GPU's other clients."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """What is started."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """The whole of it."""
+    directory: Path
+    log: Path
+    mark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a worker is ended."""
+
+    grace_s: float
+    """From SIGTERM to harder ways."""
+    terminate: Terminate
+    kill_limit_s: float = 10.0
+    """That the kernel gets for SIGKILL."""
+
+
+class WorkerProcess:
+    """The processes of one worker: its own, and what that has started."""
+
+    def __init__(self, identity: Identity, mark: str, handle: int) -> None:
+        """`handle`: a pidfd of the process; made by `start` and `adopt`."""
+        self.identity = identity
+        self.how = ""
+        self.exit_code: int | None = None
+        """Negative: the signal that ended it; None = it runs, or how it ended is not known."""
+        self._mark = mark
+        self._handle = handle
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(handle, self._note_end)
+
+    @classmethod
+    def start(cls, spawn: Spawn, record: Callable[[Identity], None]) -> Self:
+        """Start a worker. Raises LaunchFailed, or what `record` raises; then nothing runs."""
+        environment = {**spawn.environment, MARK: spawn.mark}
+        with contextlib.ExitStack() as stack:
+            inner, outer = os.pipe()
+            gate = stack.enter_context(os.fdopen(outer, "wb", buffering=0))
+            stack.callback(os.close, inner)
+            try:
+                output = os.open(spawn.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                stack.callback(os.close, output)
+                child = subprocess.Popen(
+                    (sys.executable, "-I", "-S", "-c", _GATE, *spawn.command),
+                    stdin=inner,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=spawn.directory,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise LaunchFailed(f"{spawn.command[0]} cannot be started: {error}") from error
+            # It is waited for by its pidfd, for which it does not matter who started it; Popen must not reap it.
+            child.returncode = 0
+            handle = os.pidfd_open(child.pid)
+            process = cls(_identity(child.pid), spawn.mark, handle)
+            try:
+                record(process.identity)
+                gate.write(b"g")
+            except BaseException:
+                gate.close()  # so the child leaves
+                process.abandon()
+                os.waitid(os.P_PID, child.pid, os.WEXITED)
+                raise
+        return process
+
+    @classmethod
+    def adopt(cls, identity: Identity, mark: str) -> Self | None:
+        """The recorded process if it still is that very one."""
+        try:
+            handle = os.pidfd_open(identity.pid)
+        except OSError:
+            return None
+        # The handle holds whoever has the number now; only then is it looked at who that is.
+        if is_alive(identity):
+            return cls(identity, mark, handle)
+        os.close(handle)
+        return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the worker's own process has ended; processes that it started may be left."""
+        return self._ended.is_set()
+
+    async def wait(self) -> str:
+        """Return when the worker's own process has ended: how."""
+        await self._ended.wait()
+        return self.how
+
+    def members(self) -> tuple[int, ...]:
+        """All living processes of the worker."""
+        return members(self._mark, self.identity)
+
+    def tell(self, number: int) -> None:
+        """Send its own process a signal; nothing when it has ended."""
+        if not self.has_ended:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    async def end(self, ending: Ending) -> bool:
+        """End all of them; whether nothing is left. May be called again, also after a cancelled call."""
+        self.tell(signal.SIGTERM)
+        if not self.has_ended:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), ending.grace_s)
+        is_gone = await _kill(_Search(mark=self._mark, leader=self.identity), ending)
+        if is_gone:
+            self._reap()
+        return is_gone
+
+    def abandon(self) -> None:
+        """Stop watching; the processes go on."""
+        if self._handle >= 0:
+            asyncio.get_running_loop().remove_reader(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+
+    def _note_end(self) -> None:
+        """The pidfd says that the process has ended. It stays unreaped, and so its number stays taken, until all that
+        it left behind is gone too."""
+        asyncio.get_running_loop().remove_reader(self._handle)
+        try:
+            result = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            result = None
+        self.how = "it ended; how is not known, since an earlier agent had started it"
+        if result is not None:
+            self.exit_code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+            self.how = exit_in_words(self.exit_code)
+        self._ended.set()
+
+    def _reap(self) -> None:
+        if self._handle >= 0 and self.has_ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG)
+            self.abandon()
+
+
+async def end_left_over(mark: str, ending: Ending) -> bool:
+    """End what a worker left behind whose own process is gone; whether nothing is left."""
+    return await _kill(_Search(mark=mark), ending)
+
+
+async def _kill(search: "_Search", ending: Ending) -> bool:
+    """Let MPS go of whatever is left, then SIGKILL it."""
+    # Looking through all processes takes a while on a large node, and requests are routed meanwhile.
+    left = await asyncio.to_thread(search.all)
+    if not left:
+        return True
+    is_free = False
+    try:
+        async with asyncio.timeout(TERMINATE_LIMIT_S):
+            is_free = await ending.terminate(left)
+    except (TimeoutError, DeviceError) as error:
+        log.warning("MPS was asked to let go of processes %s: %s", left, error)
+    if not is_free:
+        log.warning("MPS did not let go of processes %s; they are killed all the same", left)
+    until_s = asyncio.get_running_loop().time() + ending.kill_limit_s
+    while (left := await asyncio.to_thread(search.all)) and asyncio.get_running_loop().time() < until_s:
+        for pid in left:
+            _kill_one(pid, search)
+        await asyncio.sleep(LOOK_S)
+    return not left
+
+
+def _kill_one(pid: int, search: "_Search") -> None:
+    """SIGKILL for a process that still is searched for when nobody else can get its number any more."""
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            if search.has(pid):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def exit_in_words(code: int) -> str:
+    """What an exit code says; negative: the signal that ended the process."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "unknown"
+        reason = _SIGNALS.get(-code, "")
+        return f"it was ended by signal {-code} ({name}){f': {reason}' if reason else ''}"
+    reason = _EXITS.get(code, "")
+    return f"it ended with exit code {code}{f': {reason}' if reason else ''}"
+
+
+_SIGNALS = {
+    int(signal.SIGKILL): "somebody killed it, often the kernel because memory ran out; see `dmesg`",
+    int(signal.SIGSEGV): "it crashed on an address that it may not use",
+    int(signal.SIGABRT): "it gave up itself, often on a failed check or a CUDA error",
+    int(signal.SIGBUS): "it crashed on memory that is not there, often because /dev/shm is full",
+    int(signal.SIGTERM): "somebody asked it to stop",
+}
+_EXITS = {
+    0: "it stopped by itself though it should serve",
+    1: "a failure of its own; its log says more",
+    2: "its arguments are wrong; compare the template with what the program takes",
+    75: "the agent died while it started it",
+    126: "the program may not be run",
+    127: "the program was not found",
+}
+
+
+def boot_id() -> str:
+    """The kernel's random id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether that very process runs; one that has ended and was not reaped does not."""
+    stat = _stat(identity.pid)
+    return (
+        stat is not None
+        and stat.state not in "ZX"
+        and (stat.start_ticks, boot_id()) == (identity.start_ticks, identity.boot)
+    )
+
+
+def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
+    """Living processes that carry the mark in their environment, or belong to the session of that leader; by number.
+
+    The mark finds those that made a session of their own, the session those that wrote over their environment. An agent
+    that runs as root could kill anything: nobody of its own session is ever among them, and neither is the kernel's.
+    """
+    return _Search(mark=mark, leader=leader).all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """Who belongs to one worker."""
+
+    mark: str
+    leader: Identity | None = None
+
+    def all(self) -> tuple[int, ...]:
+        session = self._session()
+        return tuple(sorted(pid for pid in _pids() if self._has(pid, session)))
+
+    def has(self, pid: int) -> bool:
+        return self._has(pid, self._session())
+
+    def _has(self, pid: int, session: int | None) -> bool:
+        stat = _stat(pid)
+        # Kernel threads, and whoever came from outside the PID namespace, show session 0.
+        if stat is None or stat.state in "ZX" or stat.session in (0, os.getsid(0)):
+            return False
+        return stat.session == session or f"{MARK}={self.mark}".encode() in _environment(pid)
+
+    def _session(self) -> int | None:
+        """The leader's; None where another process has its number by now, whose session is not ours."""
+        if self.leader is None or self.leader.pid <= 1:
+            return None
+        now = _stat(self.leader.pid)
+        return self.leader.pid if now is None or now.start_ticks == self.leader.start_ticks else None
+
+
+def is_marked(pid: int) -> bool:
+    """Whether a process was started as a replica, or by one."""
+    return any(entry.startswith(f"{MARK}=".encode()) for entry in _environment(pid))
+
+
+def marks(beginning: str) -> frozenset[str]:
+    """Marks with that beginning of all living processes."""
+    start = f"{MARK}={beginning}".encode()
+    found = (entry for pid in _pids() for entry in _environment(pid) if entry.startswith(start))
+    return frozenset(entry.decode("ascii", errors="replace").partition("=")[2] for entry in found)
+
+
+def _pids() -> tuple[int, ...]:
+    return tuple(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stat:
+    state: str
+    session: int
+    start_ticks: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    """The parts of /proc/PID/stat that matter here; None = no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name, in parentheses, may hold blanks and parentheses. Behind it: state, parent, group, session, …, and the
+    # start time as field 22 of all, which is field 20 behind the name.
+    parts = text[text.rindex(")") + 2 :].split()
+    return _Stat(state=parts[0], session=int(parts[3]), start_ticks=int(parts[19]))
+
+
+def _environment(pid: int) -> tuple[bytes, ...]:
+    try:
+        return tuple(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:  # another user's, or gone
+        return ()
+
+
+def _identity(pid: int) -> Identity:
+    stat = _stat(pid)
+    assert stat is not None, "a child that was not reaped has its place in /proc"
+    return Identity(pid=pid, start_ticks=stat.start_ticks, boot=boot_id())

@@ -1,0 +1,248 @@
+"""Which replicas an agent has started, on disk: what a later start of the agent knows its workers by.
+
+    Records(directory, Record)   makes the directory; raises DeviceError where another agent holds it
+        .mark                    random text of this directory, the beginning of every replica's mark
+        .load()                  -> every record that can be read, by its id
+        .problems                what was wrong with the others, in words
+        .save(Record)            durable when it returns
+        .remove(replica_id)
+        .folder(replica_id)      the replica's own directory; `.log(replica_id)`: its log
+        .close()                 gives the directory back
+
+One file per replica, written beside its place, synced and renamed. A worker is told by its process id together with the
+time at which the kernel started it and the boot that this happened in; never by its name. Tasks have records of their
+own kind, in a directory of their own (`agents.tasks.tasks`); what is said of replicas here holds for them.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from agents.base.device import DeviceError
+from agents.base.durable_files import lock, replace_file, sync_directory
+from agents.processes.templates import Template
+
+VERSION = 1
+MOST_OLD = 32
+"""Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
+MOST_OLD_BYTES = 64 * 2**30
+"""Of those folders together, which hold checkpoints, and of those logs; the newest is kept however large it is."""
+LOCK_WAIT_S = 5.0
+"""The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One process for ever: no other one, before or after, has the same three."""
+
+    pid: int
+    start_ticks: int
+    """Clock ticks from the boot to its start, as in /proc/PID/stat."""
+    boot: str
+    """The kernel's random id of this boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One replica's process, and what it takes to go on with it."""
+
+    id: str
+    service: str
+    network: str
+    gpu_index: int
+    sm_percent: float
+    batch: int
+    memory_mib: float
+    ports: tuple[int, ...]
+    served_as: str
+    readiness_path: str
+    template: Template
+    """As it was when the replica was started."""
+    digest: str
+    """Of the template's command then."""
+    identity: Identity
+    mark: str
+    """Random text in the environment of the worker and of all that it starts."""
+    version: int = VERSION
+
+
+class Recorded(Protocol):
+    """What every kind of record has."""
+
+    @property
+    def id(self) -> str:
+        """Name of the replica or task."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Of its process."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """Of all its processes."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of the record's form."""
+        ...
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+class Records(Generic[R]):
+    """The records of one node, held by one agent at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        kind: type[R],
+        *,
+        lock_wait_s: float = LOCK_WAIT_S,
+        most_old_bytes: int = MOST_OLD_BYTES,
+    ) -> None:
+        """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
+        self._most_old_bytes = most_old_bytes
+        self.problems: tuple[str, ...] = ()
+        self._directory, self._kind = directory, kind
+        self._lock = -1
+        self.mark = ""
+        try:
+            for each in (directory, self._folder("records"), self._folder("logs"), self._folder("work")):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _locked(directory / "lock", lock_wait_s)
+            self.mark = _mark(directory / "mark")
+        except OSError as error:
+            raise DeviceError(f"{directory} cannot hold records of processes: {error}") from error
+
+    def load(self) -> tuple[R, ...]:
+        """What earlier starts left, by id; damaged files are put aside and told in `problems`."""
+        found = []
+        for path in sorted(self._folder("records").iterdir()):
+            if path.suffix == ".json":
+                try:
+                    found.append(_parse(path, self._kind, self.mark))
+                except (OSError, ValueError) as error:
+                    self.problems += (f"{path} is damaged and was put aside: {error}",)
+                    with contextlib.suppress(OSError):
+                        path.rename(path.with_suffix(".damaged"))
+            elif path.suffix == ".new":  # of a write that was not finished
+                path.unlink(missing_ok=True)
+        return tuple(sorted(found, key=lambda record: record.id))
+
+    def save(self, record: R) -> None:
+        """Make the record durable. Raises DeviceError."""
+        path = self._path(record.id)
+        try:
+            replace_file(path, msgspec.json.encode(record))
+        except OSError as error:
+            raise DeviceError(f"the record of {record.id} cannot be written to {path}: {error}") from error
+
+    def remove(self, replica_id: str, *, keeps_folder: bool = False) -> None:
+        """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
+        MOST_OLD that have room in MOST_OLD_BYTES."""
+        self._path(replica_id).unlink(missing_ok=True)
+        sync_directory(self._folder("records"))
+        if not keeps_folder:
+            shutil.rmtree(self.folder(replica_id), ignore_errors=True)
+        self._prune()
+
+    def folder(self, replica_id: str) -> Path:
+        """The replica's own directory, which need not exist."""
+        return self._folder("work") / _file_name(replica_id)
+
+    def log(self, replica_id: str) -> Path:
+        """The replica's log."""
+        return self._folder("logs") / f"{_file_name(replica_id)}.log"
+
+    def close(self) -> None:
+        """Give the directory back."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _prune(self) -> None:
+        living = {path.stem for path in self._folder("records").iterdir()}
+        logs = [each for each in self._folder("logs").glob("*.log") if each.stem not in living]
+        for each in tuple(self._too_old(logs)):
+            each.unlink(missing_ok=True)
+            each.with_suffix(".log.1").unlink(missing_ok=True)
+        folders = [each for each in self._folder("work").iterdir() if each.name not in living]
+        for each in tuple(self._too_old(folders)):
+            shutil.rmtree(each, ignore_errors=True)
+
+    def _too_old(self, paths: Iterable[Path]) -> Iterator[Path]:
+        """Those for which there is no room behind newer ones."""
+        left_bytes = self._most_old_bytes
+        newest_first = sorted(paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+        for place, path in enumerate(newest_first):
+            if place < MOST_OLD and left_bytes >= 0:
+                left_bytes -= _size_bytes(path)
+            if place >= MOST_OLD or (place > 0 and left_bytes < 0):
+                yield path
+
+    def _path(self, replica_id: str) -> Path:
+        return self._folder("records") / f"{_file_name(replica_id)}.json"
+
+    def _folder(self, name: str) -> Path:
+        return self._directory / name
+
+
+def with_batch(record: Record, batch: int) -> Record:
+    """The record after a change of the batch."""
+    return replace(record, batch=batch)
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a file, or of a folder with all that is in it."""
+    size_bytes = 0
+    for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            size_bytes += each.lstat().st_size
+    return size_bytes
+
+
+def _file_name(replica_id: str) -> str:
+    """A name that any id may have as a file: no two ids share one, and people still recognise it."""
+    return f"{_UNSAFE.sub('_', replica_id)[:64]}-{hashlib.sha256(replica_id.encode()).hexdigest()[:16]}"
+
+
+def _parse(path: Path, kind: type[R], mark: str) -> R:
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    if record.version != VERSION or path.stem != _file_name(record.id):
+        raise ValueError(f"it is of version {record.version} and of {record.id}")
+    # What stands here may be killed: a record that was not written by us must not lead to anybody else's process.
+    if record.identity.pid <= 1 or not record.mark.startswith(f"{mark}."):
+        raise ValueError(f"process {record.identity.pid} with mark {record.mark!r} was not recorded here")
+    return record
+
+
+def _locked(path: Path, wait_s: float) -> int:
+    """The lock's descriptor. Raises DeviceError when another agent has it."""
+    try:
+        return lock(path, wait_s)
+    except BlockingIOError as error:
+        raise DeviceError(f"{path.parent} is held by another agent; stop it, or give another directory") from error
+
+
+def _mark(path: Path) -> str:
+    """The directory's mark, made at its first use."""
+    if not path.exists():
+        replace_file(path, secrets.token_hex(16).encode("ascii"))
+    return path.read_text(encoding="ascii")

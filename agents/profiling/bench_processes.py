@@ -1,0 +1,231 @@
+"""The benches of a cell as processes: started with their shares, proven, spoken to, ended.
+
+    async with open_crew(seats, site) as benches:
+        await benches[0].ask(order, kind, limit_s=…)     in the order of the seats
+
+A bench gets the environment that a replica of its share would get, and must prove the share before anything is timed.
+It ends by protocol; only one that does not is taken off the GPU by MPS and killed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agents.base.device import DeviceError, LaunchFailed
+from agents.base.protocol import ReplicaCommand
+from agents.gpu.mps.sharing import Sharing
+from agents.gpu.nvml.types import GpuIdentity
+from agents.processes.launch import Launch, Place, prepare
+from agents.processes.logs import tail
+from agents.processes.process import MARK, Ending, Spawn, end_left_over, exit_in_words
+from agents.processes.templates import Template, Templates
+from agents.profiling.cells import BenchFailed, BenchLost, Seat
+from agents.profiling.cells import Crew as Seats
+from agents.profiling.messages import LONGEST_LINE, Answer, Exit, Failed, Order, Ready
+from agents.replicas.replica import Proof
+
+WORKER = "agents.serving"
+BENCH = "agents.profiling"
+NO_PORT = 9
+"""Filled in where a template wants ports: a bench listens nowhere."""
+END_S = 15.0
+"""For a bench to end by itself: it may be in a batch, and frees its GPU memory."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where benches run."""
+
+    gpu: GpuIdentity
+    templates: Templates
+    template: str
+    """Of all networks; empty: each network's own."""
+    sharing: Sharing
+    directory: Path
+    """Of their logs and files."""
+    mark: str
+    """Beginning of the mark of every process of this profile."""
+    environment: Mapping[str, str]
+    """The profiler's own, of which some is passed on."""
+    largest_batch: int = 1
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class BenchProcess:
+    """One bench that runs."""
+
+    seat: Seat
+    process: asyncio.subprocess.Process
+    mark: str
+    log: Path
+    ready: Ready | None = None
+
+    async def ask(self, order: Order, kind: type[_Answer], *, limit_s: float) -> _Answer:
+        """Its answer to an order. Raises BenchFailed, or BenchLost after which it must be ended."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(msgspec.json.encode(order) + b"\n")
+            await self.process.stdin.drain()
+        except ConnectionError as error:
+            raise BenchLost(await self._how()) from error
+        return await self.hear(kind, limit_s=limit_s)
+
+    async def hear(self, kind: type[_Answer], *, limit_s: float) -> _Answer:
+        """What it says next. Raises BenchFailed or BenchLost."""
+        assert self.process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), limit_s)
+            answer: Answer | None = msgspec.json.decode(line, type=Answer) if line else None
+        except TimeoutError as error:
+            raise BenchLost(f"{self.seat.network} gave no answer in {limit_s:.0f} s{self._log_end()}") from error
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BenchLost(f"{self.seat.network} says what is none of our messages: {error}") from error
+        if isinstance(answer, kind):
+            return answer
+        if isinstance(answer, Failed):
+            problem = f"{self.seat.network}: {answer.problem}"
+            raise BenchLost(problem) if answer.is_lost else BenchFailed(problem)
+        raise BenchLost(await self._how() if answer is None else f"{self.seat.network} answers out of turn: {answer}")
+
+    async def end(self, sharing: Sharing) -> None:
+        """Return when all its processes are gone. Raises LaunchFailed with those that do not end."""
+        stdin = self.process.stdin
+        assert stdin is not None
+        with contextlib.suppress(ConnectionError):
+            stdin.write(msgspec.json.encode(Exit()) + b"\n")
+            stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), END_S)
+        if not await end_left_over(self.mark, Ending(grace_s=0.0, terminate=sharing.let_go)):
+            raise LaunchFailed(f"processes of {self.seat.network} do not end after SIGKILL; the GPU may need a reset")
+        await self.process.wait()
+
+    async def _how(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), END_S)
+        code = self.process.returncode
+        how = "it closed its output" if code is None else exit_in_words(code)
+        return f"the process of {self.seat.network} is lost: {how}{self._log_end()}"
+
+    def _log_end(self) -> str:
+        return f"; its log ends: {text}" if (text := tail(self.log)) else ""
+
+
+@contextlib.asynccontextmanager
+async def open_crew(seats: Seats, site: Site) -> AsyncIterator[tuple[BenchProcess, ...]]:
+    """The benches of these seats; none of their processes is left afterwards. Raises LaunchFailed or DeviceError."""
+    started: list[BenchProcess] = []
+    try:
+        for number, seat in enumerate(seats):
+            started.append(await _start(seat, number, site))
+        for bench in started:
+            await _bring_up(bench, site)
+        yield tuple(started)
+    finally:
+        await asyncio.gather(*(each.end(site.sharing) for each in started))
+
+
+def find_template(templates: Templates, name: str, network: str) -> Template:
+    """The template by which a network is measured; `name` empty: the network's own. Raises LaunchFailed."""
+    template = templates.find(network, name)
+    if template.server != "worker":
+        raise LaunchFailed(
+            f"template {template.name} of network {network} runs {template.server}; only our own worker tells the time "
+            "of a batch: give --template with one of `plimsoll worker`, or import that server's own figures by "
+            "`plimsoll samples convert`"
+        )
+    bench_command(template.command)
+    return template
+
+
+def bench_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command of a worker as that of a bench with the same options. Raises LaunchFailed where it is none."""
+    for place in range(1, len(command)):
+        if command[place - 1 : place + 1] == ("-m", WORKER):
+            return (*command[:place], BENCH, *command[place + 1 :])
+        if Path(command[place - 1]).name == "plimsoll" and command[place] == "worker":
+            # The interpreter of the same installation lies beside the script.
+            python = str(Path(command[place - 1]).with_name("python"))
+            return (*command[: place - 1], python, "-m", BENCH, *command[place + 1 :])
+    raise LaunchFailed(
+        f"{' '.join(command[:4])} … is not our worker: a template to profile must run `python -m {WORKER}` or "
+        "`plimsoll worker`"
+    )
+
+
+async def _start(seat: Seat, number: int, site: Site) -> BenchProcess:
+    template = find_template(site.templates, site.template, seat.network)
+    name = f"bench{number}"
+    replica = ReplicaCommand(
+        id=name,
+        service=seat.network,
+        network=seat.network,
+        sm_percent=seat.sm_percent,
+        batch=site.largest_batch,
+        memory_mib=site.gpu.memory_mib,
+        arrival_rate_rps=0.0,
+    )
+    launch = Launch(
+        replica=replica,
+        gpu_index=site.gpu.index,
+        environment=await site.sharing.environment(replica),
+        template=template.name,
+        gpu_memory_mib=site.gpu.memory_mib,
+    )
+    place = Place(
+        ports=(NO_PORT,) * len(template.ports),
+        directory=site.directory / name,
+        log=site.directory / f"{name}.log",
+        mark=f"{site.mark}.{name}",
+        environment=site.environment,
+    )
+    return await _spawn(seat, prepare(launch, template, place).spawn)
+
+
+async def _spawn(seat: Seat, spawn: Spawn) -> BenchProcess:
+    command = bench_command(spawn.command)
+    try:
+        with spawn.log.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=spawn.directory,
+                env={**spawn.environment, MARK: spawn.mark},
+                limit=LONGEST_LINE,
+                # Ctrl-C at a terminal is the profiler's: benches end by protocol.
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchFailed(f"{command[0]} cannot be started: {error}") from error
+    return BenchProcess(seat=seat, process=process, mark=spawn.mark, log=spawn.log)
+
+
+async def _bring_up(bench: BenchProcess, site: Site) -> None:
+    """Loaded, with its share in force. Raises LaunchFailed."""
+    limit_s = find_template(site.templates, site.template, bench.seat.network).start_limit_s
+    try:
+        bench.ready = await bench.hear(Ready, limit_s=limit_s)
+    except BenchFailed as error:
+        raise LaunchFailed(f"the bench of {bench.seat.network} does not come up: {error}") from error
+    proof = Proof(
+        id=bench.seat.network,
+        gpu_index=site.gpu.index,
+        sm_percent=bench.seat.sm_percent,
+        sm_count=bench.ready.sm_count,
+        pids=(bench.ready.pid,),
+    )
+    try:
+        why = await site.sharing.objection(proof)
+    except DeviceError as error:
+        why = str(error)
+    if why:
+        raise LaunchFailed(f"the share of {bench.seat.network} is not in force, so nothing was measured: {why}")

@@ -1,0 +1,1 @@
+"""Replicas as processes: adapters of model servers, readiness, drain."""

@@ -1,0 +1,345 @@
+"""How each kind of model server is asked: is it ready, take another batch, stop taking requests, how much did it do.
+
+    make_adapters(session) -> {"worker": …, "triton": …, "vllm": …, "mlserver": …}
+
+One HTTP session serves all of them; every call has a time limit and every answer a size limit. What the servers'
+makers document is the only thing relied on:
+
+    worker    PUT /batch, which takes effect between two batches
+    triton    GET /v2/models/S/config, changed, goes to POST /v2/repository/models/S/load (needs explicit mode)
+    vllm      --max-num-seqs is fixed for life: needs a restart
+    mlserver  max_batch_size in model-settings.json of the replica's directory, then POST …/models/S/unload and load
+"""
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+import aiohttp
+
+from agents.base.device import DeviceError
+from agents.processes.templates import Server, WarmUp
+from agents.replicas.server_metrics import NotAPage, ServerCounts, ServerKind, read_page, read_server
+
+BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+ASK_S = 5.0
+"""For a question."""
+WARM_UP_S = 120.0
+"""For one of the first requests, for which libraries compile and tune."""
+RELOAD_S = 300.0
+"""For a server that answers when it has loaded the network again."""
+LARGEST_ANSWER = 4 * 1024 * 1024
+
+
+class NoAnswer(DeviceError):
+    """The server did not answer, or not as documented."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where one replica's server is, and as what it knows what it serves."""
+
+    url: str
+    served_as: str
+    metrics_url: str = ""
+    """Empty: it has no metrics that anybody may read."""
+    readiness_path: str = ""
+    """Empty: the server's own."""
+    directory: Path = Path()
+    """The replica's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Counts since the server's start; None = the server does not tell."""
+
+    requests: int | None = None
+    """Finished."""
+    failures: int | None = None
+    batches: int | None = None
+    busy_s: float | None = None
+    """In which batches ran."""
+    queued: int | None = None
+    """Now: that wait."""
+
+
+class Adapter(Protocol):
+    """One kind of server. Every method raises NoAnswer where the server does not answer as documented."""
+
+    async def is_ready(self, endpoint: Endpoint) -> bool:
+        """Whether it takes requests; a server that cannot be reached does not."""
+        ...
+
+    async def is_alive(self, endpoint: Endpoint, *, limit_s: float) -> bool:
+        """Whether the question for readiness is answered at all, with a no as well, within so long."""
+        ...
+
+    async def sm_count(self, endpoint: Endpoint) -> int | None:
+        """SMs that its process sees, which under MPS are those it may use; None = it does not tell."""
+        ...
+
+    async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
+        """Give it another largest batch. `reloading`: ask for readiness again; `needs_restart`: nothing was changed."""
+        ...
+
+    async def drain(self, endpoint: Endpoint) -> None:
+        """Tell it to take nothing more; nothing where it knows no such thing."""
+        ...
+
+    async def metrics(self, endpoint: Endpoint) -> Metrics:
+        """What it did since its start."""
+        ...
+
+
+def make_adapters(session: aiohttp.ClientSession) -> dict[Server, Adapter]:
+    """An adapter for each kind of server."""
+    http = Http(session)
+    return {
+        "worker": WorkerAdapter(http),
+        "triton": TritonAdapter(http),
+        "vllm": VllmAdapter(http),
+        "mlserver": MlserverAdapter(http),
+    }
+
+
+async def warm_up(session: aiohttp.ClientSession, url: str, requests: WarmUp) -> None:
+    """Send a replica its first requests, one after the other. Raises NoAnswer when one is not answered well."""
+    http = Http(session)
+    for _ in range(requests.requests):
+        await http.demand("POST", url + requests.path, text=requests.body.encode(), limit_s=WARM_UP_S)
+
+
+class Http:
+    """Calls with limits; foreign errors are translated here, once."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def demand(
+        self, method: str, url: str, *, body: Json = None, text: bytes | None = None, limit_s: float = ASK_S
+    ) -> bytes:
+        """The body of a good answer to JSON, or to a text that holds it. Raises NoAnswer."""
+        data = json.dumps(body).encode() if body is not None else text
+        headers = {"Content-Type": "application/json"} if data is not None else {}
+        timeout = aiohttp.ClientTimeout(total=limit_s)
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as answer:
+                status, answered = answer.status, await _read(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NoAnswer(f"{method} {url} has no answer: {str(error) or type(error).__name__}") from error
+        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            raise NoAnswer(f"{method} {url} answers {status}: {answered[:300].decode('utf-8', errors='replace')}")
+        return answered
+
+    async def is_fine(self, url: str) -> bool:
+        """Whether a GET is answered well; no answer is a no."""
+        try:
+            await self.demand("GET", url)
+        except NoAnswer:
+            return False
+        return True
+
+    async def is_answered(self, url: str, *, limit_s: float) -> bool:
+        """Whether a GET is answered at all, be it by an error."""
+        timeout = aiohttp.ClientTimeout(total=limit_s)
+        try:
+            async with self._session.get(url, timeout=timeout, allow_redirects=False):
+                return True
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ServerCounts:
+        """What a server's own Prometheus metrics say of what it serves there. Raises NoAnswer."""
+        text = (await self.demand("GET", endpoint.metrics_url)).decode("utf-8", errors="replace")
+        try:
+            return read_server(read_page(text), kind, endpoint.served_as)
+        except NotAPage as error:
+            raise NoAnswer(f"{endpoint.metrics_url} {error}") from error
+
+
+class _Server:
+    """What all servers have in common: one path says whether they take requests, and most tell nothing of SMs."""
+
+    own_path = "/v2/health/ready"
+    """Where readiness is asked for unless the template says otherwise; `{served_as}` is filled in."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def is_ready(self, endpoint: Endpoint) -> bool:
+        return await self._http.is_fine(self._readiness_url(endpoint))
+
+    async def is_alive(self, endpoint: Endpoint, *, limit_s: float) -> bool:
+        return await self._http.is_answered(self._readiness_url(endpoint), limit_s=limit_s)
+
+    async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
+        return None
+
+    def _readiness_url(self, endpoint: Endpoint) -> str:
+        own = self.own_path.replace("{served_as}", endpoint.served_as)
+        return endpoint.url + (endpoint.readiness_path or own)
+
+
+class WorkerAdapter(_Server):
+    """Our own worker: the batch changes while it runs, and it says how many SMs it sees."""
+
+    async def sm_count(self, endpoint: Endpoint) -> int | None:
+        count = (await self._status(endpoint)).get("sm_count")
+        return count if isinstance(count, int) and count > 0 else None
+
+    async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
+        await self._http.demand("PUT", f"{endpoint.url}/batch", body={"batch": batch})
+        return "applied_live"
+
+    async def drain(self, endpoint: Endpoint) -> None:
+        await self._http.demand("PUT", f"{endpoint.url}/drain")
+
+    async def metrics(self, endpoint: Endpoint) -> Metrics:
+        status = await self._status(endpoint)
+        requests, batches, waiting = (_whole(status.get(name)) for name in ("requests", "batches", "waiting"))
+        busy_s = status.get("execution_s")
+        return Metrics(
+            requests=requests,
+            batches=batches,
+            busy_s=float(busy_s) if isinstance(busy_s, int | float) else None,
+            queued=waiting,
+        )
+
+    async def _status(self, endpoint: Endpoint) -> dict[str, Json]:
+        url = f"{endpoint.url}/status"
+        return _object(await self._http.demand("GET", url), url)
+
+
+class TritonAdapter(_Server):
+    """NVIDIA Triton in explicit mode: another batch is another configuration, with which it loads again."""
+
+    own_path = "/v2/models/{served_as}/ready"
+
+    async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
+        url = f"{endpoint.url}/v2/models/{endpoint.served_as}/config"
+        config = _object(await self._http.demand("GET", url), url)
+        now = config.get("max_batch_size")
+        if now == batch:
+            return "applied_live"
+        if not isinstance(now, int) or now < 1:
+            raise NoAnswer(f"{endpoint.served_as} was made without batches (max_batch_size {now}); it takes no other")
+        body: Json = {"parameters": {"config": json.dumps(_with_batch(config, batch))}}
+        load = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/load"
+        await self._http.demand("POST", load, body=body, limit_s=RELOAD_S)
+        return "reloading"
+
+    async def drain(self, endpoint: Endpoint) -> None:
+        """Unload: Triton finishes what it has taken and refuses what comes."""
+        await self._http.demand("POST", f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/unload", body={})
+
+    async def metrics(self, endpoint: Endpoint) -> Metrics:
+        return _metrics(await self._http.counts(endpoint, "triton"))
+
+
+class VllmAdapter(_Server):
+    """vLLM: what a batch may hold is fixed when it starts."""
+
+    own_path = "/health"
+
+    async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:  # noqa: ARG002
+        return "needs_restart"
+
+    async def drain(self, endpoint: Endpoint) -> None:
+        """Nothing: it finishes what it has when it is asked to stop."""
+
+    async def metrics(self, endpoint: Endpoint) -> Metrics:
+        return _metrics(await self._http.counts(endpoint, "vllm"))
+
+
+class MlserverAdapter(_Server):
+    """MLServer: reads its settings again when it is told to load."""
+
+    own_path = "/v2/models/{served_as}/ready"
+
+    async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
+        path = endpoint.directory / "model-settings.json"
+        try:
+            settings = _object(path.read_bytes(), str(path))
+        except OSError as error:
+            raise NoAnswer(
+                f"{path} cannot be read: the template must write model-settings.json and serve {{directory}}: {error}"
+            ) from error
+        if settings.get("max_batch_size") == batch:
+            return "applied_live"
+        _replace(path, json.dumps({**settings, "max_batch_size": batch}, indent=2))
+        # MLServer 1.7.1 makes no batches at all of what is loaded over something loaded.
+        for step in ("unload", "load"):
+            url = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/{step}"
+            await self._http.demand("POST", url, body={}, limit_s=RELOAD_S)
+        return "reloading"
+
+    async def drain(self, endpoint: Endpoint) -> None:
+        """Nothing: it finishes what it has when it is asked to stop."""
+
+    async def metrics(self, endpoint: Endpoint) -> Metrics:
+        return _metrics(await self._http.counts(endpoint, "mlserver"))
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    parts, length = [], 0
+    async for part in answer.content.iter_chunked(64 * 1024):
+        parts.append(part)
+        length += len(part)
+        if length > LARGEST_ANSWER:
+            answer.close()
+            break
+    return b"".join(parts)[:LARGEST_ANSWER]
+
+
+def _object(text: bytes, where: str) -> dict[str, Json]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise NoAnswer(f"{where} is not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise NoAnswer(f"{where} is no JSON object")
+    return read
+
+
+def _whole(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _with_batch(config: dict[str, Json], batch: int) -> dict[str, Json]:
+    """Triton's configuration with another largest batch; it refuses preferred batches above it."""
+    changed = {**config, "max_batch_size": batch}
+    dynamic = config.get("dynamic_batching")
+    if isinstance(dynamic, dict) and isinstance(preferred := dynamic.get("preferred_batch_size"), list):
+        fitting: list[Json] = [size for size in preferred if isinstance(size, int) and size <= batch]
+        changed["dynamic_batching"] = {**dynamic, "preferred_batch_size": fitting}
+    return changed
+
+
+def _replace(path: Path, text: str) -> None:
+    """At once, so that a server that reads meanwhile sees the old or the new."""
+    new = path.with_suffix(".new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise NoAnswer(f"{path} cannot be written: {error}") from error
+
+
+def _metrics(counts: ServerCounts) -> Metrics:
+    return Metrics(
+        requests=_rounded(counts.served),
+        failures=_rounded(counts.failed),
+        batches=_rounded(counts.batches),
+        busy_s=counts.busy_s,
+        queued=_rounded(counts.waiting),
+    )
+
+
+def _rounded(count: float | None) -> int | None:
+    return None if count is None else round(count)

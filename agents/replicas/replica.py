@@ -1,0 +1,202 @@
+"""One replica as the workers of a node keep it: its record, its process, its state, and what others may see of it."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import psutil
+
+from agents.base.device import DeviceError, LaunchFailed
+from agents.base.protocol import ReplicaState
+from agents.processes.launch import HOST, Launch, Place, Prepared
+from agents.processes.logs import tail
+from agents.processes.process import TerminateOnGpu, WorkerProcess
+from agents.processes.records import Identity, Record, Records
+from agents.processes.templates import Template, WarmUp
+from agents.replicas.adapters import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What is known of a replica's share before it takes traffic."""
+
+    id: str
+    gpu_index: int
+    sm_percent: float
+    sm_count: int | None
+    """SMs that its process sees; None = its server does not tell."""
+    pids: tuple[int, ...]
+
+
+Prove: TypeAlias = Callable[[Proof], Awaitable[str]]
+
+
+async def _nothing_to_let_go(gpu_index: int, pids: tuple[int, ...]) -> bool:  # noqa: ARG001
+    return True
+
+
+async def _believe(proof: Proof) -> str:  # noqa: ARG001
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the GPU's sharing has a say in."""
+
+    terminate: TerminateOnGpu = _nothing_to_let_go
+    """(GPU, process ids) → whether MPS has let go of them, asked before SIGKILL. GPU -1: which one is not known, since
+    the record was lost."""
+    prove: Prove = _believe
+    """Why a replica must not take traffic; empty = it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """One replica as it is now."""
+
+    id: str
+    service: str
+    network: str
+    gpu_index: int
+    sm_percent: float
+    batch: int
+    memory_mib: float
+    state: ReplicaState
+    url: str
+    served_as: str
+    template: str
+    pid: int
+    sm_count: int | None = None
+    has_live_batch: bool = True
+    """Whether its server takes another batch while it runs, perhaps by loading again."""
+    message: str = ""
+    """What it waits for, or why it failed."""
+    draining_s: float = 0.0
+    is_adopted: bool = False
+    """An earlier agent had started it."""
+    is_outdated: bool = False
+    """Today's template would start it otherwise."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Replica:
+    """One replica as `Workers` keeps it."""
+
+    record: Record
+    process: WorkerProcess | None
+    state: ReplicaState = "starting"
+    message: str = ""
+    warm_up: WarmUp | None = None
+    sm_count: int | None = None
+    draining_since_s: float = math.inf
+    is_adopted: bool = False
+    is_outdated: bool = False
+    is_leaving: bool = False
+    """It is being ended, by a stop or a failure."""
+    task: "asyncio.Task[None] | None" = None
+
+    def view(self, now_s: float) -> ReplicaView:
+        """What others may see of it."""
+        record = self.record
+        return ReplicaView(
+            id=record.id,
+            service=record.service,
+            network=record.network,
+            gpu_index=record.gpu_index,
+            sm_percent=record.sm_percent,
+            batch=record.batch,
+            memory_mib=record.memory_mib,
+            state=self.state,
+            url=_url(record.ports[0]),
+            served_as=record.served_as,
+            template=record.template.name,
+            pid=record.identity.pid,
+            sm_count=self.sm_count,
+            has_live_batch=record.template.batch_change != "restart",
+            message=self.message,
+            draining_s=max(0.0, now_s - self.draining_since_s),
+            is_adopted=self.is_adopted,
+            is_outdated=self.is_outdated,
+        )
+
+    def endpoint(self, records: Records[Record]) -> Endpoint:
+        """Where its server is."""
+        record = self.record
+        ports = dict(zip(record.template.ports, record.ports, strict=True))
+        return Endpoint(
+            url=_url(ports["port"]),
+            served_as=record.served_as,
+            metrics_url=f"{_url(ports.get('metrics_port', ports['port']))}/metrics",
+            readiness_path=record.readiness_path,
+            directory=records.folder(record.id),
+        )
+
+    def proof(self, pids: tuple[int, ...]) -> Proof:
+        """What is known of its share."""
+        record = self.record
+        return Proof(
+            id=record.id,
+            gpu_index=record.gpu_index,
+            sm_percent=record.sm_percent,
+            sm_count=self.sm_count,
+            pids=pids,
+        )
+
+
+def start_replica(
+    launch: Launch, template: Template, *, place: Place, prepared: Prepared, records: Records[Record]
+) -> Replica:
+    """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
+    command, kept = launch.replica, []
+
+    def record(identity: Identity) -> None:
+        kept.append(
+            Record(
+                id=command.id,
+                service=command.service,
+                network=command.network,
+                gpu_index=launch.gpu_index,
+                sm_percent=command.sm_percent,
+                batch=command.batch,
+                memory_mib=command.memory_mib,
+                ports=place.ports,
+                served_as=prepared.filled.served_as,
+                readiness_path=prepared.filled.readiness_path,
+                template=template,
+                digest=template.digest,
+                identity=identity,
+                mark=place.mark,
+            )
+        )
+        records.save(kept[0])
+
+    try:
+        process = WorkerProcess.start(prepared.spawn, record)
+    except DeviceError as error:
+        records.remove(command.id)
+        raise LaunchFailed(f"replica {command.id} cannot be started: {error}") from error
+    return Replica(record=kept[0], process=process, warm_up=prepared.filled.warm_up)
+
+
+def listens(pids: tuple[int, ...], port: int) -> bool:
+    """Whether one of these processes is who listens on the port."""
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, OSError):
+            for each in psutil.Process(pid).net_connections(kind="tcp"):
+                if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port:
+                    return True
+    return False
+
+
+def with_log(reason: str, path: Path) -> str:
+    """A reason with the last lines of the log."""
+    text = tail(path)
+    return f"{reason}; its log ends: {text}" if text else f"{reason}; its log is empty"
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"

@@ -1,0 +1,375 @@
+"""Processes of replicas: started, made ready, watched, drained and ended; after a restart of the agent adopted.
+
+    starting ──▶ ready ──drain()──▶ draining ──stop()──▶ gone
+       │ ▲         │ set_batch() with a reload goes back to starting
+       └─┴─────────┴──────────┴──▶ draining ──▶ failed ──stop()──▶ gone     what is left of it is ended first
+
+    Workers(settings, templates=…, hooks=…, …)
+        await open()                     take the state directory, adopt what runs, tell what does not
+        replicas()                       -> every replica as it is now, failed ones with the end of their log
+        await start(Launch)              raises LaunchFailed; a replica in a crash loop must wait
+        await drain(id), await stop(id)  return at once; what becomes of it shows in `replicas()`
+        await set_batch(id, batch)       -> applied_live, reloading or needs_restart
+        await end_unwanted(ids)          stop every replica that is not among them
+        await close(keep=…)              leave the workers alone for the next agent, or end them all
+
+Who decides when a failed replica is started again is the agent, whose `Restarts` wait longer each time; here only what
+it cannot see is held back, replicas that become ready and fail soon after, again and again. Times are the machine's:
+real processes know no other.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+
+from agents.base.device import DeviceError, LaunchFailed, UnknownPart
+from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
+from agents.processes.launch import Crashes, Launch, Place, Ports, prepare
+from agents.processes.process import Ending, WorkerProcess, boot_id, end_left_over
+from agents.processes.records import Record, Records
+from agents.processes.templates import Server, Templates
+from agents.replicas.adapters import Adapter, BatchOutcome, Endpoint, Metrics, make_adapters, warm_up
+from agents.replicas.replica import Hooks, Replica, ReplicaView, listens, start_replica, with_log
+
+FIRST_ASK_S = 0.05
+LONGEST_ASK_S = 0.25
+"""Between two questions for readiness, which double from the first; so much later is its traffic at most."""
+KNOWN_LIMIT_S = 30.0
+"""For adopted replicas, which answered an earlier agent, to answer this one."""
+HUNG_QUESTIONS = 6
+"""Questions in a row that a ready replica's server leaves unanswered until it counts as hung."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersSettings:
+    """How a node runs its replicas."""
+
+    directory: Path
+    """Of records, logs and the replicas' own directories."""
+    first_port: int = 21000
+    """Below 32768, where the kernel takes ports for connections from."""
+    port_count: int = 2000
+
+
+class Workers:
+    """All replicas of one node."""
+
+    def __init__(
+        self,
+        settings: WorkersSettings,
+        *,
+        templates: Templates,
+        hooks: Hooks | None = None,
+        environment: Mapping[str, str] = os.environ,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environment`: the agent's own, of which some is passed on to workers."""
+        self.problems: tuple[str, ...] = ()
+        """What was wrong with the state that an earlier agent left, in words."""
+        self.crashes = Crashes(now_s)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called whenever a replica has become ready, failed or gone."""
+        self._settings = settings
+        self._templates = templates
+        self._hooks = hooks or Hooks()
+        self._environment = environment
+        self._now_s = now_s
+        self._ports = Ports(first=settings.first_port, count=settings.port_count)
+        self._replicas: dict[str, Replica] = {}
+        self._adapters: dict[Server, Adapter] = {}
+        self._records: Records[Record] | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._logs: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
+        self._records = records = Records(self._settings.directory, Record)
+        # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar()
+        )
+        self._adapters = make_adapters(self._session)
+        found = records.load()
+        self.problems = records.problems
+        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.terminate)
+        await asyncio.gather(*map(self._adopt, found))
+        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._replicas)))
+
+    async def until_known(self) -> None:
+        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it."""
+        end_s = asyncio.get_running_loop().time() + KNOWN_LIMIT_S
+        while any(each.state == "starting" for each in self._replicas.values()):
+            if asyncio.get_running_loop().time() > end_s:
+                log.warning("some adopted replicas are not ready after %g s", KNOWN_LIMIT_S)
+                return
+            await asyncio.sleep(FIRST_ASK_S)
+
+    def replicas(self) -> tuple[ReplicaView, ...]:
+        """Every replica, by id."""
+        return tuple(each.view(self._now_s()) for _, each in sorted(self._replicas.items()))
+
+    async def start(self, launch: Launch) -> None:
+        """Start a replica. Raises LaunchFailed; then there is none."""
+        replica_id = launch.replica.id
+        if replica_id in self._replicas:
+            raise LaunchFailed(f"replica {replica_id} is there already; stop it first")
+        if (hold_s := self.crashes.hold_s(replica_id)) > 0.0:
+            raise LaunchFailed(f"replica {replica_id} is in a crash loop and waits another {hold_s:.0f} s")
+        records = self._opened()
+        template = self._templates.find(launch.replica.network, launch.template)
+        taken = {port for each in self._replicas.values() for port in each.record.ports}
+        place = Place(
+            ports=self._ports.take(len(template.ports), taken),
+            directory=records.folder(replica_id),
+            log=records.log(replica_id),
+            mark=f"{records.mark}.{secrets.token_hex(8)}",
+            environment=self._environment,
+        )
+        prepared = prepare(launch, template, place)
+        started = start_replica(launch, template, place=place, prepared=prepared, records=records)
+        self._replicas[replica_id] = started
+        started.task = asyncio.create_task(self._live(started))
+
+    async def drain(self, replica_id: str) -> None:
+        """Let a replica finish what it has; its server is told so where the template says so."""
+        each = self._find(replica_id)
+        if each.state != "ready":
+            return
+        each.state, each.draining_since_s = "draining", self._now_s()
+        if each.record.template.drain == "server":
+            try:
+                await self._adapter(each).drain(each.endpoint(self._opened()))
+            except DeviceError as error:
+                log.warning("replica %s could not be told to drain: %s", replica_id, error)
+
+    async def stop(self, replica_id: str) -> None:
+        """Begin to end a replica, or forget one that has failed."""
+        each = self._find(replica_id)
+        if each.state == "failed":
+            self._forget(each)
+        elif not each.is_leaving:
+            self._leave(each)
+            each.task = asyncio.create_task(self._stop(each, _given_up(each)))
+
+    async def fail(self, replica_id: str, reason: str) -> None:
+        """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""
+        each = self._find(replica_id)
+        if each.state != "failed" and not each.is_leaving:
+            self._leave(each)
+            each.task = asyncio.create_task(self._fail_after(each, reason, _given_up(each)))
+
+    async def set_batch(self, replica_id: str, batch: int) -> BatchOutcome:
+        """Give a replica another largest batch, as its template says. Raises DeviceError where it does not take it."""
+        each = self._find(replica_id)
+        if each.record.batch == batch:
+            return "applied_live"
+        if each.record.template.batch_change == "restart":
+            return "needs_restart"
+        if each.state != "ready":
+            raise DeviceError(f"replica {replica_id} is {each.state} and takes no other batch now")
+        if each.record.template.batch_change == "reload":
+            each.state = "starting"
+            each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
+            return "reloading"
+        outcome = await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
+        self._keep_batch(each, batch)
+        return outcome
+
+    async def metrics(self, replica_id: str) -> Metrics:
+        """What a replica's server counted. Raises DeviceError where it does not tell."""
+        each = self._find(replica_id)
+        return await self._adapter(each).metrics(each.endpoint(self._opened()))
+
+    async def end_unwanted(self, wanted: Collection[str]) -> None:
+        """Stop every replica that is not wanted, as after a restart of the agent."""
+        for replica_id in sorted(set(self._replicas) - set(wanted)):
+            await self.stop(replica_id)
+
+    async def close(self, *, keep: bool) -> None:
+        """Give the state directory back; `keep`: the workers go on for the next agent, else all are ended first."""
+        if not keep:
+            await self.end_unwanted(())
+            await asyncio.gather(
+                *(each.task for each in self._replicas.values() if each.task is not None), return_exceptions=True
+            )
+            await self.end_unwanted(())  # those that failed meanwhile
+        tasks = [each.task for each in self._replicas.values()] + [self._logs]
+        await asyncio.gather(*map(cancelled, tasks))
+        for each in self._replicas.values():
+            if each.process is not None:
+                each.process.abandon()
+        self._replicas.clear()
+        if self._session is not None:
+            await self._session.close()
+        if self._records is not None:
+            self._records.close()
+
+    async def _adopt(self, record: Record) -> None:
+        """Go on with the recorded process, or tell that it is gone."""
+        process = WorkerProcess.adopt(record.identity, record.mark)
+        template = self._templates.by_name.get(record.template.name)
+        is_outdated = template is None or template.digest != record.digest
+        each = Replica(record=record, process=process, is_adopted=True, is_outdated=is_outdated)
+        self._replicas[record.id] = each
+        if process is not None:
+            each.task = asyncio.create_task(self._live(each))
+            return
+        await end_left_over(record.mark, self._ending(each))
+        is_rebooted = record.identity.boot != boot_id()
+        reason = "the machine was restarted" if is_rebooted else "it ended while no agent watched it"
+        each.state, each.message = "failed", with_log(reason, self._opened().log(record.id))
+
+    async def _live(self, each: Replica) -> None:
+        """From the start of its process, or its adoption, to its end."""
+        reason = await self._come_up(each)
+        if not reason:
+            each.state, each.message = "ready", ""
+            self.on_change()
+            reason = await self._watch(each)
+        await self._fail(each, reason)
+
+    async def _watch(self, each: Replica) -> str:
+        """Why a ready replica serves no more: it has ended, or hung."""
+        assert each.process is not None
+        return await first(each.process.wait(), self._hung(each)) or ""
+
+    async def _hung(self, each: Replica) -> str:
+        """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
+        that each question has as long as there is between two."""
+        limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
+        adapter, endpoint, unanswered = self._adapter(each), each.endpoint(self._opened()), 0
+        while unanswered < HUNG_QUESTIONS:
+            asked_s = self._now_s()
+            is_asked = each.state == "ready"  # One that drains is ended by its drain's own limits.
+            is_alive = not is_asked or await adapter.is_alive(endpoint, limit_s=limit_s)
+            unanswered = 0 if is_alive else unanswered + 1
+            await asyncio.sleep(max(0.0, limit_s - (self._now_s() - asked_s)))
+        spent_s = each.record.template.hung_after_s
+        return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
+
+    async def _come_up(self, each: Replica) -> str:
+        """Why it does not become ready; empty = it is."""
+        assert each.process is not None
+        limit_s = each.record.template.start_limit_s
+        said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
+        return f"it was not ready within {limit_s:g} s: {each.message}" if said is None else said
+
+    async def _bring_up(self, each: Replica) -> str:
+        """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
+        adapter, endpoint = self._adapter(each), each.endpoint(self._opened())
+        try:
+            pids = await self._ask_until_ready(each, adapter, endpoint)
+            if each.warm_up is not None and self._session is not None:
+                each.message = "it warms up"
+                await warm_up(self._session, endpoint.url, each.warm_up)
+            each.sm_count = await adapter.sm_count(endpoint)
+            return await self._hooks.prove(each.proof(pids))
+        except (DeviceError, OSError) as error:
+            return str(error)
+
+    async def _ask_until_ready(self, each: Replica, adapter: Adapter, endpoint: Endpoint) -> tuple[int, ...]:
+        """Its processes, when it is ready and one of them is who answers."""
+        assert each.process is not None
+        port, wait_s = each.record.ports[0], FIRST_ASK_S
+        while True:
+            is_ready = await adapter.is_ready(endpoint)
+            if is_ready:
+                pids = await asyncio.to_thread(each.process.members)
+                if await asyncio.to_thread(listens, pids, port):
+                    return pids
+            each.message = f"port {port} is answered by another process" if is_ready else "not ready"
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_ASK_S, 2.0 * wait_s)
+
+    async def _reload(self, each: Replica, batch: int, before: "asyncio.Task[None] | None") -> None:
+        """Another batch by loading again; a server that fails at that is as good as dead."""
+        await cancelled(before)
+        try:
+            await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
+            self._keep_batch(each, batch)
+        except DeviceError as error:
+            await self._fail(each, f"batch {batch} could not be loaded: {error}")
+        else:
+            await self._live(each)
+
+    async def _fail(self, each: Replica, reason: str) -> None:
+        """End what is left, then say why it failed."""
+        self._leave(each)
+        await self._end(each)
+        each.message = with_log(reason, self._opened().log(each.record.id))
+        if loop := self.crashes.note(each.record.id):
+            each.message = f"{loop}; {each.message}"
+        log.error("replica %s failed: %s", each.record.id, each.message)
+        each.state = "failed"
+        self.on_change()
+
+    async def _fail_after(self, each: Replica, reason: str, before: "asyncio.Task[None] | None") -> None:
+        await cancelled(before)
+        await self._fail(each, reason)
+
+    async def _stop(self, each: Replica, before: "asyncio.Task[None] | None") -> None:
+        await cancelled(before)
+        await self._end(each)
+        self._forget(each)
+
+    def _leave(self, each: Replica) -> None:
+        each.is_leaving = True
+        if each.state != "draining":
+            each.state, each.draining_since_s = "draining", self._now_s()
+
+    async def _end(self, each: Replica) -> None:
+        """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
+        assert each.process is not None
+
+        def tell(words: str) -> None:
+            each.message = words
+            log.error("replica %s: %s", each.record.id, words)
+
+        await end_for_good(each.process, self._ending(each), tell)
+
+    def _ending(self, each: Replica) -> Ending:
+        record = each.record
+        return Ending(
+            grace_s=record.template.drain_limit_s,
+            terminate=partial(self._hooks.terminate, record.gpu_index),
+        )
+
+    def _forget(self, each: Replica) -> None:
+        self._opened().remove(each.record.id)
+        del self._replicas[each.record.id]
+        self.on_change()
+
+    def _keep_batch(self, each: Replica, batch: int) -> None:
+        if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
+            each.record = replace(each.record, batch=batch)
+            self._opened().save(each.record)
+
+    def _opened(self) -> Records[Record]:
+        if self._records is None:
+            raise DeviceError("the workers' state directory is not open")
+        return self._records
+
+    def _find(self, replica_id: str) -> Replica:
+        if replica_id not in self._replicas:
+            raise UnknownPart(f"no replica {replica_id} on this node")
+        return self._replicas[replica_id]
+
+    def _adapter(self, each: Replica) -> Adapter:
+        return self._adapters[each.record.template.server]
+
+
+def _given_up(each: Replica) -> "asyncio.Task[None] | None":
+    """Its task, cancelled at once: what takes its place may be cancelled before it has begun."""
+    if each.task is not None:
+        each.task.cancel()
+    return each.task

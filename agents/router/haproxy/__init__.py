@@ -1,0 +1,1 @@
+"""HAProxy in the router's place."""

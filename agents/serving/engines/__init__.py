@@ -1,0 +1,1 @@
+"""What executes batches: ONNX Runtime, PyTorch, or measured times."""

@@ -1,0 +1,1 @@
+"""What simulated GPUs really do, from measured tables."""

@@ -1,0 +1,99 @@
+"""The simulated truth of training networks: what they do alone, and what they and their neighbours do to each other.
+
+Made by bench/catalogue/make_training.py. Measured: steps of whole V100s (Gavel), T4s, A100s and 2080 Tis (Sia); what
+unlimited training does to inference and inference to it (Tally), and to other training (Gavel). Scaled: steps of other
+whole GPUs. Synthetic: everything under an SM limit or a lower clock.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agents.sim.truth import tables as truth_data
+from agents.sim.truth.curves import BatchCurve, MeasuredCurves
+from agents.sim.truth.tables import NetworkTruth, Row, SpeedTruth, Table
+
+INFERENCE = "inference"
+"""Stands for every inference network in the table of slowdowns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTruth:
+    """All training networks."""
+
+    networks: Mapping[str, NetworkTruth]
+    """By name; their curves are a V100's."""
+    curves: Mapping[tuple[str, str], MeasuredCurves]
+    """By network and GPU type, over the share of a V100: the V100's curve, so that the whole GPU's step is its own."""
+    speeds: Mapping[tuple[str, str], SpeedTruth]
+    """By network and GPU type."""
+    provenance: Mapping[tuple[str, str, int], str]
+    """Of the step of a whole GPU alone, by network, GPU type and batch."""
+    slowdowns: Mapping[tuple[str, str], Table]
+    """By slowed and slowing network, at least one of them training, over the slowing one's SM percent."""
+    busy_w: Mapping[str, float]
+    """Watts above idle of a whole busy V100."""
+
+    def slowdown(self, network: str, percents: Mapping[str, float]) -> float:
+        """What training neighbours do to any network, and inference neighbours to a training one: one factor each.
+
+        `percents`: summed SM percent of the neighbours by `label`.
+        """
+        slowed = self.label(network)
+        tables = ((self.slowdowns.get((slowed, slowing)), percent) for slowing, percent in percents.items())
+        return math.prod(table.at(percent) for table, percent in tables if table is not None)
+
+    def label(self, network: str) -> str:
+        """A training network's own name; `INFERENCE` for any other."""
+        return network if network in self.networks else INFERENCE
+
+    def whole_provenance(self, network: str, gpu_type: str, batch: int) -> str:
+        """How the step of a whole GPU is known; estimated for a batch between measured ones."""
+        return self.provenance.get((network, gpu_type, batch), "estimated")
+
+
+def summed(neighbours: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Total SM percent by label."""
+    totals: dict[str, float] = {}
+    for label, percent in neighbours:
+        totals[label] = totals.get(label, 0.0) + percent
+    return totals
+
+
+def read_training() -> TrainingTruth:
+    """The shipped tables."""
+    facts = {row["network"]: row for row in truth_data.read("training_networks.csv")}
+    v100 = truth_data.read_curves("training_curves.csv", "step_ms")
+    steps = list(truth_data.read("training_steps.csv"))
+    return TrainingTruth(
+        networks={name: truth_data.network_of(row, v100[name]) for name, row in facts.items()},
+        curves=_levelled(v100, steps),
+        speeds={_key(row): SpeedTruth(speed=float(row["speed"]), provenance=row["provenance"]) for row in steps},
+        provenance={(*_key(row), int(row["batch"])): row["provenance"] for row in steps},
+        slowdowns=_slowdowns(),
+        busy_w={name: float(row["busy_w"]) for name, row in facts.items()},
+    )
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["network"], row["gpu_type"]
+
+
+def _levelled(v100: Mapping[str, MeasuredCurves], steps: Iterable[Row]) -> dict[tuple[str, str], MeasuredCurves]:
+    """Each V100 curve times what makes it pass through the step of the other whole GPU."""
+    curves: dict[tuple[str, str], dict[int, BatchCurve]] = {}
+    for row in steps:
+        batch, curve = int(row["batch"]), v100[row["network"]].by_batch[int(row["batch"])]
+        level = float(row["step_ms"]) / curve.at(100.0 * float(row["speed"]))
+        curves.setdefault(_key(row), {})[batch] = BatchCurve(
+            sm_percents=curve.sm_percents, latency_ms=curve.latency_ms * level
+        )
+    return {key: MeasuredCurves(by_batch=by_batch) for key, by_batch in curves.items()}
+
+
+def _slowdowns() -> dict[tuple[str, str], Table]:
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in truth_data.read("training_slowdown.csv"):
+        point = (float(row["neighbour_sm_percent"]), float(row["slowdown"]))
+        points.setdefault((row["network"], row["neighbour"]), []).append(point)
+    return {pair: truth_data.table(line) for pair, line in points.items()}

@@ -1,1 +1,0 @@
-"""A device without GPUs that serves real HTTP, for demos and tests."""

@@ -1,0 +1,1 @@
+"""Talking with the control plane: transport, outbox, ledger, lease."""

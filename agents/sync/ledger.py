@@ -1,0 +1,103 @@
+"""The last command on disk, so that a restarted agent enforces it before anybody answers.
+
+Two files in the state directory, `command.json` and the one before it, `command.previous.json`, each a SHA-256 of the
+rest in hexadecimal, a newline, and the command as JSON. A file is written beside its place, synced, renamed, and the
+directory synced; a torn or altered file fails its checksum, and the other one counts.
+"""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from agents.base.durable_files import sync_directory, write_synced
+from agents.base.protocol import NodeCommand
+
+CURRENT = "command.json"
+PREVIOUS = "command.previous.json"
+
+
+class Ledger:
+    """The newest command that was accepted; refuses older generations."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Load what an earlier start left. `directory` None keeps it in memory only.
+
+        Raises OSError when the directory cannot be made or read.
+        """
+        self.directory = directory
+        self.problems: tuple[str, ...] = ()
+        """What was wrong with the files, in words."""
+        self._command: NodeCommand | None = None
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._load(directory)
+
+    @property
+    def command(self) -> NodeCommand | None:
+        """The command in force; None = none was ever accepted."""
+        return self._command
+
+    @property
+    def generation(self) -> int:
+        """Generation of the command in force; 0 = none."""
+        return self._command.generation if self._command else 0
+
+    def objection(self, command: NodeCommand) -> str:
+        """Why the command must not replace the one in force; empty = it may, or it is the one in force."""
+        if command.generation < self.generation:
+            return (
+                f"generation {command.generation} is older than {self.generation}, which is in force "
+                "(if the control plane was rebuilt, clear the agent's state directory)"
+            )
+        if command.generation == self.generation and command != self._command:
+            return f"generation {command.generation} is in force with another content"
+        return ""
+
+    def accept(self, command: NodeCommand) -> None:
+        """Make the command durable, then the one in force.
+
+        Raises ValueError where `objection` is not empty and OSError when it cannot be written: nothing has changed.
+        """
+        if reason := self.objection(command):
+            raise ValueError(reason)
+        if command == self._command:
+            return
+        if self.directory is not None:
+            _write(self.directory, command)
+        self._command = command
+
+    def _load(self, directory: Path) -> None:
+        for name in (CURRENT, PREVIOUS):
+            path = directory / name
+            try:
+                read = _parse(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                self.problems += (f"{path} is damaged and was ignored: {error}",)
+                continue
+            if read.generation > self.generation:
+                self._command = read
+
+
+def _parse(content: bytes) -> NodeCommand:
+    checksum, _, body = content.partition(b"\n")
+    if checksum.decode("ascii", "replace") != hashlib.sha256(body).hexdigest():
+        raise ValueError("its checksum does not match")
+    try:
+        return msgspec.json.decode(body, type=NodeCommand)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a command of this version: {error}") from error
+
+
+def _write(directory: Path, command: NodeCommand) -> None:
+    body = msgspec.json.encode(command)
+    content = hashlib.sha256(body).hexdigest().encode("ascii") + b"\n" + body
+    fresh = directory / f"{CURRENT}.new"
+    write_synced(fresh, content)
+    current = directory / CURRENT
+    if current.exists():
+        current.replace(directory / PREVIOUS)
+    fresh.replace(current)
+    sync_directory(directory)

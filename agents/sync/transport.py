@@ -1,0 +1,236 @@
+"""How an agent reaches the control plane: one call, one observation up, one reply down.
+
+Errors:
+
+    TransportError
+    ├── Unreachable        no answer, or "not now": the same observation is sent again later
+    ├── NotAuthorised      the token is refused: sent again too, but a person must act
+    └── Unacceptable       this observation will never be taken: it must be dropped, or it would block the others
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Protocol, TypeAlias
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from msgspec import structs
+
+from agents.base.protocol import (
+    KNOWS_HEADER,
+    KNOWS_LEASES,
+    METRICS_HEADER,
+    TAKES_HEADER,
+    TAKES_UNKNOWN,
+    TAKES_USES,
+    TIME_HEADER,
+    GpuReading,
+    Observation,
+    SyncReply,
+)
+
+ANSWER_TIMEOUT_S = 10.0
+"""Wall seconds for an answer, beyond the wait that was asked for."""
+LONGEST_RETRY_AFTER_S = 60.0
+"""Nobody can send an agent away for longer."""
+_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+Handler: TypeAlias = Callable[[Observation, float], Awaitable[SyncReply]]
+"""(observation, seconds that the answer may wait for a newer command) → reply."""
+
+
+class TransportError(Exception):
+    """Base of everything that a transport raises on purpose."""
+
+
+class Unreachable(TransportError):
+    """No answer, or one that says to come again."""
+
+    def __init__(self, words: str, *, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: the control plane wants nothing before; 0 = it did not say."""
+        super().__init__(words)
+        self.retry_after_s = retry_after_s
+
+
+class NotAuthorised(TransportError):
+    """The token is missing, wrong, revoked, or not an agent's."""
+
+
+class Unacceptable(TransportError):
+    """The control plane will never take this observation."""
+
+
+class Transport(Protocol):
+    """The way to the control plane."""
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        """Hand over one observation; the answer may take `wait_s` longer while there is no newer command."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class DirectTransport:
+    """The control plane in the same process."""
+
+    def __init__(self, handle: Handler, *, is_lost: Callable[[Observation], bool] = lambda _: False) -> None:
+        """`is_lost`: whether the network takes this observation nowhere at the moment."""
+        self._handle = handle
+        self._is_lost = is_lost
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        if self._is_lost(observation):
+            raise Unreachable("the simulated network is down")
+        return await self._handle(observation, wait_s)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class HttpTransport:
+    """`POST {url}/api/v1/nodes/{node}/sync?wait_s=…` with a bearer token."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        speed: float = 1.0,
+        now_s: Callable[[], float] | None = None,
+        metrics_address: str = "",
+    ) -> None:
+        """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds.
+
+        `now_s`: the agent's clock, told with every request. `metrics_address`: told, too.
+        """
+        self._metrics_address = metrics_address
+        self._now_s = now_s
+        self._url = url.rstrip("/")
+        self._token = token
+        self._speed = speed
+        self._session: aiohttp.ClientSession | None = None
+        self._takes: frozenset[str] = frozenset()
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        wall_wait_s = wait_s / self._speed
+        try:
+            async with self._open().post(
+                f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
+                params={"wait_s": f"{wall_wait_s:.3f}"},
+                data=msgspec.json.encode(self._as_taken(observation)),
+                headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
+                timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
+            ) as response:
+                self._note_takes(response.status, response.headers.get(TAKES_HEADER, ""))
+                return _read(response.status, await response.read(), response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"no answer from {self._url}: {reason}") from error
+
+    def _as_taken(self, observation: Observation) -> Observation:
+        """Without what an older control plane would refuse, until an answer says that this one takes it."""
+        if TAKES_USES not in self._takes:
+            observation = structs.replace(observation, uses=())
+        if TAKES_UNKNOWN not in self._takes and any(gpu.busy_percent is None for gpu in observation.gpus):
+            observation = structs.replace(observation, gpus=tuple(map(_with_busy, observation.gpus)))
+        return observation
+
+    def _note_takes(self, status: int, takes: str) -> None:
+        """An answer of the API itself tells; one of a proxy before it, or of an API that is busy, does not."""
+        if status == HTTPStatus.OK or status in _REFUSED:
+            self._takes = frozenset(each.strip() for each in takes.split(","))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        """The session; made late because it belongs to the running event loop."""
+        if self._session is None:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            headers[KNOWS_HEADER] = KNOWS_LEASES
+            if self._metrics_address:
+                headers[METRICS_HEADER] = self._metrics_address
+            self._session = aiohttp.ClientSession(headers=headers)
+        return self._session
+
+
+class _Problem(msgspec.Struct):
+    """The parts of an RFC 9457 answer that a log line needs."""
+
+    title: str = ""
+    detail: str = ""
+
+
+def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
+    if status == HTTPStatus.OK:
+        try:
+            return msgspec.json.decode(body, type=SyncReply)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Unreachable(f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?") from error
+    words = f"the control plane answered {status}{_words(body)}"
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise NotAuthorised(f"{words}; make a token with scope agent and give it by --token-file")
+    if status in _REFUSED:
+        raise Unacceptable(words)
+    retry_after_s = _seconds(retry_after)
+    raise Unreachable(
+        words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""), retry_after_s=retry_after_s
+    )
+
+
+def _seconds(retry_after: str | None) -> float:
+    """What `Retry-After` says, at most LONGEST_RETRY_AFTER_S; 0 without one, and for a date."""
+    if retry_after is None or not retry_after.strip().isdecimal():
+        return 0.0
+    return min(float(retry_after), LONGEST_RETRY_AFTER_S)
+
+
+def _words(body: bytes) -> str:
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return f": {problem.detail or problem.title}" if problem.detail or problem.title else ""
+
+
+def _with_busy(gpu: GpuReading) -> GpuReading:
+    return gpu if gpu.busy_percent is not None else structs.replace(gpu, busy_percent=0.0)
+
+
+LIMIT_S = 5.0
+"""A larger difference is reported. The control plane's windows are some seconds long."""
+
+
+class ClockSkew:
+    """Of one node."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._low_s = self._high_s = 0.0
+
+    def note(self, *, sent_s: float, received_s: float, server_time_s: float) -> None:
+        """The times of one exchange: two of the node's clock, one of the control plane's."""
+        self._low_s, self._high_s = sent_s - server_time_s, received_s - server_time_s
+
+    @property
+    def certain_s(self) -> float:
+        """The smallest difference that explains the last exchange; positive: the node's clock is ahead."""
+        return max(self._low_s, min(self._high_s, 0.0))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, by how much, and what to do; empty = nothing."""
+        if abs(self.certain_s) <= self._limit_s:
+            return ""
+        middle_s, half_s = (self._low_s + self._high_s) / 2.0, (self._high_s - self._low_s) / 2.0
+        side = "ahead of" if middle_s > 0.0 else "behind"
+        return (
+            f"the node's clock is {abs(middle_s):.1f} s {side} the control plane's (give or take {half_s:.1f}): see by "
+            "`timedatectl` which of the two machines has no NTP, set its clock, and restart the agent, which follows "
+            "no clock that jumps"
+        )

@@ -1,0 +1,1 @@
+"""`plimsoll trainer`: one task as a program, with checkpoint and swap hooks."""

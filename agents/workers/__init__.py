@@ -1,1 +1,0 @@
-"""Replicas as processes: from allow-listed templates, through adapters of their servers, recorded and adopted."""

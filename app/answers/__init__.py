@@ -1,0 +1,1 @@
+"""What people ask: explain, status, what-if, preview, compare policies."""

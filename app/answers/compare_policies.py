@@ -1,0 +1,148 @@
+"""Compare policies: the same problem, planned by each, and what each plan comes to. Nothing is written or pushed."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.loop.forecast import make_demands
+from app.loop.observe import observe, silent_nodes, without_silent_nodes
+from app.loop.predict import PlannedPoints, make_problem
+from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
+from app.store.store import Snapshot
+from solvers.check import violations
+from solvers.explain.neighbours import Company
+from solvers.laws.cost import cost_usd_per_hour, served_weight, started
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Observed
+
+LEAST_PLAN_S = 0.1
+"""So long may each plan take, however many share the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPlan:
+    """What the plan of one policy comes to."""
+
+    policy: str
+    status: str
+    """How the plan was found; `failed`: there is none."""
+    reason: str = ""
+    """Why there is none."""
+    cost_usd_per_hour: float | None = None
+    lower_bound_usd_per_hour: float | None = None
+    """What any plan costs at least, where the policy proves it."""
+    gpus: int = 0
+    gpus_by_type: Mapping[str, int]
+    replicas: int = 0
+    starts: int = 0
+    """Replicas that do not run yet; all of them where nothing runs."""
+    unserved_percent: float = 0.0
+    """Of Σ priority · arrival rate."""
+    worst_slack_percent: float | None = None
+    """Room of the fullest replica in percent of what it may carry within its SLO; below 0 it is asked for more, in
+    percent of what it is asked for. -100: it cannot keep its SLO at any rate. None: nothing runs."""
+    worst_service: str = ""
+    """Whose replica that is."""
+    violations: int = 0
+    """Broken rules, physical ones and promises together."""
+    first_violation: str = ""
+    seconds: float = 0.0
+
+
+async def compare_policies(
+    solver: Solver,
+    problem: Problem,
+    observed: Observed,
+    names: Sequence[str],
+    budget: Budget,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+) -> tuple[PolicyPlan, ...]:
+    """What each policy makes of the problem, in the order of the names; none remembers anything.
+
+    The plans share the budget's seconds evenly; what one leaves over goes to the next ones. A policy that fails has a
+    line that says why.
+    """
+    ends_s = now_s() + budget.seconds
+    found = []
+    for place, name in enumerate(names):
+        share_s = max(LEAST_PLAN_S, (ends_s - now_s()) / (len(names) - place))
+        mine = replace(budget, seconds=share_s)
+        request = PlanRequest(policy=name, problem=problem, observed=observed, memory=None, budget=mine)
+        try:
+            found.append(judged(problem, name, await solver.make_plan(request)))
+        except SolverUnavailable as error:
+            found.append(PolicyPlan(policy=name, status="failed", reason=str(error), gpus_by_type={}))
+    return tuple(found)
+
+
+def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
+    """What the next tick would decide on: the present rates, from what runs."""
+    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    points = PlannedPoints().of(snapshot)
+    problem = make_problem(
+        state, points, make_demands(snapshot), snapshot.settings, target=snapshot.target, at=snapshot.at
+    )
+    return problem, observe(snapshot)
+
+
+def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
+    """What one plan comes to. A plan that breaks rules keeps its figures, so that people see what was bought so."""
+    plan, report = answer.plan, answer.report
+    broken = violations(problem, plan)
+    by_type = Counter[str]()
+    for gpu in plan.gpus:
+        by_type[gpu.gpu_type] += gpu.count
+    slack_percent, service = worst_slack(problem, plan)
+    # Without a running plan the cost of moves is nothing, but every replica has to be started.
+    empty = problem if problem.current is not None else replace(problem, current=Plan(policy="none"))
+    return PolicyPlan(
+        policy=policy,
+        status=report.status,
+        cost_usd_per_hour=_cost_usd_per_hour(problem, answer),
+        lower_bound_usd_per_hour=report.lower_bound_usd_per_hour,
+        gpus=by_type.total(),
+        gpus_by_type=dict(sorted(by_type.items())),
+        replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus),
+        starts=started(empty, plan),
+        unserved_percent=_unserved_percent(problem, plan),
+        worst_slack_percent=slack_percent,
+        worst_service=service,
+        violations=len(broken),
+        first_violation=f"{broken[0].rule} at {broken[0].where}: {broken[0].detail}" if broken else "",
+        seconds=report.seconds,
+    )
+
+
+def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
+    """Of the plan; as its policy states it where the plan names what the problem lacks."""
+    try:
+        return cost_usd_per_hour(problem, answer.plan)
+    except InvalidInput:
+        return answer.report.cost_usd_per_hour
+
+
+def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
+    """The least room of all replicas in percent, and whose it is; see `PolicyPlan`. (None, "") where nothing runs."""
+    company = Company(problem)
+    rooms = [
+        (_slack_percent(seat.replica.arrival_rate_rps, seat.capacity_rps), seat.replica.service)
+        for gpu in plan.gpus
+        for seat in company.seats(gpu) or ()
+    ]
+    return min(rooms) if rooms else (None, "")
+
+
+def _slack_percent(rate_rps: float, capacity_rps: float) -> float:
+    most = max(rate_rps, capacity_rps)
+    return 100.0 * (capacity_rps - rate_rps) / most if most > 0.0 else -100.0
+
+
+def _unserved_percent(problem: Problem, plan: Plan) -> float:
+    wanted = math.fsum(service.priority * service.arrival_rate_rps for service in problem.services)
+    return 100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted) if wanted > 0.0 else 0.0

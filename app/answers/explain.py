@@ -1,0 +1,320 @@
+"""Explain: why a plan is as it is, from its stored record. Pure; the API and the CLI show what it returns."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from app.loop.budgets import DEGRADED
+from app.solver.findings import Findings, quick_findings
+from solvers.explain.neighbours import Company
+from solvers.explain.survivors import Loss, Shortfall, survivors
+from solvers.explain.types import Binding, GpuExplanation, Relief
+from solvers.laws.cost import migration_cost_usd_per_hour
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
+from solvers.types.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
+from solvers.types.problem import Problem
+from solvers.types.state import Demand, GpuType
+
+_DEGRADED = "an exceeded budget: a part of its demand is left out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """Replicas of one service that are alike: same GPU type, settings and neighbours."""
+
+    gpu_type: str
+    count: int
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    arrival_rate_rps: float
+    """Rate routed to each."""
+    capacity_rps: float | None
+    """The most that each may take beside its neighbours; None where the record kept no problem."""
+    execution_ms: float | None
+    """Execution time of one batch beside its neighbours."""
+    neighbours: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceExplanation:
+    """Why a service got what it got."""
+
+    service: str
+    demand_rps: float | None
+    planned_rps: float
+    capacity_rps: float | None
+    replicas: tuple[ReplicaGroup, ...]
+    unserved: tuple[Unserved, ...]
+    limit: str
+    """What decides the number of its replicas, in words."""
+    bindings: tuple[Binding, ...] = ()
+    """What keeps its replicas from carrying more."""
+    worth_per_rps: float | None = None
+    """What a request per second is worth, in the explanation's price unit; None where nothing is priced."""
+    price_per_rps: float | None = None
+    """What one more would cost."""
+    price_per_replica: float | None = None
+    """Of one more replica that must run; below 0 what one more that may run saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTypeExplanation:
+    """How much of a GPU type is used, and what more of it would be worth."""
+
+    gpu_type: str
+    used: int
+    count: int | None
+    """GPUs that there are; None = as many as wanted."""
+    price_usd_per_hour: float
+    worth_of_one_more: float | None
+    """What it would save at most, its own price paid, in the price unit; 0 while some are unused, None where
+    nothing is priced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What the way from the plan before costs."""
+
+    replicas_started: int
+    replicas_stopped: int
+    migration_cost_usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossExplanation:
+    """One GPU or node whose loss would leave something unserved."""
+
+    kind: Literal["gpu", "node"]
+    words: str
+    """Its id; of a plan without ids what it runs, e.g. `one of 19 L4 at 2040 MHz with chat, photo`."""
+    gpus: int
+    shortfalls: tuple[Shortfall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What single losses would do."""
+
+    gpus: int
+    harmful_gpus: int
+    """GPUs of which each by itself would be missed."""
+    nodes: int
+    """0 where the plan has no ids."""
+    harmful_nodes: int
+    worst: tuple[LossExplanation, ...]
+    """Of GPUs, then of nodes; the worst first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that led to one plan."""
+
+    summary: str
+    report: PlanReport
+    violations: tuple[Violation, ...]
+    services: tuple[ServiceExplanation, ...]
+    changes: tuple[Change, ...]
+    """Against the plan that was in force when this one was made."""
+    moves: Moves
+    price_unit: PriceUnit | None = None
+    """What prices count in; None where nothing is priced."""
+    gpu_types: tuple[GpuTypeExplanation, ...] = ()
+    gpus: tuple[GpuExplanation, ...] = ()
+    """Why these GPUs run what they run, the dearest kinds first."""
+    kinds_left_out: int = 0
+    """Kinds of GPUs beyond those."""
+    reliefs: tuple[Relief, ...] = ()
+    """Limits that could be loosened, most saving first."""
+    losses: Losses | None = None
+    """What the loss of one GPU or node would do; None where that cannot be told."""
+
+
+def explain(
+    plan: Plan,
+    report: PlanReport,
+    *,
+    problem: Problem | None,
+    demands: Sequence[Demand],
+    violations: Sequence[Violation],
+    reason: str,
+    bound: BoundPlan | None = None,
+    findings: Findings | None = None,
+) -> Explanation:
+    """Why the plan is as it is. Without a problem (a plan that was kept) capacities and prices are unknown.
+
+    What follows from the report's prices at once is told; alternatives and tested reliefs only with `findings`.
+    """
+    names = {replica.service for gpu in plan.gpus for replica in gpu.replicas}
+    names |= {demand.service for demand in demands} | {entry.service for entry in plan.unserved}
+    before = Plan(policy="none") if problem is None or problem.current is None else problem.current
+    changes = () if report.status == "kept" else diff(before, plan)
+    told = Explanation(
+        summary=_summary(report, reason),
+        report=report,
+        violations=tuple(violations),
+        services=(),
+        changes=changes,
+        moves=_moves(problem, plan, changes),
+    )
+    prices = report.prices if findings is None else findings.prices
+    if problem is None:
+        return replace(told, services=tuple(_service(name, _Sources(plan, demands)) for name in sorted(names)))
+    company = Company(problem)
+    sources = _Sources(plan, demands, problem, company, prices)
+    told = replace(
+        told,
+        services=tuple(_service(name, sources) for name in sorted(names)),
+        gpu_types=tuple(_gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types),
+        losses=explain_losses(problem, plan, bound),
+    )
+    if prices is None:
+        return told
+    found = quick_findings(company, plan, prices) if findings is None else findings
+    return replace(
+        told,
+        price_unit=prices.unit,
+        gpus=found.gpus.kinds,
+        kinds_left_out=found.gpus.left_out,
+        reliefs=found.reliefs,
+    )
+
+
+def _moves(problem: Problem | None, plan: Plan, changes: Sequence[Change]) -> Moves:
+    more = [change.after - change.before for change in changes]
+    is_known = problem is not None and problem.current is not None
+    return Moves(
+        replicas_started=sum(number for number in more if number > 0),
+        replicas_stopped=-sum(number for number in more if number < 0),
+        migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan) if is_known and problem else 0.0,
+    )
+
+
+def _gpu_type(gpu_type: GpuType, plan: Plan, prices: Prices | None) -> GpuTypeExplanation:
+    used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+    is_used_up = gpu_type.count is not None and used >= gpu_type.count
+    worth = None if prices is None else prices.of_gpu_type(gpu_type.name) if is_used_up else 0.0
+    return GpuTypeExplanation(
+        gpu_type=gpu_type.name,
+        used=used,
+        count=gpu_type.count,
+        price_usd_per_hour=gpu_type.price_usd_per_hour,
+        worth_of_one_more=worth,
+    )
+
+
+def _summary(report: PlanReport, reason: str) -> str:
+    if reason:
+        return f"{report.status}: {reason}"
+    said = f"{report.status} at ${report.cost_usd_per_hour:.4f} per hour, found by {report.method or 'the policy'}"
+    if report.gap_percent is not None:
+        beyond = (
+            "above the least possible cost" if report.served_weight is None else "below the most that can be served"
+        )
+        said += f", at most {report.gap_percent:.2f} % {beyond}"
+    return f"{said}, in {1000 * report.seconds:.0f} ms"
+
+
+class _Sources(NamedTuple):
+    """What services are explained from."""
+
+    plan: Plan
+    demands: Sequence[Demand]
+    problem: Problem | None = None
+    company: Company | None = None
+    """Of the problem."""
+    prices: Prices | None = None
+
+
+def _service(name: str, sources: _Sources) -> ServiceExplanation:
+    plan, demands, problem, company, prices = sources
+    groups = tuple(_group(gpu, replica, company) for gpu, replica in replicas_of(plan, name))
+    unserved = tuple(entry for entry in plan.unserved if entry.service == name)
+    known = [group.capacity_rps for group in groups]
+    capacity = None if None in known else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
+    demand = next((entry for entry in demands if entry.service == name), None)
+    limit = _limit(name, groups, unserved, problem)
+    price = None if prices is None else prices.of_service(name)
+    return ServiceExplanation(
+        service=name,
+        demand_rps=None if demand is None else demand.arrival_rate_rps,
+        planned_rps=math.fsum(group.count * group.arrival_rate_rps for group in groups),
+        capacity_rps=capacity,
+        replicas=groups,
+        unserved=unserved,
+        limit=f"{_DEGRADED}; {limit}" if demand is not None and demand.method == DEGRADED else limit,
+        bindings=() if company is None else company.bindings(plan, name, prices),
+        worth_per_rps=None if price is None else price.per_rps,
+        price_per_rps=None if price is None else price.per_rps_more,
+        price_per_replica=None if price is None else price.per_replica,
+    )
+
+
+def _group(gpu: GpuPlan, replica: ReplicaPlan, company: Company | None) -> ReplicaGroup:
+    seat = None if company is None else company.seat(gpu, replica)
+    return ReplicaGroup(
+        gpu_type=gpu.gpu_type,
+        count=gpu.count,
+        sm_percent=replica.sm_percent,
+        batch=replica.batch,
+        clock_mhz=gpu.clock_mhz,
+        arrival_rate_rps=replica.arrival_rate_rps,
+        capacity_rps=None if seat is None else seat.capacity_rps,
+        execution_ms=None if seat is None else seat.execution_ms,
+        neighbours=tuple(sorted(other.service for other in gpu.replicas if other is not replica)),
+    )
+
+
+def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserved], problem: Problem | None) -> str:
+    if unserved:
+        return f"{unserved[0].reason}: {unserved[0].rate_rps:.1f} requests per second stay unserved"
+    count = sum(group.count for group in groups)
+    service = None if problem is None else next((entry for entry in problem.services if entry.name == name), None)
+    if count == 0 and service is not None and (service.arrival_rate_rps > 0.0 or service.min_replicas > 0):
+        return "none: the plan leaves it out"
+    if count == 0:
+        return "no demand and no least number of replicas"
+    if service is None:
+        return "the plan in force, which stays" if problem is None else "unknown: the problem has no such service"
+    if service.max_replicas is not None and count == service.max_replicas:
+        return f"max_replicas {service.max_replicas}"
+    if count == service.min_replicas:
+        return f"as few replicas as may run: min_replicas + buffer_replicas = {service.min_replicas}"
+    shares = [group.arrival_rate_rps / group.capacity_rps for group in groups if group.capacity_rps]
+    if not shares:
+        return "unknown: the plan's operating points are not those of its problem"
+    return f"capacity: its fullest replicas take {100 * max(shares):.1f} % of what the SLO allows"
+
+
+MOST_LOSSES = 5
+"""Of each kind: the worst ones."""
+
+
+def explain_losses(problem: Problem, plan: Plan, bound: BoundPlan | None) -> Losses | None:
+    """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan."""
+    try:
+        found = survivors(problem, plan if bound is None else bound)
+    except InvalidInput:
+        return None
+    entries = {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)} if bound is None else {}
+    return Losses(
+        gpus=found.gpus,
+        harmful_gpus=sum(entries[loss.name].count if loss.name in entries else 1 for loss in found.gpu_losses),
+        nodes=found.nodes,
+        harmful_nodes=len(found.node_losses),
+        worst=(
+            *(_explained("gpu", loss, entries.get(loss.name)) for loss in found.gpu_losses[:MOST_LOSSES]),
+            *(_explained("node", loss, None) for loss in found.node_losses[:MOST_LOSSES]),
+        ),
+    )
+
+
+def _explained(kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None) -> LossExplanation:
+    words = loss.name
+    if gpu is not None:
+        services = ", ".join(sorted(replica.service for replica in gpu.replicas))
+        number = "the" if gpu.count == 1 else f"one of {gpu.count}"
+        words = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
+    return LossExplanation(kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls)

@@ -1,0 +1,207 @@
+"""Preview: what the loop would decide if things were different. Runs on a live snapshot and writes nothing."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from app.answers.scenario import Scenario
+from app.answers.scenario import changed as changed_problem
+from app.answers.what_if import FREE_TO_MOVE, Answer, Planned, answers, ask
+from app.loop import groups
+from app.loop.forecast import make_demands
+from app.loop.observe import observe, silent_nodes, without_silent_nodes
+from app.loop.plan import Decision, decide, judge
+from app.loop.predict import PlannedPoints, make_problem
+from app.solver.process import PlanAnswer, Solver
+from app.store.store import PolicyGroup, Snapshot
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Change, Plan, anonymous, diff
+from solvers.types.problem import Problem
+from solvers.types.state import ClusterState, Demand, Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What shall be different from what is."""
+
+    services: tuple[Service, ...] = ()
+    """Added, or in place of those of the same name."""
+    without: tuple[str, ...] = ()
+    """Services that shall be gone."""
+    demand_factor: Mapping[str, float] = field(default_factory=dict)
+    """Multiplies the forecast rate of a service."""
+    demand_rps: Mapping[str, float] = field(default_factory=dict)
+    """The rate of a service, instead of the forecast; for a new one there is none."""
+    policy: str | None = None
+    groups: tuple[PolicyGroup, ...] | None = None
+    """In place of those of the settings."""
+    from_running: bool = False
+    """Plan from what runs, as the next tick does; else from nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What would be decided, beside what is in force."""
+
+    decision: Decision
+    demands: tuple[Demand, ...]
+    changes: tuple[Change, ...]
+    cost_before_usd_per_hour: float | None
+    """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
+    answers: tuple[Answer, ...] = ()
+    """Today's first, then those of the questions, ranked; none where nothing was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One scenario of a what-if on the live state; its services are as their teams submit them."""
+
+    scenario: Scenario
+    services: tuple[Service, ...] = ()
+    """Added, or in place of those of the same name; `scenario.services` is empty, and filled from them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What is asked beyond the changes."""
+
+    scenarios: tuple[Question, ...]
+    suggest: bool
+    """Whether to ask the usual questions, too."""
+    seconds: float
+    """For all plans together."""
+
+
+async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, questions: Questions | None = None) -> Preview:
+    """What the loop would come to with these changes, whatever its mode; and what each question beyond them comes to.
+
+    The policy starts from nothing: what the next tick keeps for a while (a consolidation that waits, replicas that
+    are on their way out) is not what a question of this kind is after. It has a tick's time; where there are questions,
+    its share of theirs. Raises InvalidInput for a question that names what is not there, with `scenarios[2].gpus` or
+    the like as the field, before anything is planned; and, where there are questions, SolverUnavailable.
+    """
+    changed = _changed(snapshot, changes)
+    state, demands, problem = _problem(changed, changes)
+    found: tuple[Answer, ...] = ()
+    if questions is None:
+        decision = await decide(
+            solver,
+            problem,
+            state,
+            observe(changed),
+            settings=changed.settings,
+            target=changed.target,
+            memory=None,
+            promises_may_break=False,
+        )
+    else:
+        today, *planned = await _ask(solver, changed, changes, problem, questions)
+        found = await asyncio.to_thread(answers, today, planned)
+        answer = PlanAnswer(plan=today.plan, report=today.report, memory=None)
+        decision = await judge(
+            problem,
+            state,
+            answer,
+            governor=changed.settings.governor,
+            target=changed.target,
+            memory=None,
+            promises_may_break=False,
+        )
+    before = Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
+    return Preview(
+        decision=decision,
+        demands=demands,
+        changes=diff(before, decision.plan),
+        cost_before_usd_per_hour=_cost_now(snapshot, state),
+        answers=found,
+    )
+
+
+async def _ask(
+    solver: Solver, snapshot: Snapshot, changes: Changes, problem: Problem, questions: Questions
+) -> tuple[Planned, ...]:
+    """Today's plan and one per question, for a snapshot that is changed already."""
+    settings, observed = snapshot.settings, observe(snapshot)
+    asked = [
+        _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
+        for index, question in enumerate(questions.scenarios)
+    ]
+
+    async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
+        budget = Budget(seconds=share_s, work=settings.solve_work, seed=settings.seed)
+        question = groups.Question(problem=of, observed=observed, settings=settings, services=snapshot.state.services)
+        answer = await groups.ask(solver, question, budget)
+        return answer.plan, answer.report
+
+    return await ask(
+        make_plan,
+        problem,
+        asked,
+        suggest=questions.suggest,
+        seconds=questions.seconds,
+        is_free_to_move=not settings.groups and settings.policy in FREE_TO_MOVE,
+    )
+
+
+def _asked(
+    snapshot: Snapshot, changes: Changes, problem: Problem, question: Question, where: str
+) -> tuple[Scenario, Problem]:
+    """The scenario, with the demands of its services, and the problem with it."""
+    scenario = question.scenario
+    if question.services:
+        with_services = replace(changes, services=question.services, without=())
+        _, _, problem = _problem(_changed(snapshot, with_services), changes)
+        names = {service.name for service in question.services}
+        scenario = replace(scenario, services=tuple(one for one in problem.services if one.name in names))
+    return scenario, changed_problem(problem, scenario, where=where)
+
+
+def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
+    """State, demands and problem of a snapshot that is changed already."""
+    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    demands = _demands(snapshot, changes)
+    target = snapshot.target if changes.from_running else None
+    return (
+        state,
+        demands,
+        make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=target, at=snapshot.at),
+    )
+
+
+def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
+    services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
+    services |= {service.name: service for service in changes.services}
+    settings = snapshot.settings if changes.policy is None else replace(snapshot.settings, policy=changes.policy)
+    if changes.groups is not None:
+        settings = replace(settings, groups=changes.groups)
+    return replace(
+        snapshot,
+        state=replace(snapshot.state, services=tuple(services[name] for name in sorted(services))),
+        settings=settings,
+    )
+
+
+def _demands(snapshot: Snapshot, changes: Changes) -> tuple[Demand, ...]:
+    return tuple(
+        replace(
+            demand,
+            arrival_rate_rps=changes.demand_rps.get(demand.service, demand.arrival_rate_rps)
+            * changes.demand_factor.get(demand.service, 1.0),
+        )
+        for demand in make_demands(snapshot)
+    )
+
+
+def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
+    """The price of the target, also of services that the question leaves out."""
+    if snapshot.target is None:
+        return None
+    everyone = replace(state, services=snapshot.state.services)
+    points = PlannedPoints().of(snapshot)
+    problem = make_problem(everyone, points, make_demands(snapshot), snapshot.settings, target=None, at=snapshot.at)
+    try:
+        return cost_usd_per_hour(problem, anonymous(snapshot.target))
+    except InvalidInput:
+        return None

@@ -1,0 +1,225 @@
+"""What-if: the same fleet under several scenarios, each planned, and ranked. Whoever asks brings the solver.
+
+Plans are found within a budget, so one scenario's may happen to be worse than another's that would do here, too. Every
+scenario therefore takes the cheapest of all plans made that keeps its rules and serves its demand: one GPU more never
+comes out dearer than none.
+"""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.answers.scenario import Scenario, changed, most_suggested, suggested, words
+from solvers.check import violations
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import GpuPlan, Plan, Unserved, replicas_of
+from solvers.types.problem import Problem
+
+FREE_TO_MOVE = frozenset({"joint"})
+"""Policies that take what runs for a beginning only, where moves cost nothing."""
+TODAY = Scenario(name="as it is")
+LEAST_PLAN_S = 0.1
+"""So long may each plan take, however many share the time."""
+_RATE_TOLERANCE = 1e-9
+_PERCENT_DIGITS = 4
+_COST_DIGITS = 6
+"""Decimals that count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One scenario with its problem and the plan that was made for it."""
+
+    scenario: Scenario
+    problem: Problem
+    plan: Plan
+    report: PlanReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceMix:
+    """What a plan gives one service on one GPU type."""
+
+    service: str
+    gpu_type: str
+    replicas: int
+    sm_percent: float
+    """Of all of them together; 100 = one whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one scenario comes to."""
+
+    question: str
+    cost_usd_per_hour: float
+    difference_usd_per_hour: float
+    """Against today."""
+    gpus: Mapping[str, int]
+    """GPUs in use by type."""
+    mix: tuple[ServiceMix, ...]
+    """Where replicas run, by service and GPU type."""
+    unserved_percent: float
+    """Of Σ priority · arrival rate."""
+    unserved: tuple[Unserved, ...]
+    lower_bound_usd_per_hour: float | None
+    gap_percent: float | None
+    status: str
+    planned_for: str
+    """The scenario that the plan was made for: its own, or another one whose plan is better here, too."""
+    plan: Plan
+
+
+MakePlan = Callable[[Problem, float], Awaitable[tuple[Plan, PlanReport]]]
+"""Makes the plan of a problem within so many seconds."""
+
+
+async def ask(
+    make_plan: MakePlan,
+    problem: Problem,
+    asked: Sequence[tuple[Scenario, Problem]],
+    *,
+    suggest: bool,
+    seconds: float,
+    is_free_to_move: bool = False,
+    now_s: Callable[[], float] = time.monotonic,
+) -> tuple[Planned, ...]:
+    """Today's plan first, then those of the scenarios. `suggest`: ask the usual questions, too.
+
+    The plans share the seconds evenly; what one leaves over goes to the next ones. `is_free_to_move`: the policy takes
+    what runs for a beginning only, where moves cost nothing; then scenarios begin with today's plan.
+    """
+    ends_s = now_s() + seconds
+    left = 1 + len(asked) + (most_suggested(problem) if suggest else 0)
+
+    async def plan(scenario: Scenario, of: Problem, left: int) -> Planned:
+        made, report = await make_plan(of, max(LEAST_PLAN_S, (ends_s - now_s()) / left))
+        return Planned(scenario=scenario, problem=of, plan=made, report=report)
+
+    today = await plan(TODAY, problem, left)
+    whole = list(asked)
+    if suggest:
+        whole += [(one, changed(problem, one)) for one in suggested(problem, today.plan, today.report.prices)]
+    planned = [
+        await plan(one, _beginning_with(today, of) if is_free_to_move else of, len(whole) - index)
+        for index, (one, of) in enumerate(whole)
+    ]
+    return today, *planned
+
+
+def _beginning_with(today: Planned, problem: Problem) -> Problem:
+    """The problem with today's plan as the running one, where nothing else runs."""
+    if problem.current is not None or problem.migration_cost_usd_per_hour > 0.0:
+        return problem
+    return replace(problem, current=today.plan)
+
+
+def answers(today: Planned, asked: Sequence[Planned]) -> tuple[Answer, ...]:
+    """Today's first, then one per scenario, ranked: what leaves least unserved first, then what costs least."""
+    everyone = (today, *asked)
+    best = [_best(one, everyone) for one in everyone]
+    cost = best[0].cost_usd_per_hour
+    made = [replace(one, difference_usd_per_hour=one.cost_usd_per_hour - cost) for one in best]
+    ranked = sorted(made[1:], key=lambda one: (one.unserved_percent, one.cost_usd_per_hour, one.question))
+    return made[0], *ranked
+
+
+def _best(one: Planned, everyone: Iterable[Planned]) -> Answer:
+    """The answer with the best plan of all that keep the rules of this one's problem."""
+    best = _answer(one, one.plan, planned_for=words(one.scenario))
+    assert best is not None, "a policy plans with what the problem has"
+    for other in everyone:
+        if other is one:
+            continue
+        plan = _fitted(one.problem, other.plan)
+        found = None if plan is None else _answer(one, plan, planned_for=words(other.scenario))
+        if found is not None and _merit(found) < _merit(best) and not violations(one.problem, found.plan):
+            best = found
+    return best
+
+
+def _merit(answer: Answer) -> tuple[float, float]:
+    """Less is better."""
+    return answer.unserved_percent, round(answer.cost_usd_per_hour, _COST_DIGITS)
+
+
+def _fitted(problem: Problem, plan: Plan) -> Plan | None:
+    """A plan that serves everything of another problem, with this one's services and rates; None where it falls short.
+
+    Rates are only ever lowered. Replicas of services that this problem lacks go, and GPUs on which nothing else runs.
+    """
+    if plan.unserved:
+        return None
+    share: dict[str, float] = {}
+    for service in problem.services:
+        planned = math.fsum(gpu.count * replica.arrival_rate_rps for gpu, replica in replicas_of(plan, service.name))
+        if planned < service.arrival_rate_rps * (1.0 - _RATE_TOLERANCE):
+            return None
+        share[service.name] = min(1.0, service.arrival_rate_rps / planned) if planned > 0.0 else 1.0
+    gpus = (_fitted_gpu(gpu, share) for gpu in plan.gpus)
+    return replace(plan, gpus=tuple(gpu for gpu in gpus if gpu.replicas))
+
+
+def _fitted_gpu(gpu: GpuPlan, share: Mapping[str, float]) -> GpuPlan:
+    replicas = (
+        replace(replica, arrival_rate_rps=share[replica.service] * replica.arrival_rate_rps)
+        for replica in gpu.replicas
+        if replica.service in share
+    )
+    return replace(gpu, replicas=tuple(replicas))
+
+
+def _answer(one: Planned, plan: Plan, *, planned_for: str) -> Answer | None:
+    """What a plan means for a scenario; None where the scenario's problem cannot price it."""
+    problem = one.problem
+    try:
+        cost = cost_usd_per_hour(problem, plan)
+    except InvalidInput:
+        return None
+    wanted = math.fsum(service.priority * service.arrival_rate_rps for service in problem.services)
+    served = served_weight(problem, plan)
+    used = Counter[str]()
+    for gpu in plan.gpus:
+        used[gpu.gpu_type] += gpu.count
+    return Answer(
+        question=words(one.scenario),
+        cost_usd_per_hour=cost,
+        difference_usd_per_hour=0.0,
+        gpus={gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types},
+        mix=_mix(plan),
+        unserved_percent=round(100.0 * (1.0 - served / wanted), _PERCENT_DIGITS) if wanted > 0.0 else 0.0,
+        unserved=plan.unserved,
+        lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
+        gap_percent=_gap_percent(one, plan, cost),
+        status=one.report.status,
+        planned_for=planned_for,
+        plan=plan,
+    )
+
+
+def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
+    """Sorted by service and GPU type."""
+    replicas, shares = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[float]](list)
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            key = replica.service, gpu.gpu_type
+            replicas[key] += gpu.count
+            shares[key].append(gpu.count * replica.sm_percent)
+    return tuple(
+        ServiceMix(service=key[0], gpu_type=key[1], replicas=number, sm_percent=math.fsum(shares[key]))
+        for key, number in sorted(replicas.items())
+    )
+
+
+def _gap_percent(one: Planned, plan: Plan, cost: float) -> float | None:
+    """Of the plan above what is proven for the scenario."""
+    bound = one.report.lower_bound_usd_per_hour
+    if plan is one.plan:
+        return one.report.gap_percent
+    if bound is None or one.problem.objective == "max_goodput":
+        return None
+    return 100.0 * max(0.0, cost - bound) / bound if bound > 0.0 else None

@@ -1,0 +1,1 @@
+"""What one API process keeps between requests."""

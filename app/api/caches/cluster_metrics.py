@@ -1,0 +1,220 @@
+"""The cluster's metrics: nodes, GPUs, services, costs, read from the database when somebody scrapes.
+
+Every process of the API says the same, so scraping one of several is enough. What a scrape finds is kept for a moment:
+many scrapers cost as much as one. What does not exist any more has no series.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import cast
+
+from agents.base.exposition import Page
+from app.api.caches.cluster_families import FAMILIES, MOST
+from app.db.base.tables import AnyRow
+from app.db.base.transaction import Connection, Engine, transaction
+from app.db.decisions import policies
+from app.db.fleet.windows import load_windows
+from app.db.reports import cluster_figures
+from app.db.reports import fleet_board as board
+from app.db.reports.cluster_figures import Hour
+from app.db.reports.fleet_board import BoardPart
+from app.db.workloads import services
+from app.db.workloads.services import ServiceRow
+from app.loop.observe import make_reading
+from app.store.store import PolicySettings, ServiceWindow
+from solvers.types.state import Reading
+
+KEPT_S = 5.0
+MIB = 1024.0 * 1024.0
+MHZ = 1e6
+
+
+@dataclass(slots=True)
+class ClusterPage:
+    """The newest page, and who makes the next one."""
+
+    text: bytes = b""
+    made_s: float = float("-inf")
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self, engine: Engine, now: datetime) -> bytes:
+        """The page, at most KEPT_S old. Raises Unavailable."""
+        async with self.turn:
+            clock_s = asyncio.get_running_loop().time()
+            if clock_s - self.made_s > KEPT_S:
+                self.text = await make_page(engine, now)
+                self.made_s = clock_s
+            return self.text
+
+
+async def make_page(engine: Engine, now: datetime) -> bytes:
+    """Everything that is known now."""
+    page = Page(FAMILIES)
+    async with transaction(engine) as connection:
+        settings = await policies.load_current(connection)
+        since = now - timedelta(seconds=settings.stale_after_s)
+        gpus = await board.load_gpus(connection, since)
+        gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
+        parts = await board.load_parts(connection, since)
+        await _add_cluster(page, connection, settings, now)
+        _add_nodes(page, await cluster_figures.load_nodes(connection, MOST + 1), settings, now)
+        _add_gpus(page, gpus, await cluster_figures.load_target_gpus(connection, MOST))
+        _add_gauges(page, gpus[:MOST], gauges)
+        await _add_services(page, connection, _Seen(settings, now, gpus, parts))
+    return page.text()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was loaded already."""
+
+    settings: PolicySettings
+    now: datetime
+    gpus: Sequence[AnyRow]
+    parts: Sequence[BoardPart]
+
+    @property
+    def hour(self) -> datetime:
+        return self.now.replace(minute=0, second=0, microsecond=0)
+
+
+async def _add_cluster(page: Page, connection: Connection, settings: PolicySettings, now: datetime) -> None:
+    pulse = await board.load_pulse(connection)
+    page.add("plimsoll_loop_paused", settings.paused)
+    page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
+    page.add("plimsoll_plans_waiting", pulse.waiting)
+    if pulse.decided_at is not None:
+        page.add("plimsoll_plan_age_seconds", (now - pulse.decided_at).total_seconds())
+    for row in await cluster_figures.load_tasks(connection):
+        page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
+
+
+def _add_nodes(page: Page, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime) -> None:
+    states: Counter[str] = Counter(heard=0, silent=0)
+    page.add("plimsoll_left_out", max(0, len(nodes) - MOST), "node")
+    for node in nodes[:MOST]:
+        silent_s = None if node.last_seen_at is None else (now - node.last_seen_at).total_seconds()
+        is_heard = silent_s is not None and silent_s <= settings.stale_after_s
+        states["heard" if is_heard else "silent"] += 1
+        page.add("plimsoll_node_silent_seconds", silent_s, node.id)
+        page.add("plimsoll_node_heard", is_heard, node.id)
+        page.add("plimsoll_node_cordoned", node.cordoned, node.id)
+        page.add("plimsoll_node_problems", node.problems, node.id)
+        page.add("plimsoll_node_clock_skew_seconds", node.clock_skew_s, node.id)
+        page.add("plimsoll_node_wanted_generation", node.wanted_generation, node.id)
+        page.add("plimsoll_node_observed_generation", node.observed_generation, node.id)
+        page.add("plimsoll_node_command_refused", node.last_ack in ("refused", "failed"), node.id)
+    for state, count in states.items():
+        page.add("plimsoll_cluster_nodes", count, state)
+
+
+def _add_gpus(page: Page, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> None:
+    used = {row.gpu for row in planned}
+    states: Counter[tuple[str, str]] = Counter()
+    page.add("plimsoll_left_out", max(0, len(gpus) - MOST), "gpu")
+    for gpu in gpus:
+        states[gpu.gpu_type, _gpu_state(gpu, is_used=gpu.id in used)] += 1
+    for (gpu_type, state), count in sorted(states.items()):
+        page.add("plimsoll_cluster_gpus", count, gpu_type, state)
+    for gpu in gpus[:MOST]:
+        labels = (gpu.node, gpu.id, gpu.gpu_type)
+        page.add("plimsoll_gpu_healthy", gpu.healthy, *labels)
+        page.add("plimsoll_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
+    for row in planned:
+        labels = (row.node, row.gpu, row.gpu_type)
+        page.add("plimsoll_gpu_sm_granted_ratio", float(row.sm_percent) / 100.0, *labels)
+        page.add("plimsoll_gpu_power_limit_watts", row.power_cap_w, *labels)
+        page.add("plimsoll_gpu_clock_limit_hertz", row.clock_mhz * MHZ, *labels)
+
+
+def _add_gauges(page: Page, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]) -> None:
+    """What was measured lately."""
+    for gpu in (gpu for gpu in gpus if gpu.id in gauges):
+        gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
+        page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
+        page.add("plimsoll_gpu_clock_hertz", gauge.clock_mhz * MHZ, *labels)
+        if gauge.busy_percent is not None:
+            page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
+        page.add("plimsoll_gpu_memory_used_bytes", gauge.memory_used_mib * MIB, *labels)
+
+
+def _gpu_state(gpu: AnyRow, *, is_used: bool) -> str:
+    if not gpu.healthy:
+        return "unhealthy"
+    if is_used:
+        return "used"
+    return "cordoned" if gpu.cordoned else "free"
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+async def _add_services(page: Page, connection: Connection, seen: _Seen) -> None:
+    rows = await services.list_rows(connection, limit=MOST + 1)
+    page.add("plimsoll_left_out", max(0, len(rows) - MOST), "service")
+    rows = rows[:MOST]
+    projects = {row.service.name: row.service.project for row in rows}
+    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in await load_windows(connection, seen.now, seen.settings.window_s, ()):
+        windows[window.service].append(window)
+    for row in rows:
+        found = windows[row.service.name]
+        reading = make_reading(row.service, found, seen.now) if found else None
+        _add_reading(page, row, reading, seen.settings.stale_after_s)
+    _add_places(page, await board.load_places(connection, seen.now), projects)
+    _add_replicas(page, seen, projects)
+    _add_hour(page, await cluster_figures.load_hour(connection, seen.hour), projects)
+
+
+def _add_reading(page: Page, row: ServiceRow, reading: Reading | None, stale_after_s: float) -> None:
+    service = row.service
+    labels = (service.project, service.name)
+    page.add("plimsoll_service_slo_seconds", service.slo.latency_ms / 1000.0, *labels)
+    page.add("plimsoll_service_slo_ratio", service.slo.percentile, *labels)
+    is_stale = reading is None or reading.age_s > stale_after_s
+    page.add("plimsoll_service_telemetry_stale", is_stale, *labels)
+    if reading is None:
+        return
+    page.add("plimsoll_service_telemetry_age_seconds", max(0.0, reading.age_s), *labels)
+    if not is_stale:
+        page.add("plimsoll_service_arrivals_per_second", reading.arrival_rate_rps, *labels)
+        page.add("plimsoll_service_latency_seconds", _times(reading.latency_ms, 0.001), *labels)
+        page.add("plimsoll_service_slo_compliance_ratio", reading.attainment, *labels)
+
+
+def _add_places(page: Page, places: Sequence[AnyRow], projects: Mapping[str, str]) -> None:
+    planned: dict[str, float] = dict.fromkeys(projects, 0.0)
+    for place in (place for place in places if place.service in projects):
+        labels = (projects[place.service], place.service)
+        planned[place.service] += place.planned_rate_rps
+        page.add("plimsoll_service_desired_replicas", place.replicas, *labels, place.gpu_type)
+        page.add("plimsoll_service_cost_usd_per_hour", float(place.cost_usd_per_hour), *labels, place.gpu_type)
+    for service, rate_rps in planned.items():
+        page.add("plimsoll_service_planned_requests_per_second", rate_rps, projects[service], service)
+
+
+def _add_replicas(page: Page, seen: _Seen, projects: Mapping[str, str]) -> None:
+    types = {gpu.id: cast(str, gpu.gpu_type) for gpu in seen.gpus}
+    counts = Counter(
+        (part.owner, types[part.gpu], part.state)
+        for part in seen.parts
+        if part.kind == "replica" and part.gpu in types and part.owner in projects
+    )
+    for (service, gpu_type, state), count in sorted(counts.items()):
+        page.add("plimsoll_service_current_replicas", count, projects[service], service, gpu_type, state)
+
+
+def _add_hour(page: Page, hours: Mapping[tuple[str, str], Hour], projects: Mapping[str, str]) -> None:
+    """`(idle)` and `(tasks)` are no services, but have costs."""
+    for (project, service), hour in hours.items():
+        if service in projects or service.startswith("("):
+            page.add("plimsoll_service_requests_total", hour.arrivals, project, service)
+            page.add("plimsoll_service_served_total", hour.served, project, service)
+            page.add("plimsoll_service_in_slo_total", hour.in_slo, project, service)
+            page.add("plimsoll_service_rejected_total", hour.rejected, project, service)
+            page.add("plimsoll_service_cost_usd_total", hour.cost_usd, project, service)
+            page.add("plimsoll_service_hour_energy_joules", hour.energy_j, project, service)

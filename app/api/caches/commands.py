@@ -1,0 +1,105 @@
+"""Newest commands in memory: one listener per process wakes every agent that waits; no request polls the database."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from agents.base.protocol import NodeCommand
+from app.loop.controller import Wakeups
+
+LONGEST_MEMORY_S = 10.0
+"""A connection that died without a word is found out by the kernel only; until then this bounds what it can hide."""
+
+
+class CommandSource(Protocol):
+    """Where commands are kept."""
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        ...
+
+
+class CommandBoard:
+    """Commands by node, forgotten whenever a new target is announced or the connection to the database was lost.
+
+    As long as nothing was announced since `start`, every question goes to the source.
+    """
+
+    def __init__(self, source: CommandSource, wakeups: Wakeups) -> None:
+        self._source = source
+        self._wakeups = wakeups
+        self._newest: dict[str, NodeCommand | None] = {}
+        self._forgot_at_s = 0.0
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether announcements are heard; False before `start` and after a fault of the listener."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Begin to listen; call once, inside a running event loop."""
+        self._task = asyncio.create_task(self._listen(), name="plimsoll-commands")
+
+    async def stop(self) -> None:
+        """End listening and let nobody wait."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.forget()
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        if asyncio.get_running_loop().time() - self._forgot_at_s > LONGEST_MEMORY_S:
+            self.forget()
+        if node not in self._newest:
+            version = self._version
+            command = await self._source.command_for(node, 0)
+            # An announcement while the database answered may have come after it looked.
+            if not self.is_listening or version != self._version or version == 0:
+                return _newer(command, after_generation)
+            self._newest[node] = command
+        return _newer(self._newest[node], after_generation)
+
+    async def wait_for(
+        self, node: str, after_generation: int, within: Callable[[], Awaitable[None]]
+    ) -> NodeCommand | None:
+        """The same, waiting for a newer one until `within()` returns."""
+        deadline = asyncio.ensure_future(within())
+        try:
+            while True:
+                changed = self._changed
+                command = await self.command_for(node, after_generation)
+                if command is not None or deadline.done() or not self.is_listening:
+                    return command
+                await _first(changed, deadline)
+        finally:
+            deadline.cancel()
+
+    def forget(self) -> None:
+        """Ask the source again, for everybody who asks or waits."""
+        self._newest.clear()
+        self._forgot_at_s = asyncio.get_running_loop().time()
+        self._version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _listen(self) -> None:
+        async for _ in self._wakeups.listen():
+            self.forget()
+
+
+async def _first(changed: asyncio.Event, deadline: "asyncio.Future[None]") -> None:
+    announced = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait((announced, deadline), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        announced.cancel()
+
+
+def _newer(command: NodeCommand | None, after_generation: int) -> NodeCommand | None:
+    return command if command is not None and command.generation > after_generation else None

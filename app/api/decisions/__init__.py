@@ -1,0 +1,1 @@
+"""Plans, explanations, previews, policies, restores, simulations."""

@@ -1,0 +1,87 @@
+"""Policies side by side on the live state. Nothing is written but a line in the audit."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from app.answers.compare_policies import compare_policies, present_problem
+from app.api.http.answers import problems
+from app.api.http.auth import ClusterOperator
+from app.api.http.body import resource_router
+from app.api.http.objects import check_known
+from app.api.http.views import View
+from app.base.errors import Unavailable
+from app.db.decisions import actors
+from app.manifests.parts import Strict
+from app.store.trained_actors import POLICIES, fleet_fingerprint
+from solvers.policies.registry import policies as known_policies
+from solvers.types.outcome import Budget
+
+router = resource_router("plans", prefix="/plans")
+
+PolicyWord = Annotated[str, StringConstraints(max_length=63)]
+
+
+class CompareRequest(Strict):
+    """Which policies shall plan the same problem."""
+
+    policies: list[PolicyWord] = Field(default_factory=list, max_length=50, description="Empty: all that there are")
+    time_limit_s: float = Field(default=30.0, ge=0.1, le=60.0, description="How long all plans may take together")
+
+
+class PolicyPlanView(View):
+    """What the plan of one policy comes to."""
+
+    policy: str
+    status: str = Field(description="How the plan was found; `failed`: there is none")
+    reason: str = Field(description="Why there is none")
+    cost_usd_per_hour: float | None
+    lower_bound_usd_per_hour: float | None
+    gpus: int
+    gpus_by_type: dict[str, int]
+    replicas: int
+    starts: int = Field(description="Replicas that do not run yet")
+    unserved_percent: float = Field(description="Of Σ priority · arrival rate")
+    worst_slack_percent: float | None = Field(
+        description="Room of the fullest replica within its SLO, in percent of what it may carry; below 0: it is asked "
+        "for more; null: nothing runs"
+    )
+    worst_service: str = Field(description="Whose replica that is")
+    violations: int = Field(description="Rules that the plan breaks")
+    first_violation: str
+    seconds: float
+
+
+class CompareView(View):
+    """The policies side by side."""
+
+    in_force: str = Field(description="The policy that the loop follows now")
+    policies: list[PolicyPlanView] = Field(description="In the order in which they were asked for")
+
+
+@router.post("/compare", responses=problems(400, 413, 415))
+async def compare_plans(context: ClusterOperator, wanted: CompareRequest) -> CompareView:
+    """What each policy would make of what runs and of the present rates.
+
+    One of these or of the previews at a time, else 503.
+    """
+    check_known(wanted.policies, known_policies(), what="policy", field="policies")
+    names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
+    if context.parts.preview_turn.locked():
+        raise Unavailable("a preview runs; repeat this in a moment")
+    async with context.parts.preview_turn:
+        snapshot = await context.snapshot()
+        problem, observed = present_problem(snapshot)
+        if not POLICIES.isdisjoint(names):
+            async with context.transaction() as connection:
+                weights = await actors.load_newest(connection, fleet_fingerprint(snapshot.state))
+            observed = replace(observed, actor=weights)
+        settings = snapshot.settings
+        budget = Budget(
+            seconds=wanted.time_limit_s, work=settings.solve_work, seed=settings.seed, stability=settings.stability
+        )
+        found = await compare_policies(context.parts.solver, problem, observed, names, budget)
+    async with context.transaction() as connection:
+        await context.audit(connection, "PoliciesCompared", "plan/compare", before={"policies": list(names)})
+    return CompareView(in_force=settings.policy, policies=[PolicyPlanView.model_validate(one) for one in found])

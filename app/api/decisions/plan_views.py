@@ -1,0 +1,158 @@
+"""What the API answers about plans: lists, explanations, differences and what-ifs."""
+
+from datetime import datetime
+
+from pydantic import Field, JsonValue
+
+from app.api.http.views import View
+from app.store.store import PlanState
+from solvers.types.outcome import PlanStatus
+from solvers.types.plan import UnservedReason
+
+
+class DemandView(View):
+    """The arrival rate that a plan was made for."""
+
+    service: str
+    at: datetime
+    arrival_rate_rps: float
+    method: str
+    plan_id: int | None
+    low_rps: float | None = Field(
+        default=None, description="5th percentile of the forecast behind it; null where it is no forecast"
+    )
+    high_rps: float | None = Field(default=None, description="95th percentile of the forecast")
+
+
+class PlanSummaryView(View):
+    """One line of the list of plans."""
+
+    id: int
+    at: datetime
+    state: PlanState
+    policy: str
+    policy_version: int
+    catalogue_revision: int
+    generation: int | None
+    parent: int | None
+    status: PlanStatus
+    cost_usd_per_hour: float
+    lower_bound_usd_per_hour: float | None
+    gap_percent: float | None
+    seconds: float
+    method: str
+    reason: str
+
+
+class StepView(View):
+    """What one technique did."""
+
+    technique: str
+    method: str
+    status: str
+    objective: float | None
+    bound: float | None
+    seconds: float
+    messages: list[str]
+
+
+class ViolationView(View):
+    """One broken rule."""
+
+    rule: str
+    severity: str
+    where: str
+    detail: str
+
+
+class BoundReplicaView(View):
+    """One replica on one GPU."""
+
+    id: str
+    service: str
+    network: str
+    sm_percent: float
+    batch: int
+    arrival_rate_rps: float
+    memory_mib: float
+
+
+class BoundTaskView(View):
+    """One task on what a GPU's replicas leave over."""
+
+    name: str = Field(description="What nodes call it; a task's status says it as `id`")
+    network: str
+    batch: int
+    sm_percent: float
+    memory_mib: float
+    is_resident: bool = Field(description="false: swapped out, it holds nothing of the GPU")
+
+
+class BoundGpuView(View):
+    """One GPU of a plan."""
+
+    id: str
+    node: str
+    gpu_type: str
+    clock_mhz: float
+    power_cap_w: float
+    replicas: list[BoundReplicaView]
+    tasks: list[BoundTaskView] = Field(default_factory=list)
+
+
+class RateView(View):
+    """An arrival rate."""
+
+    service: str
+    arrival_rate_rps: float
+
+
+class PlanView(PlanSummaryView):
+    """One plan with everything but the problem that it solves."""
+
+    document: dict[str, JsonValue] = Field(description="The plan with its report, in the contract's JSON")
+    gpus: list[BoundGpuView] | None = Field(description="With GPU and replica ids; null: it was not bound")
+    steps: list[StepView]
+    violations: list[ViolationView]
+    demands: list[RateView]
+
+
+class ChangeView(View):
+    """Replicas of one kind that a plan has more or fewer of."""
+
+    service: str
+    gpu_type: str
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    before: int
+    after: int
+
+
+class DiffView(View):
+    """How two plans differ."""
+
+    before: int | None = Field(description="Plan id; null: nothing ran")
+    after: int
+    cost_before_usd_per_hour: float | None
+    cost_after_usd_per_hour: float
+    changes: list[ChangeView]
+
+
+class UnservedView(View):
+    """What a plan leaves out."""
+
+    service: str
+    rate_rps: float
+    reason: UnservedReason
+    replicas_missing: int
+
+
+class RestoreView(View):
+    """An earlier plan that is put back in force."""
+
+    plan: PlanSummaryView = Field(description="The plan that was recorded and approved; the next tick pushes it")
+    restored_plan_id: int
+    mode_before: str
+    mode: str = Field(description="The policy's mode from now on: approve where it was auto")
+    warnings: list[str] = Field(description="Promises that it does not keep at the demand of now")

@@ -1,0 +1,113 @@
+"""What-if: run the policy on the live state with changes. Nothing is written but a line in the audit."""
+
+from collections.abc import Collection, Sequence
+
+from app.answers.preview import Changes, Question, Questions, preview
+from app.answers.scenario import Scenario
+from app.api.decisions.plan_conversions import preview_view
+from app.api.decisions.preview_views import PreviewRequest, PreviewView, ScenarioBody
+from app.api.http.answers import problems
+from app.api.http.auth import ClusterOperator
+from app.api.http.body import resource_router
+from app.api.http.objects import check_known
+from app.api.http.parts import Context
+from app.base.errors import InvalidRequest, Unavailable
+from app.catalogue.catalogue import not_for_services
+from app.db.predictions import profiles
+from app.manifests import objects as manifests
+from app.manifests.to_types import to_group, to_service
+from app.store.store import Snapshot
+from solvers.policies.registry import policies as known_policies
+
+router = resource_router("plans", prefix="/plans")
+
+
+@router.post("/preview", responses=problems(400, 413, 415))
+async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> PreviewView:
+    """What the next tick would decide with these changes, and what each scenario beyond them would cost.
+
+    One preview at a time, else 503.
+    """
+    if context.parts.preview_turn.locked():
+        raise Unavailable("another preview runs; repeat this one in a moment")
+    async with context.parts.preview_turn:
+        snapshot = await context.snapshot()
+        _check_names(wanted, snapshot, await _training_networks(context))
+        changes = Changes(
+            services=tuple(to_service(manifest) for manifest in wanted.services),
+            without=tuple(wanted.without),
+            demand_factor=wanted.demand_factor,
+            demand_rps=wanted.demand_rps,
+            policy=wanted.policy,
+            groups=None if wanted.groups is None else tuple(map(to_group, wanted.groups)),
+            from_running=wanted.from_running,
+        )
+        result = await preview(context.parts.solver, snapshot, changes, _questions(wanted))
+    await _audit(context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour)
+    return preview_view(result)
+
+
+def _questions(wanted: PreviewRequest) -> Questions | None:
+    """None where no scenario is asked for."""
+    if not wanted.scenarios and not wanted.suggest:
+        return None
+    scenarios = tuple(_question(scenario) for scenario in wanted.scenarios)
+    return Questions(scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s)
+
+
+def _question(wanted: ScenarioBody) -> Question:
+    scenario = Scenario(
+        name=wanted.name,
+        demand_factor=wanted.demand_factor,
+        demand_rps=wanted.demand_rps,
+        gpus=wanted.gpus,
+        price_usd_per_hour=wanted.price_usd_per_hour,
+        slo_ms=wanted.slo_ms,
+        without=tuple(wanted.without),
+    )
+    return Question(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
+
+
+async def _training_networks(context: Context) -> frozenset[str]:
+    async with context.transaction() as connection:
+        return frozenset(row.name for row in await profiles.list_networks(connection) if row.is_training)
+
+
+def _check_names(wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]) -> None:
+    services = sorted({service.name for service in snapshot.state.services})
+    after = sorted({*services, *(manifest.metadata.name for manifest in wanted.services)})
+    check_known(wanted.without, services, what="service", field="without")
+    check_known(tuple(wanted.demand_factor), after, what="service", field="demand_factor")
+    check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
+    if wanted.policy is not None:
+        check_known([wanted.policy], known_policies(), what="policy", field="policy")
+    for index, group in enumerate(wanted.groups or ()):
+        check_known([group.policy], known_policies(), what="policy", field=f"groups[{index}].policy")
+    _check_services(wanted.services, snapshot, training, field="services")
+    for index, scenario in enumerate(wanted.scenarios):
+        _check_services(scenario.services, snapshot, training, field=f"scenarios[{index}].services")
+
+
+def _check_services(
+    wanted: Sequence[manifests.Service], snapshot: Snapshot, training: Collection[str], *, field: str
+) -> None:
+    types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
+    networks = sorted({points.network for points in snapshot.points})
+    for index, manifest in enumerate(wanted):
+        where, choice = f"{field}[{index}].spec", manifest.spec.gpu_types
+        check_known([manifest.spec.network], networks, what="profiled network", field=f"{where}.network")
+        if manifest.spec.network in training:
+            raise InvalidRequest(not_for_services(manifest.spec.network), field=f"{where}.network")
+        check_known(choice.allowed or (), types, what="GPU type", field=f"{where}.gpu_types.allowed")
+        check_known(choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded")
+
+
+async def _audit(context: Context, wanted: PreviewRequest, *, cost_usd_per_hour: float) -> None:
+    async with context.transaction() as connection:
+        await context.audit(
+            connection,
+            "PlanPreviewed",
+            "plan/preview",
+            before=wanted.model_dump(mode="json", exclude_defaults=True),
+            after={"cost_usd_per_hour": cost_usd_per_hour},
+        )

@@ -1,0 +1,1 @@
+"""Nodes, GPUs, GPU types, sync, telemetry."""

@@ -1,0 +1,239 @@
+"""Sync: an agent's observation up, its newest command down; one request per window and node.
+
+The answer comes after the observation is durable. With `wait_s` the request stays open until a newer command is
+there. A replayed or reordered observation changes nothing and is acknowledged like a new one.
+"""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query, Request
+from msgspec import structs
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from agents.base.protocol import (
+    KNOWS_HEADER,
+    KNOWS_LEASES,
+    TAKES_HEADER,
+    TAKES_UNKNOWN,
+    TAKES_USES,
+    TIME_HEADER,
+    NodeCommand,
+    Observation,
+    SyncReply,
+)
+from app.api.fleet.observations import decode_observation
+from app.api.http.answers import problems
+from app.api.http.auth import AGENT_SCOPES, Agent, require_scope
+from app.api.http.body import resource_router
+from app.api.http.objects import check_known
+from app.api.http.parts import Context
+from app.base.errors import NotFound, Unavailable
+from app.db.base.transaction import Connection, lock_object, translated
+from app.db.fleet import gpu_types, nodes
+from app.manifests.parts import Name
+from app.store.store import Event
+
+router = resource_router("nodes", prefix="/nodes")
+
+LONGEST_WAIT_S = 30.0
+CLOCK_SKEW_LIMIT_S = 60.0
+"""An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
+
+SLOWEST_REQUEST_S = 15.0
+"""Agents give a request up after ten seconds: one that says it is older, or not sent yet, has another clock."""
+_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+
+SKEW_HEADER = "Plimsoll-Clock-Skew-Seconds"
+
+_encoder = msgspec.json.Encoder()
+
+_OPENAPI: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{Observation.__name__}"}}},
+    }
+}
+_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The observation is durable",
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{SyncReply.__name__}"}}},
+        "headers": {
+            SKEW_HEADER: {
+                "description": "Sent when the window ended far from now; positive: the agent's clock is ahead",
+                "schema": {"type": "number"},
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/{name}/sync", response_class=Response, openapi_extra=_OPENAPI, responses=problems(400, 404, 413) | _ANSWER
+)
+async def sync(
+    context: Agent,
+    name: Name,
+    request: Request,
+    wait_s: Annotated[
+        float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="Seconds to wait for a newer command")
+    ] = 0.0,
+) -> Response:
+    """Report one window of a node and get its newest command. A node that is not known yet registers itself."""
+    return await _answer(context, request, name, wait_s)
+
+
+class QuickSync(Route):
+    """Takes the syncs of well-behaved agents before any other route is tried; all others go to `sync`.
+
+    A thousand agents a second all come here, and FastAPI's routing and dependencies cost more than the answer.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(f"{prefix}/nodes/{{name}}/sync", _quick_sync, methods=["POST"])
+        self._path = re.compile(rf"{re.escape(prefix)}/nodes/([a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)/sync")
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it is a POST with a valid name and no query but a plain `wait_s`."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return Match.NONE, {}
+        path, query = self._path.fullmatch(scope["path"]), _QUICK_QUERY.fullmatch(scope["query_string"])
+        if path is None or query is None or float(query[1] or 0.0) > LONGEST_WAIT_S:
+            return Match.NONE, {}
+        params = {"name": path[1], "wait_s": float(query[1] or 0.0)}
+        return Match.FULL, {"endpoint": self.endpoint, "path_params": params, "route": self}
+
+
+_QUICK_QUERY = re.compile(rb"(?:wait_s=([0-9]{1,3}(?:\.[0-9]{1,9})?))?")
+
+
+async def _quick_sync(request: Request) -> Response:
+    context: Context = request.scope["plimsoll.context"]
+    require_scope(context, AGENT_SCOPES, " or ".join(AGENT_SCOPES))
+    params = request.scope["path_params"]
+    return await _answer(context, request, params["name"], params["wait_s"])
+
+
+async def _answer(context: Context, request: Request, name: str, wait_s: float) -> Response:
+    observation = decode_observation(await request.body(), name)
+    off_s = _off_s(request, context)
+    observation = structs.replace(observation, window_start_s=max(0.0, observation.window_start_s - off_s))
+    takes_lease = KNOWS_LEASES in request.headers.get(KNOWS_HEADER, "")
+    skew_s = await _note_clock(context, observation, off_s)
+    acknowledged = await _ingest(context, observation)
+    await context.parts.agent_addresses.note(context.parts.engine, observation.node, request)
+    command = await _command(context, observation, wait_s)
+    lease = context.parts.lease if takes_lease else None
+    reply = SyncReply(
+        boot=observation.boot,
+        acknowledged=acknowledged,
+        server_time_s=context.now().timestamp(),
+        command=command,
+        lease=msgspec.UNSET if lease is None else lease,
+    )
+    if command is not None:
+        context.parts.metrics.commands.inc()
+    headers = {TAKES_HEADER: f"{TAKES_USES}, {TAKES_UNKNOWN}"} | (
+        {} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    )
+    return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
+
+
+async def _ingest(context: Context, observation: Observation) -> int:
+    """The acknowledged sequence number. Registers a node that nobody knew. Raises Unavailable, InvalidRequest."""
+    results = context.parts.metrics.observations
+    try:
+        try:
+            acknowledged = await context.parts.ingest.add(observation)
+        except NotFound:
+            await _register(context, observation)
+            acknowledged = await context.parts.ingest.add(observation)
+    except Unavailable:
+        results.labels("deferred").inc()
+        raise
+    results.labels("durable").inc()
+    return acknowledged
+
+
+async def _command(context: Context, observation: Observation, wait_s: float) -> NodeCommand | None:
+    commands, clock = context.parts.commands, context.parts.clock
+    with translated():
+        if wait_s == 0.0:
+            return await commands.command_for(observation.node, observation.generation)
+        return await commands.wait_for(observation.node, observation.generation, lambda: clock.sleep(wait_s))
+
+
+async def _register(context: Context, observation: Observation) -> None:
+    """Add the node with the GPUs that its agent found. Raises NotFound without any, InvalidRequest for odd ones."""
+    gpus = sorted(observation.gpus, key=lambda gpu: gpu.index)
+    if not gpus:
+        raise NotFound(
+            f"node {observation.node!r} is not registered and reports no GPU; apply a Node manifest for it first"
+        )
+    types = {gpu.index: gpu.gpu_type for gpu in gpus}
+    async with context.transaction() as connection:
+        await lock_object(connection, "Node", observation.node)
+        if await _is_known(connection, observation.node, context.now()):
+            return
+        known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+        check_known(list(types.values()), known, what="GPU type", field="gpus")
+        await nodes.save(connection, observation.node, types, at=context.now())
+        await context.audit(
+            connection,
+            "NodeRegistered",
+            f"node/{observation.node}",
+            reason="its agent reported for the first time",
+            after={"gpus": list(types.values())},
+        )
+    context.parts.commands.forget()
+
+
+async def _is_known(connection: Connection, name: str, now: datetime) -> bool:
+    try:
+        await nodes.get(connection, name, now)
+    except NotFound:
+        return False
+    return True
+
+
+def _off_s(request: Request, context: Context) -> float:
+    """Seconds by which the agent's clock is ahead, where no slow network explains it; 0 also where it does not say."""
+    said = request.headers.get(TIME_HEADER, "")
+    if not _TIME.fullmatch(said):
+        return 0.0
+    off_s = float(said) - context.now().timestamp()
+    return off_s if abs(off_s) > SLOWEST_REQUEST_S else 0.0
+
+
+async def _note_clock(context: Context, observation: Observation, off_s: float) -> float | None:
+    """Seconds by which the window's end is off, where that is too much; the audit hears of it once per episode.
+
+    `off_s`: by which the observation was already moved.
+    """
+    skew_s = observation.window_start_s + observation.window_s + off_s - context.now().timestamp()
+    skewed = context.parts.skewed_nodes
+    if abs(skew_s) <= CLOCK_SKEW_LIMIT_S:
+        skewed.discard(observation.node)
+        return None
+    if observation.node not in skewed:
+        skewed.add(observation.node)
+        context.parts.metrics.clock_skew.inc()
+        with translated():
+            await context.parts.store.add_events(_skew_event(context, observation.node, skew_s))
+    return skew_s
+
+
+def _skew_event(context: Context, node: str, skew_s: float) -> Event:
+    cause = "its clock is ahead" if skew_s > 0 else "its clock is behind, or it sends what it kept while it was cut off"
+    return Event(
+        at=context.now(),
+        actor=context.actor,
+        kind="NodeClockSkewed",
+        subject=f"node/{node}",
+        reason=f"its window ended {abs(skew_s):.0f} s {'after' if skew_s > 0 else 'before'} now: {cause}",
+        request_id=context.request_id,
+    )

@@ -1,0 +1,1 @@
+"""What every route works with: auth, body, errors, pages, objects."""

@@ -1,0 +1,57 @@
+"""Answers that routes declare beside their own, so that the OpenAPI document leaves none out."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.api.http.errors import MEDIA_TYPE
+from app.api.http.views import Problem
+
+Responses = dict[int | str, dict[str, Any]]
+
+MEANINGS = {
+    400: "The body is not JSON",
+    401: "No valid token",
+    403: "The token does not allow it",
+    404: "No such object",
+    409: "The state of the object does not allow it",
+    412: "The object is not in the state that If-Match names",
+    413: "The body is too large",
+    415: "The body does not say that it is JSON",
+    422: "A field or parameter is wrong",
+    428: "If-Match is needed",
+    429: "Too many wait already; Retry-After says when to try again",
+    503: "The database or the solver is away; Retry-After says when to try again",
+}
+
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
+
+
+def problems(*statuses: int) -> Responses:
+    """Documentation of these problems, and of those that every authenticated route may answer."""
+    return {status: _problem(status) for status in sorted({401, 403, 422, 503, *statuses})}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": MEANINGS[status],
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}},
+    }
+    if status in (429, 503):
+        answer["headers"] = _RETRY_AFTER
+    return answer
+
+
+READ = problems(404)
+PUBLIC: Responses = {422: _problem(422)}
+"""For routes without a token."""
+
+LIST = problems()
+WRITE = problems(400, 404, 409, 412, 413, 415, 428)
+DELETE = problems(404, 409, 412, 428)
+ACT = problems(400, 404, 409, 413)
+
+
+def created(answer: type[BaseModel]) -> Responses:
+    """The 201 beside the 200 of a replacement."""
+    return {201: {"description": "Created", "model": answer}}

@@ -1,0 +1,213 @@
+"""Who calls and what they may do. Deny by default: a path that is not listed as public needs a valid token.
+
+Scopes: viewer < operator < admin; agent stands apart and may only sync. A token that is bound to projects reaches
+their services and the catalogue, and nothing that would show other projects' business.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, TypeAlias
+from urllib.parse import urlencode
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from app.api.http.errors import problem_response
+from app.api.http.parts import Context, Parts
+from app.api.http.sessions import cookie_of, require_own_page
+from app.base.errors import Forbidden, PlimsollError, Unauthorised
+from app.db.base.transaction import Connection, transaction
+from app.db.operations import sessions, tokens
+from app.db.operations.token_secrets import PATTERN, digest
+from app.db.operations.tokens import Scope, TokenRow
+
+PUBLIC = frozenset({"/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json", "/login"})
+
+PUBLIC_PREFIX = "/static/"
+"""The dashboard's files, which say nothing of any cluster."""
+
+RANK: dict[Scope, int] = {"viewer": 1, "operator": 2, "admin": 3}
+
+REMEMBERED_S = 5.0
+"""A revoked token may work for so long in another process; syncs would else cost a query each."""
+
+REMEMBERED_TOKENS = 10_000
+
+bearer = HTTPBearer(auto_error=False, description="A token made by `plimsoll up` or `plimsoll token create`")
+
+
+_Find: TypeAlias = Callable[[Connection, bytes, datetime], Awaitable[TokenRow | None]]
+"""(connection, hash of what was sent, now) → the token behind it."""
+
+_Key: TypeAlias = tuple[_Find, bytes]
+"""Who may find it, and its hash: a token is no cookie, and a cookie no token."""
+
+
+@dataclass(slots=True)
+class _Remembered:
+    row: TokenRow
+    until_s: float
+
+
+class Tokens:
+    """Finds the token behind a secret or a session's cookie, and remembers it for a moment."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Key, _Remembered] = OrderedDict()
+        self._asking: dict[_Key, asyncio.Task[TokenRow | None]] = {}
+        """One question to the database per token, however many requests wait for its answer."""
+
+    async def authenticate(self, authorization: str | None, parts: Parts) -> TokenRow:
+        """The caller's token. Raises Unauthorised."""
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
+            raise Unauthorised("send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token")
+        return await self._valid(digest(secret), parts, _find_token)
+
+    async def of_session(self, cookie: str, parts: Parts) -> TokenRow:
+        """The token that somebody logged in with. Raises Unauthorised."""
+        return await self._valid(digest(cookie), parts, sessions.find)
+
+    def forget(self) -> None:
+        """Ask the database again for every token."""
+        self._known.clear()
+
+    async def _valid(self, sha256: bytes, parts: Parts, find: _Find) -> TokenRow:
+        now = parts.clock.now()
+        row = await self._find((find, sha256), parts)
+        if row is None or not row.is_valid(now):
+            raise Unauthorised("this token is not known, was revoked, or has expired")
+        return row
+
+    async def _find(self, key: _Key, parts: Parts) -> TokenRow | None:
+        known = self._known.get(key)
+        if known is not None and known.until_s > asyncio.get_running_loop().time():
+            return known.row
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(key, parts), name="plimsoll-token")
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+        # Shielded: the others that wait for the same answer get it even if this request is given up.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key: _Key, parts: Parts) -> TokenRow | None:
+        find, sha256 = key
+        now = parts.clock.now()
+        async with transaction(parts.engine) as connection:
+            row = await find(connection, sha256, now)
+            if row is not None:
+                await tokens.note_use(connection, row, now)
+        if row is not None:
+            self._known[key] = _Remembered(row, asyncio.get_running_loop().time() + REMEMBERED_S)
+            self._known.move_to_end(key)
+            if len(self._known) > REMEMBERED_TOKENS:
+                self._known.popitem(last=False)
+        return row
+
+
+class AuthMiddleware:
+    """Refuses a request without a valid token before anything else looks at it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._tokens = Tokens()
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_PREFIX):
+            await self._app(scope, receive, send)
+            return
+        request_id = str(scope["plimsoll.request_id"])
+        parts: Parts = scope["app"].state.parts
+        try:
+            caller = await self._caller(scope, parts)
+        except PlimsollError as error:
+            await _refusal(error, scope, request_id)(scope, receive, send)
+            return
+        scope["plimsoll.context"] = Context(parts=parts, caller=caller, request_id=request_id)
+        scope["plimsoll.tokens"] = self._tokens
+        await self._app(scope, receive, send)
+
+    async def _caller(self, scope: AsgiScope, parts: Parts) -> TokenRow:
+        """Who calls, by the header or else by the session's cookie."""
+        headers = scope["headers"]
+        header = next((value.decode("latin-1") for name, value in headers if name == b"authorization"), None)
+        cookie = cookie_of(headers) if header is None else ""
+        if not cookie:
+            return await self._tokens.authenticate(header, parts)
+        require_own_page(scope["method"], headers)
+        return await self._tokens.of_session(cookie, parts)
+
+
+def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
+    """A problem; a person who asked for a page is sent to the door."""
+    path: str = scope["path"]
+    asks_for_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    if isinstance(error, Unauthorised) and asks_for_page and not path.startswith("/api/"):
+        return RedirectResponse(f"/login?{urlencode({'next': path})}", status_code=303)
+    return problem_response(error, path=path, request_id=request_id)
+
+
+async def _find_token(connection: Connection, sha256: bytes, _: datetime) -> TokenRow | None:
+    return await tokens.find(connection, sha256)
+
+
+def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Awaitable[Context]]:
+    """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
+
+    # Not a plain function: FastAPI would send it to a thread.
+    async def allowed(request: Request, _: Annotated[object, Security(bearer)]) -> Context:
+        context: Context = request.scope["plimsoll.context"]
+        caller = context.caller
+        is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
+        if not is_above:
+            wanted = " or ".join(scopes) if least is None else f"{least} or above"
+            require_scope(context, scopes, wanted)
+        if everywhere and caller.projects is not None:
+            raise Forbidden(f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}")
+        return context
+
+    return allowed
+
+
+def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> None:
+    """Raise Forbidden, which names what is wanted, unless the caller's token has one of the scopes."""
+    if context.caller.scope not in scopes:
+        raise Forbidden(f"this needs a token of scope {wanted}; this one is of scope {context.caller.scope}")
+
+
+Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
+"""Any valid token."""
+
+Viewer = Annotated[Context, Depends(_allow(least="viewer"))]
+"""Reads; what it sees is cut down to its projects."""
+
+ClusterViewer = Annotated[Context, Depends(_allow(least="viewer", everywhere=True))]
+"""Reads what concerns all projects at once."""
+
+Operator = Annotated[Context, Depends(_allow(least="operator"))]
+"""Writes services of its projects."""
+
+ClusterOperator = Annotated[Context, Depends(_allow(least="operator", everywhere=True))]
+"""Runs the cluster: approves, pauses, cordons."""
+
+Admin = Annotated[Context, Depends(_allow(least="admin", everywhere=True))]
+"""Changes the catalogue, the policy and who may do what."""
+
+AGENT_SCOPES: tuple[Scope, ...] = ("agent", "admin")
+
+Agent = Annotated[Context, Depends(_allow(*AGENT_SCOPES))]
+"""A node's agent."""
+
+
+def forget_tokens(request: Request) -> None:
+    """Let this process notice at once that a token was revoked."""
+    known: Tokens = request.scope["plimsoll.tokens"]
+    known.forget()

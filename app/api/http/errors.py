@@ -1,0 +1,206 @@
+"""Errors as RFC 9457 problems. `PROBLEMS` is the only place where exceptions meet HTTP codes."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.api.http.views import FieldProblem, Problem
+from app.base.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed, Unauthorised, Unavailable
+from app.manifests.parts import PATTERN_RULES
+from app.solver.process import SolverUnavailable
+from solvers.types.errors import InvalidInput, UnknownPolicy
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:plimsoll:problem:"
+RETRY_AFTER_S = 1
+QUEUE_RETRY_AFTER_S = 30
+"""What waits in a queue takes minutes, not seconds."""
+
+
+class MalformedBody(HTTPException):
+    """The body is not JSON that the API accepts; raised while it is read, so it is an HTTPException.
+
+    With a `pointer` the text is JSON but for one value, which is answered like any other wrong field.
+    """
+
+    def __init__(self, detail: str, pointer: str = "") -> None:
+        super().__init__(HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST, detail)
+        self.pointer = pointer
+
+
+class UnsupportedBody(HTTPException):
+    """The body does not say that it is JSON; raised before it is parsed."""
+
+    def __init__(self, content_type: str | None) -> None:
+        said = f"not {content_type!r}" if content_type else "which is missing"
+        super().__init__(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body with the header `Content-Type: application/json`, {said}"
+        )
+
+
+class TooManyWait(Unavailable):
+    """The queue for a part is full."""
+
+
+class PreconditionRequired(PreconditionFailed):
+    """The request would change an object without saying which state of it was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one class of exceptions is answered."""
+
+    status: int
+    code: str
+    title: str
+    headers: Mapping[str, str] | None = None
+
+
+RETRY = {"Retry-After": str(RETRY_AFTER_S)}
+BEARER = {"WWW-Authenticate": "Bearer"}
+
+# The first class that fits decides.
+PROBLEMS: tuple[tuple[type[Exception], Kind], ...] = (
+    (InvalidRequest, Kind(422, "invalid", "The request cannot be done")),
+    (InvalidInput, Kind(422, "invalid", "The request cannot be done")),
+    (UnknownPolicy, Kind(422, "invalid", "The request cannot be done")),
+    (RequestValidationError, Kind(422, "invalid", "The request cannot be done")),
+    (NotFound, Kind(404, "not-found", "There is no such object")),
+    (Conflict, Kind(409, "conflict", "The state of the object does not allow it")),
+    (PreconditionRequired, Kind(428, "precondition-required", "Say which state of the object you saw")),
+    (PreconditionFailed, Kind(412, "precondition-failed", "The object changed since you saw it")),
+    (Unauthorised, Kind(401, "unauthorised", "A valid token is needed", BEARER)),
+    (Forbidden, Kind(403, "forbidden", "The token does not allow it")),
+    (TooManyWait, Kind(429, "too-many", "Too many wait already", {"Retry-After": str(QUEUE_RETRY_AFTER_S)})),
+    (Unavailable, Kind(503, "unavailable", "A part that is needed is away", RETRY)),
+    (SolverUnavailable, Kind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
+)
+
+HTTP_CODES = {
+    400: "malformed",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+    422: "invalid",
+}
+
+BARE_DETAILS = {
+    404: "nothing is at this path; /docs and /openapi.json have those that there are",
+    405: "this path does not take that method; the header Allow says which it takes",
+}
+"""For Starlette's own refusals, which say no more than their status."""
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app as a problem."""
+    for error_class, _ in PROBLEMS:
+        app.add_exception_handler(error_class, _answer)
+    app.add_exception_handler(HTTPException, _answer)
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+def problem_response(error: Exception, *, path: str, request_id: str) -> Response:
+    """The problem that stands for an exception of the table, or for Starlette's own."""
+    kind = _kind(error)
+    problem = Problem(
+        type=TYPE_PREFIX + kind.code,
+        title=kind.title,
+        status=kind.status,
+        detail=_detail(error),
+        instance=path,
+        code=kind.code,
+        request_id=request_id,
+        errors=_fields(error),
+    )
+    return Response(
+        problem.model_dump_json(exclude_none=True),
+        status_code=kind.status,
+        media_type=MEDIA_TYPE,
+        headers={**(kind.headers or {}), "X-Request-ID": request_id},
+    )
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return problem_response(error, path=request.url.path, request_id=_request_id(request))
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: the log has the traceback, the caller the request id to ask for it."""
+    log.error("request failed", path=request.url.path, request_id=_request_id(request), exc_info=error)
+    return await _answer(request, error)
+
+
+def _request_id(request: Request) -> str:
+    return str(request.scope.get("plimsoll.request_id", ""))
+
+
+def _kind(error: Exception) -> Kind:
+    for error_class, kind in PROBLEMS:
+        if isinstance(error, error_class):
+            return kind
+    if isinstance(error, HTTPException):
+        status = HTTPStatus(error.status_code)
+        return Kind(status.value, HTTP_CODES.get(status.value, "http-error"), status.phrase, error.headers)
+    return Kind(500, "internal", "The control plane failed")
+
+
+def _detail(error: Exception) -> str:
+    if isinstance(error, RequestValidationError):
+        return "; ".join(f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors())
+    if isinstance(error, HTTPException):
+        is_bare = error.detail == HTTPStatus(error.status_code).phrase
+        return BARE_DETAILS.get(error.status_code, error.detail) if is_bare else error.detail
+    if _kind(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "an unexpected error; the control plane's log has it under this request id"
+    return str(error)
+
+
+def _fields(error: Exception) -> list[FieldProblem]:
+    if isinstance(error, RequestValidationError):
+        return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
+    if isinstance(error, InvalidRequest) and error.field:
+        found = ((error.field, error.detail), *error.others)
+        return [FieldProblem(pointer=pointer_of(field), detail=detail) for field, detail in found]
+    if isinstance(error, InvalidInput) and error.field:
+        return [FieldProblem(pointer=pointer_of(error.field), detail=error.problem)]
+    if isinstance(error, MalformedBody) and error.pointer:
+        return [FieldProblem(pointer=error.pointer, detail=str(error.detail))]
+    return []
+
+
+def _field(loc: Sequence[str | int], message: str) -> FieldProblem:
+    where, *path = loc
+    if where == "body":
+        return FieldProblem(pointer="".join(f"/{_escape(str(part))}" for part in path), detail=message)
+    return FieldProblem(parameter=str(path[0]) if path else str(where), detail=message)
+
+
+def _message(entry: Mapping[str, Any]) -> str:
+    """What is wrong with a field, without regular expressions and names of Python's classes."""
+    rule = PATTERN_RULES.get(entry.get("ctx", {}).get("pattern", ""))
+    return f"must be {rule}" if rule else str(entry["msg"]).removeprefix("Value error, ")
+
+
+def _place(loc: Sequence[str | int]) -> str:
+    return ".".join(str(part) for part in loc[1:]) or str(loc[0])
+
+
+def pointer_of(field: str) -> str:
+    """A JSON pointer (RFC 6901) from a path like `gpus[0].power_w`."""
+    parts = re.split(r"\.|\[(\d+)\]\.?", field)
+    return "".join(f"/{_escape(part)}" for part in parts if part)
+
+
+def _escape(part: str) -> str:
+    return part.replace("~", "~0").replace("/", "~1")

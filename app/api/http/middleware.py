@@ -1,0 +1,98 @@
+"""What happens to every request: an id, a limit on its body, and a line in the metrics."""
+
+import re
+import time
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.http.errors import problem_response
+from app.api.http.parts import Parts
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+class RequestMiddleware:
+    """The outermost layer of ours."""
+
+    def __init__(self, app: ASGIApp, *, body_limit_bytes: int) -> None:
+        self._app = app
+        self._limit = body_limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = scope["plimsoll.request_id"] = _request_id(scope)
+        watch = _Watch(scope)
+        try:
+            if _announced_bytes(scope) > self._limit:
+                refusal = problem_response(self._too_large(), path=scope["path"], request_id=request_id)
+                await refusal(scope, receive, watch.sender(send, request_id))
+            else:
+                await self._app(scope, self._limited(receive), watch.sender(send, request_id))
+        finally:
+            watch.done()
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Bodies that do not announce their length are counted as they come."""
+        seen = 0
+
+        async def limited() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                raise self._too_large()
+            return message
+
+        return limited
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(413, f"the body is larger than {self._limit} bytes (setting PLIMSOLL_REQUEST_LIMIT_BYTES)")
+
+
+class _Watch:
+    """Measures one request."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        parts: Parts = scope["app"].state.parts
+        self._metrics = parts.metrics
+        self._began = time.perf_counter()
+        self._status = 500
+        self._metrics.in_flight.inc()
+
+    def sender(self, send: Send, request_id: str) -> Send:
+        """`send` that notes the status and adds the request id."""
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        return noting
+
+    def done(self) -> None:
+        """Count the request under its route's template; paths that no route has share one label."""
+        route = getattr(self._scope.get("route"), "path", "none")
+        method = self._scope["method"] if self._scope["method"] in KNOWN_METHODS else "other"
+        self._metrics.in_flight.dec()
+        self._metrics.requests.labels(method, route, str(self._status)).inc()
+        self._metrics.seconds.labels(method, route).observe(time.perf_counter() - self._began)
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's id where it is a decent one, else a new one."""
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _announced_bytes(scope: Scope) -> int:
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    return int(length) if length.isdigit() else 0

@@ -1,0 +1,119 @@
+"""What the API works with, wired by `app.serve.api_process`, and the context of one request."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agents.base.protocol import LeaseTerms
+from app.api.caches.agent_addresses import AgentAddresses
+from app.api.caches.cluster_metrics import ClusterPage
+from app.api.caches.commands import CommandBoard
+from app.api.caches.request_metrics import ApiMetrics
+from app.base.clock import Clock
+from app.base.errors import Forbidden
+from app.db.base.transaction import Connection, Engine, transaction, translated
+from app.db.operations import events
+from app.db.operations.tokens import TokenRow
+from app.solver.process import PreviewSolver
+from app.store.ingest_queue import IngestQueue
+from app.store.store import Event, Snapshot, Store
+from solvers.types.state import Json
+
+Check = Callable[[], Awaitable[str | None]]
+"""None when a part is well; else what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything behind the routes."""
+
+    engine: Engine
+    store: Store
+    clock: Clock
+    ingest: IngestQueue
+    commands: CommandBoard
+    solver: PreviewSolver
+    """For previews and thorough explanations; the control loop has its own."""
+    preview_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One of these at a time per process: each occupies a core for as long as its budget."""
+    fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One refit at a time per process, for the same reason."""
+    metrics: ApiMetrics
+    simulations: object
+    """Checks what is to be simulated; somebody else runs it."""
+    lease: LeaseTerms | None = None
+    """How long commands hold while the control plane is silent; None = for ever."""
+    skewed_nodes: set[str] = field(default_factory=set)
+    """Nodes whose windows end far from now; each was noted in the audit."""
+    agent_addresses: AgentAddresses = field(default_factory=AgentAddresses)
+    cluster_page: ClusterPage = field(default_factory=ClusterPage)
+    """The newest page of the cluster's metrics."""
+    checks: dict[str, Check] = field(default_factory=dict)
+    """What `/readyz` asks, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One request of a known caller."""
+
+    parts: Parts
+    caller: TokenRow
+    request_id: str
+
+    @property
+    def actor(self) -> str:
+        """The caller as the audit names it."""
+        return f"token/{self.caller.name}"
+
+    def now(self) -> datetime:
+        """The control plane's time."""
+        return self.parts.clock.now()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction."""
+        async with transaction(self.parts.engine) as connection:
+            yield connection
+
+    async def snapshot(self) -> Snapshot:
+        """Everything that a tick would see now."""
+        with translated():
+            return await self.parts.store.load_snapshot(self.now())
+
+    def sees(self, project: str) -> bool:
+        """Whether the caller's token reaches that project."""
+        return self.caller.projects is None or project in self.caller.projects
+
+    def require_project(self, project: str) -> None:
+        """Raise Forbidden unless the caller's token reaches that project."""
+        if not self.sees(project):
+            raise Forbidden(f"this token is bound to {', '.join(self.caller.projects or ())}, not to {project!r}")
+
+    async def audit(
+        self,
+        connection: Connection,
+        kind: str,
+        subject: str,
+        *,
+        before: Json = None,
+        after: Json = None,
+        plan_id: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """Append to the audit what the caller did, in the transaction that does it."""
+        await events.add(
+            connection,
+            Event(
+                at=self.now(),
+                actor=self.actor,
+                kind=kind,
+                subject=subject,
+                reason=reason,
+                plan_id=plan_id,
+                request_id=self.request_id,
+                before=before,
+                after=after,
+            ),
+        )

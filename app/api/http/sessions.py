@@ -1,0 +1,72 @@
+"""Sessions in a browser: a cookie that stands for the token with which its owner logged in.
+
+The cookie holds 256 random bits of its own, never the token: scripts cannot read it (HttpOnly), other sites' pages do
+not send it (SameSite=Strict), and it ends after half a day, with the token, or when its owner logs out. A request that
+changes something and carries only the cookie must come from a page of ours: browsers say so in the header Origin.
+"""
+
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+
+from app.api.http.parts import Parts
+from app.base.errors import Forbidden
+from app.db.base.transaction import transaction
+from app.db.operations import sessions
+from app.db.operations.token_secrets import digest
+from app.db.operations.tokens import TokenRow
+
+COOKIE = "plimsoll_session"
+LASTS = timedelta(hours=12)
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Headers = Iterable[tuple[bytes, bytes]]
+"""As ASGI gives them: names in lower case."""
+
+
+def cookie_of(headers: Headers) -> str:
+    """The session's cookie; empty: none was sent."""
+    try:
+        morsel = SimpleCookie("; ".join(_values(headers, b"cookie"))).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
+
+
+def require_own_page(method: str, headers: Headers) -> None:
+    """Raise Forbidden where a change that carries only a cookie does not come from a page of this very address."""
+    if method in SAFE_METHODS:
+        return
+    headers = list(headers)
+    origins, hosts = _values(headers, b"origin"), _values(headers, b"host")
+    if len(origins) != 1 or len(hosts) != 1 or urlsplit(origins[0]).netloc != hosts[0]:
+        raise Forbidden(
+            "a change with a session's cookie must come from the dashboard itself (header Origin equal to Host); "
+            "programs send `Authorization: Bearer plim_...`"
+        )
+
+
+async def log_in(parts: Parts, caller: TokenRow, response: Response, *, secure: bool) -> None:
+    """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
+    cookie, now = secrets.token_urlsafe(32), parts.clock.now()
+    until = now + LASTS if caller.expires_at is None else min(now + LASTS, caller.expires_at)
+    async with transaction(parts.engine) as connection:
+        await sessions.create(connection, digest(cookie), caller.id, at=now, until=until)
+    response.set_cookie(
+        COOKIE, cookie, max_age=int((until - now).total_seconds()), httponly=True, samesite="strict", secure=secure
+    )
+
+
+async def log_out(parts: Parts, cookie: str, response: Response) -> None:
+    """End a session; harmless without one."""
+    async with transaction(parts.engine) as connection:
+        await sessions.end(connection, digest(cookie))
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+
+def _values(headers: Headers, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in headers if name == wanted]

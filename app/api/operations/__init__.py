@@ -1,0 +1,1 @@
+"""Tokens, webhooks, events, health, metrics."""

@@ -1,0 +1,85 @@
+"""Health and metrics: for probes and scrapers, without a token."""
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BeforeValidator, Field
+from starlette.responses import JSONResponse, Response
+
+from app.api.http.answers import PUBLIC, Responses
+from app.api.http.parts import Check, Parts
+from app.api.http.views import View
+
+
+class HealthView(View):
+    """Whether this process can work."""
+
+    status: Literal["ok", "unavailable"]
+    checks: dict[str, str] = Field(default_factory=dict, description="`ok`, or what is wrong, by part")
+
+
+router = APIRouter(tags=["health"])
+
+CHECK_LIMIT_S = 3.0
+
+_UNREADY: Responses = {503: {"description": "Something that is needed is away", "model": HealthView}}
+_METRICS: Responses = {
+    200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/livez")
+async def livez() -> HealthView:
+    """Whether this process answers at all."""
+    return HealthView(status="ok")
+
+
+def _is_said(given: object) -> object:
+    """`?verbose` alone says yes, as it does for Kubernetes' own endpoints."""
+    return True if given == "" else given
+
+
+@router.get("/readyz", response_model=HealthView, responses=PUBLIC | _UNREADY)
+async def readyz(
+    request: Request,
+    verbose: Annotated[
+        bool, BeforeValidator(_is_said), Query(description="Name every part, also those that are well")
+    ] = False,
+) -> JSONResponse:
+    """Whether this process can do its work: database, schema, listener, and the control loop where it runs here."""
+    return await _readiness(request, verbose)
+
+
+@router.get("/healthz", response_model=HealthView, responses=_UNREADY)
+async def healthz(request: Request) -> JSONResponse:
+    """The same as /readyz, under the older name."""
+    return await _readiness(request, verbose=False)
+
+
+@router.get("/metrics", response_class=Response, responses=_METRICS)
+async def metrics(request: Request) -> Response:
+    """Metrics of this process in Prometheus' text format."""
+    parts: Parts = request.app.state.parts
+    return Response(generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _readiness(request: Request, verbose: bool) -> JSONResponse:
+    parts: Parts = request.app.state.parts
+    asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
+    found = dict(zip(parts.checks, asked, strict=True))
+    is_ready = not any(found.values())
+    shown = {name: problem or "ok" for name, problem in found.items() if verbose or problem}
+    view = HealthView(status="ok" if is_ready else "unavailable", checks=shown)
+    return JSONResponse(view.model_dump(), status_code=200 if is_ready else 503)
+
+
+async def _ask(check: Check) -> str | None:
+    """What a part says of itself; one that hangs must not hang the probe, nor may its cancellation."""
+    asking = asyncio.ensure_future(check())
+    done, _ = await asyncio.wait((asking,), timeout=CHECK_LIMIT_S)
+    if done:
+        return asking.result()
+    asking.cancel()
+    return f"no answer within {CHECK_LIMIT_S:g} s"

@@ -1,0 +1,42 @@
+"""Metrics of the cluster, and where those of the agents are; both for scrapers with a viewer's token.
+
+The API's own are at `/metrics`, without a token: they say nothing of services.
+"""
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from app.api.caches.cluster_families import MOST
+from app.api.http.answers import READ, Responses
+from app.api.http.auth import ClusterViewer
+from app.db.reports.cluster_figures import load_metrics_addresses
+
+router = APIRouter(prefix="/metrics", tags=["metrics"])
+
+_TEXT: Responses = {200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+@router.get("", response_class=Response, responses=READ | _TEXT)
+async def cluster_metrics(context: ClusterViewer) -> Response:
+    """Nodes, GPUs, services, costs in Prometheus' text format; every process of the API says the same."""
+    text = await context.parts.cluster_page.load(context.parts.engine, context.now())
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+class TargetGroup(BaseModel):
+    """One group of Prometheus' HTTP service discovery: an agent."""
+
+    targets: list[str] = Field(description="Addresses, `host:port`", examples=[["10.0.0.7:9410"]])
+    labels: dict[str, str] = Field(
+        description="Labels of every series that is read there", examples=[{"node": "gpu-01"}]
+    )
+
+
+@router.get("/targets", responses=READ)
+async def metrics_targets(context: ClusterViewer) -> list[TargetGroup]:
+    """The agents that show metrics, as Prometheus' HTTP service discovery reads them."""
+    async with context.transaction() as connection:
+        rows = await load_metrics_addresses(connection, MOST)
+    return [TargetGroup(targets=[row.metrics_address], labels={"node": row.id}) for row in rows]

@@ -1,0 +1,1 @@
+"""Networks, profiles, fits."""

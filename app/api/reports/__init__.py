@@ -1,0 +1,1 @@
+"""Costs, reports, exports, demand."""

@@ -1,1 +1,0 @@
-"""One thin router per resource: parse, one transaction, convert."""

@@ -1,0 +1,157 @@
+"""Rows of the database → what the API answers."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import Field
+
+from app.answers.status import ConditionType, ServiceStatus, Truth
+from app.api.http.views import View
+from app.db.workloads.services import ServiceRow
+from app.learn.choose_forecasts import ForecastView
+from app.manifests import objects as manifests
+from solvers.types.state import Service
+
+
+class ConditionView(View):
+    """One statement about a service."""
+
+    type: ConditionType
+    status: Truth
+    reason: str
+    message: str
+
+
+class ReadingView(View):
+    """What the agents saw of a service in the last minute."""
+
+    arrival_rate_rps: float
+    served_rps: float
+    latency_ms: float | None = Field(description="At the SLO's percentile")
+    attainment: float | None = Field(description="Share of requests that met the SLO, 0 to 1")
+    age_s: float
+
+
+class ServiceStatusView(View):
+    """What is known of a service."""
+
+    observed_generation: int
+    replicas: dict[str, int] = Field(description="Replicas in the target by GPU type")
+    planned_rate_rps: float
+    reading: ReadingView | None
+    conditions: list[ConditionView]
+
+
+class ServiceView(manifests.Service):
+    """A service."""
+
+    status: ServiceStatusView | None = Field(default=None, description="null for a service created just now")
+
+
+def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
+    """A stored service as a manifest with its status."""
+    return ServiceView(
+        metadata=manifests.Metadata(
+            name=row.service.name,
+            project=row.service.project,
+            labels=dict(row.labels),
+            annotations=dict(row.annotations),
+            generation=row.generation,
+            created_at=row.created_at,
+        ),
+        spec=_service_spec(row.service),
+        status=None if status is None else _service_status(row.generation, status),
+    )
+
+
+def _service_spec(noun: Service) -> manifests.ServiceSpec:
+    allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
+    return manifests.ServiceSpec(
+        network=noun.network,
+        variants=[manifests.Variant(network=each.network, accuracy=each.accuracy) for each in noun.variants],
+        accuracy_floor=noun.accuracy_floor,
+        slo=manifests.Slo(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
+        scaling=manifests.Scaling(
+            min_replicas=noun.scaling.min_replicas,
+            max_replicas=noun.scaling.max_replicas,
+            upscale_delay_s=noun.scaling.upscale_delay_s,
+            downscale_delay_s=noun.scaling.downscale_delay_s,
+            buffer_replicas=noun.scaling.buffer_replicas,
+        ),
+        priority=noun.priority,
+        gpu_types=manifests.GpuChoice(allowed=allowed, excluded=list(noun.excluded_gpu_types)),
+        mode=noun.mode.value,
+    )
+
+
+def _service_status(generation: int, status: ServiceStatus) -> ServiceStatusView:
+    return ServiceStatusView(
+        observed_generation=generation,
+        replicas=dict(status.replicas),
+        planned_rate_rps=status.planned_rate_rps,
+        reading=None if status.reading is None else ReadingView.model_validate(status.reading),
+        conditions=[ConditionView.model_validate(condition) for condition in status.conditions],
+    )
+
+
+class QuantileView(View):
+    """One quantile of the arrival rate."""
+
+    level: float = Field(description="The chance that the rate stays below, 0 to 1")
+    rate_rps: float
+
+
+class ScoreView(View):
+    """How a technique did in back-tests, as means over its forecasts; those of yesterday count half."""
+
+    technique: str
+    forecasts: float = Field(description="How many were judged; a fraction, because older ones count less")
+    pinball_rps: float = Field(description="Pinball loss at the level that plans serve, 0.95; the least one wins")
+    coverage: float = Field(description="Share of the windows below the forecast of that level; 0.95 is wanted")
+    interval_coverage: float = Field(description="Share of the windows within the 90 % interval")
+    error_rps: float = Field(description="Mean distance of the median from what came")
+    observed_rps: float = Field(description="Mean rate that came")
+    margin: float = Field(description="Factor on the technique's own spread with which the level would have been kept")
+
+
+class ServiceForecast(View):
+    """What the control loop expects of a service, and what that rests on."""
+
+    service: str
+    technique: str = Field(description="The one that was chosen by back-tests; `burst_aware` before the first one")
+    margin: float = Field(description="Factor on the technique's spread that the back-tests ask for, 1 or more")
+    telemetry: Literal["heard", "stopped", "never"] = Field(
+        description="heard: nodes report of the service, be it that no request comes. stopped: they did, and no longer "
+        "do. never: not in any window that the loop looks at. Without reports the planned rate stays"
+    )
+    silent_for_s: float | None = Field(
+        description="Since the end of the newest window that was reported; null: there is none that the loop looks at"
+    )
+    horizon_s: float = Field(description="How far ahead a plan looks, and this forecast with it")
+    quantiles: list[QuantileView] = Field(
+        description="Of the arrival rate at the horizon, without headroom, lowest level first. All rates 0: a quiet "
+        "service. Empty: nobody reports"
+    )
+    scores: list[ScoreView] = Field(description="Back-test of every technique, least loss first; empty before one")
+    judged_at: datetime | None = Field(description="What came until then is in the scores; null: never judged")
+
+
+def service_forecast(found: ForecastView) -> ServiceForecast:
+    """A service's forecast, its back-tests with the least loss first."""
+    judged = sorted(found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0]))
+    return ServiceForecast(
+        service=found.service,
+        technique=found.technique,
+        margin=found.margin,
+        telemetry=found.telemetry,
+        silent_for_s=found.silent_for_s,
+        horizon_s=found.horizon_s,
+        quantiles=[
+            QuantileView(level=level, rate_rps=rate_rps)
+            # No rates where telemetry is missing.
+            for level, rate_rps in zip(found.levels, found.rates_rps, strict=False)
+        ],
+        scores=[ScoreView(technique=name, **asdict(score)) for name, score in judged],
+        judged_at=datetime.fromtimestamp(found.judged_until_s, UTC) if found.judged_until_s else None,
+    )

@@ -1,0 +1,174 @@
+"""Services: what teams submit. A token that is bound to projects sees and changes only theirs."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from app.answers.feasible import infeasibility
+from app.answers.status import service_statuses
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
+from app.api.http.auth import Operator, Viewer
+from app.api.http.body import resource_router
+from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, etag, parse_selector, replace
+from app.api.http.pages import Paging
+from app.api.http.parts import Context
+from app.api.http.views import Page
+from app.api.workloads.budgets import require_budget
+from app.api.workloads.service_views import ServiceForecast, ServiceView, service_forecast, service_view
+from app.base.errors import Forbidden, InvalidRequest, NotFound
+from app.catalogue.catalogue import not_for_services
+from app.db.base.transaction import Connection
+from app.db.fleet import gpu_types
+from app.db.predictions import forecasts, profiles
+from app.db.workloads import projects, services
+from app.learn.choose_forecasts import view_forecast
+from app.loop.predict import PlannedPoints
+from app.manifests import objects as manifests
+from app.manifests.parts import Name
+from app.manifests.to_types import to_service
+from solvers.types.state import Service
+
+router = resource_router("services", prefix="/services")
+
+
+@router.get("", responses=LIST)
+async def list_services(
+    context: Viewer,
+    paging: Paging,
+    project: Annotated[Name | None, Query()] = None,
+    label_selector: Annotated[
+        str | None, Query(max_length=1000, pattern=r"^[\x20-\x7e]*$", description="`name=value`, joined by commas")
+    ] = None,
+) -> Page[ServiceView]:
+    """Services by name, with their status."""
+    labels = parse_selector(label_selector)
+    seen = context.caller.projects if project is None else (project,) if context.sees(project) else ()
+    async with context.transaction() as connection:
+        rows = await services.list_rows(
+            connection, projects=seen, labels=labels, after=paging.after, limit=paging.fetch
+        )
+    statuses = service_statuses(await context.snapshot(), [row.service.name for row in rows])
+    return paging.page(
+        rows,
+        view=lambda row: service_view(row, statuses.get(row.service.name)),
+        key=lambda row: row.service.name,
+    )
+
+
+@router.get("/{name}", responses=READ)
+async def get_service(context: Viewer, name: Name, response: Response) -> ServiceView:
+    """One service, with its status: conditions, replicas, and what the agents saw."""
+    async with context.transaction() as connection:
+        row = await visible_service(context, connection, name)
+    statuses = service_statuses(await context.snapshot(), [name])
+    view = service_view(row, statuses.get(name))
+    response.headers["ETag"] = etag(view)
+    return view
+
+
+@router.get("/{name}/forecast", responses=READ)
+async def get_service_forecast(context: Viewer, name: Name) -> ServiceForecast:
+    """What the control loop expects of a service: technique, quantiles one plan ahead, telemetry, and back-tests."""
+    async with context.transaction() as connection:
+        await visible_service(context, connection, name)
+        choice = await forecasts.get(connection, name)
+    return service_forecast(view_forecast(await context.snapshot(), name, choice))
+
+
+@router.put("/{name}", responses=WRITE | created(ServiceView))
+async def put_service(
+    context: Operator,
+    name: Name,
+    manifest: manifests.Service,
+    conditions: Conditions,
+    response: Response,
+    force: Annotated[bool, Query(description="Accept an SLO that no operating point can keep")] = False,
+) -> ServiceView:
+    """Create or replace a service. An SLO that is impossible is refused with the least one that is possible."""
+    check_name(name, manifest.metadata, of_project=True)
+    context.require_project(manifest.metadata.project)
+    if not force:
+        await _check_feasible(context, to_service(manifest))
+    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_service(context: Operator, name: Name, conditions: Conditions) -> None:
+    """Delete a service; its history stays."""
+    await delete(context, KIND, name, conditions)
+
+
+async def visible_service(context: Context, connection: Connection, name: str) -> services.ServiceRow:
+    """The service's row. Raises NotFound also where the caller's token does not reach its project."""
+    row = await services.get(connection, name)
+    if not context.sees(row.service.project):
+        raise NotFound(f"no service is called {name!r}")
+    return row
+
+
+async def visible_services(context: Context, connection: Connection) -> tuple[services.ServiceRow, ...]:
+    """All services that the caller's token reaches, by name."""
+    return await services.list_rows(connection, projects=context.caller.projects)
+
+
+async def _check_feasible(context: Context, service: Service) -> None:
+    """Raise InvalidRequest for names that do not exist, and for an SLO that nothing can keep."""
+    async with context.transaction() as connection:
+        await _check_names(context, connection, service)
+    snapshot = await context.snapshot()
+    state = snapshot.state
+    present = {gpu.gpu_type for gpu in state.gpus}
+    # Up to a few milliseconds of root finding per batch size that was never asked for.
+    points = PlannedPoints().of(snapshot, [service.network])
+    reason = await asyncio.to_thread(infeasibility, service, state.gpu_types, points, present=present)
+    if reason is not None:
+        raise InvalidRequest(f"{reason}; `?force=true` accepts it all the same", field="spec.slo")
+
+
+async def _check_names(context: Context, connection: Connection, service: Service) -> None:
+    networks = {row.name: row for row in await profiles.list_networks(connection)}
+    types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+    visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
+    named = {"spec.network": service.network}
+    named |= {f"spec.variants[{place}].network": each.network for place, each in enumerate(service.variants)}
+    for field, network in named.items():
+        check_known([network], tuple(networks), what="network", field=field)
+        if networks[network].is_training:
+            raise InvalidRequest(not_for_services(network), field=field)
+    check_known(service.allowed_gpu_types or (), types, what="GPU type", field="spec.gpu_types.allowed")
+    check_known(service.excluded_gpu_types, types, what="GPU type", field="spec.gpu_types.excluded")
+    check_known([service.project], visible, what="project", field="metadata.project")
+
+
+async def _load(context: Context, connection: Connection, name: str) -> ServiceView:
+    return service_view(await visible_service(context, connection, name), None)
+
+
+async def _save(context: Context, connection: Connection, manifest: manifests.Service) -> None:
+    service = to_service(manifest)
+    await _check_names(context, connection, service)
+    try:
+        present = await services.get(connection, service.name)
+    except NotFound:
+        present = None
+        await require_budget(connection, service.project)
+    if present is not None and not context.sees(present.service.project):
+        raise Forbidden(f"the name {service.name!r} is taken by a project that this token does not reach")
+    await services.save(
+        connection,
+        service,
+        at=context.now(),
+        actor=context.actor,
+        labels=manifest.metadata.labels,
+        annotations=manifest.metadata.annotations,
+    )
+
+
+async def _remove(context: Context, connection: Connection, name: str) -> None:
+    await services.remove(connection, name, at=context.now())
+
+
+KIND: Kind[ServiceView, manifests.Service] = Kind(
+    name="Service", has_note=False, load=_load, save=_save, remove=_remove
+)

@@ -1,0 +1,153 @@
+"""Tasks: training and offline jobs on what services leave over. A token that is bound to projects sees only theirs."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
+from app.api.http.auth import Operator, Viewer
+from app.api.http.body import resource_router
+from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, parse_selector, read, replace
+from app.api.http.pages import Paging
+from app.api.http.parts import Context
+from app.api.http.views import Page
+from app.api.workloads.budgets import require_budget
+from app.api.workloads.task_views import TaskView, submission_of, task_view
+from app.base.errors import Forbidden, InvalidRequest, NotFound
+from app.db.base.transaction import Connection, lock_object
+from app.db.predictions import profiles
+from app.db.workloads import projects, tasks
+from app.manifests import tasks as task_manifests
+from app.manifests.parts import Name
+from app.store.task_book import TaskPhase
+
+router = resource_router("tasks", prefix="/tasks")
+
+
+@router.get("", responses=LIST)
+async def list_tasks(
+    context: Viewer,
+    paging: Paging,
+    project: Annotated[Name | None, Query()] = None,
+    label_selector: Annotated[
+        str | None, Query(max_length=1000, pattern=r"^[\x20-\x7e]*$", description="`name=value`, joined by commas")
+    ] = None,
+    state: Annotated[
+        list[TaskPhase] | None, Query(description="Only tasks that stand so; several: any of them")
+    ] = None,
+) -> Page[TaskView]:
+    """Tasks by name, with how far they have come."""
+    labels = parse_selector(label_selector)
+    seen = context.caller.projects if project is None else (project,) if context.sees(project) else ()
+    async with context.transaction() as connection:
+        rows = await tasks.list_rows(
+            connection, projects=seen, labels=labels, phases=state, after=paging.after, limit=paging.fetch
+        )
+    now = context.now()
+    return paging.page(rows, view=lambda row: task_view(row, now), key=lambda row: row.name)
+
+
+@router.get("/{name}", responses=READ)
+async def get_task(context: Viewer, name: Name, response: Response) -> TaskView:
+    """One task, with how far it has come."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(TaskView))
+async def put_task(
+    context: Operator, name: Name, manifest: task_manifests.Task, conditions: Conditions, response: Response
+) -> TaskView:
+    """Submit a task, or change its deadline, priority, labels and the like; what it does cannot be changed."""
+    check_name(name, manifest.metadata, of_project=True)
+    context.require_project(manifest.metadata.project)
+    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_task(context: Operator, name: Name, conditions: Conditions) -> None:
+    """Take a task out of the list, and end it where it is not over; what it cost stays in the reports."""
+    await delete(context, KIND, name, conditions)
+
+
+@router.post("/{name}/cancel", response_model=TaskView, responses=ACT)
+async def cancel_task(context: Operator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+    """End a task; it stays in the list. One that has finished cannot be cancelled."""
+
+    async def work(connection: Connection) -> TaskView:
+        await lock_object(connection, KIND.name, name)
+        before = await _visible(context, connection, name)
+        if await tasks.cancel(connection, name, at=context.now()):
+            done = before.record.done_iterations
+            await context.audit(
+                connection,
+                "TaskCancelled",
+                f"task/{name}",
+                reason=f"after {done:,.0f} iterations",
+                after={"done": done},
+            )
+        return await _load(context, connection, name)
+
+    return await once(context, request, key, work)
+
+
+async def _visible(context: Context, connection: Connection, name: str) -> tasks.TaskRow:
+    """The task's row. Raises NotFound also where the caller's token does not reach its project."""
+    row = await tasks.get(connection, name)
+    if not context.sees(row.record.task.project):
+        raise NotFound(f"no task is called {name!r}")
+    return row
+
+
+async def _check_names(context: Context, connection: Connection, manifest: task_manifests.Task) -> None:
+    """Raise InvalidRequest for a project or network that is not there, or cannot do it."""
+    spec = manifest.spec
+    visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
+    check_known([manifest.metadata.project], visible, what="project", field="metadata.project")
+    wanted = [("spec.network", spec.network)] if spec.network is not None and spec.layers is None else []
+    wanted += [(f"spec.variants[{place}].network", each.network) for place, each in enumerate(spec.variants)]
+    for field, network in wanted:
+        await _check_network(connection, spec, network, field)
+
+
+async def _check_network(connection: Connection, spec: task_manifests.TaskSpec, network: str, field: str) -> None:
+    known = {row.name: row for row in await profiles.list_networks(connection)}
+    fitting = [row.name for row in known.values() if row.is_training == (spec.kind == "training")]
+    if network in known and network not in fitting:
+        other = "training" if known[network].is_training else "offline"
+        raise InvalidRequest(f"{network} is for tasks of kind {other}; this one's is {spec.kind}", field=field)
+    check_known([network], fitting, what=f"network for {spec.kind} tasks", field=field)
+    batches = await profiles.list_batches(connection, network)
+    if not batches:
+        raise InvalidRequest(
+            f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it", field=field
+        )
+    if spec.batch not in batches:
+        words = f"{network} was profiled with batches {', '.join(map(str, batches))}, not {spec.batch}"
+        raise InvalidRequest(words, field="spec.batch")
+
+
+async def _load(context: Context, connection: Connection, name: str) -> TaskView:
+    return task_view(await _visible(context, connection, name), context.now())
+
+
+async def _save(context: Context, connection: Connection, manifest: task_manifests.Task) -> None:
+    name = manifest.metadata.name
+    try:
+        present = await tasks.get(connection, name)
+    except NotFound:
+        present = None
+        await _check_names(context, connection, manifest)
+        await require_budget(connection, manifest.metadata.project)
+    if present is not None and not context.sees(present.record.task.project):
+        raise Forbidden(f"the name {name!r} is taken by a project that this token does not reach")
+    await tasks.save(connection, submission_of(manifest), at=context.now(), actor=context.actor)
+
+
+async def _remove(context: Context, connection: Connection, name: str) -> None:
+    await tasks.remove(connection, name, at=context.now())
+
+
+KIND: Kind[TaskView, task_manifests.Task] = Kind(
+    name="Task", has_note=False, created="Submitted", load=_load, save=_save, remove=_remove
+)

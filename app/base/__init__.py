@@ -1,0 +1,1 @@
+"""Errors, clock, settings, logs: what everything above may use."""

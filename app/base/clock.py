@@ -1,0 +1,38 @@
+"""The control plane's clock: the agents' clock with dates, injected everywhere, so that one `speed` scales a demo."""
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from agents.base import clock as agent_clock
+
+
+class Clock(agent_clock.Clock, Protocol):
+    """Time as the control plane sees it. Latencies, periods, delays and SLOs are all in this clock's seconds."""
+
+    speed: float
+    """Seconds of this clock per second on the wall."""
+
+    def now(self) -> datetime:
+        """The present moment, in UTC."""
+        ...
+
+
+class WallClock(agent_clock.ScaledClock):
+    """Real time, or real time run faster: `speed` seconds pass here for each second on the wall."""
+
+    def now(self) -> datetime:
+        """The present moment, in UTC; never falls, whatever happens to the machine's clock."""
+        return datetime.fromtimestamp(self.now_s(), UTC)
+
+
+class ManualClock(agent_clock.ManualClock):
+    """Time that stands still until somebody moves it; for tests and simulations."""
+
+    speed = 1.0
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        super().__init__(start.timestamp())
+
+    def now(self) -> datetime:
+        """The moment that was last set."""
+        return datetime.fromtimestamp(self.now_s(), UTC)

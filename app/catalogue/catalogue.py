@@ -1,0 +1,169 @@
+"""The GPU types and operating points that ship with Plimsoll.
+
+The figures are CSV files in `data/`; where each comes from stands in `SOURCES.md`, and every operating point carries
+its provenance. They are what the planner believes before anybody has profiled a GPU of their own.
+
+GPU type names join the board and, where it is sold with several, its memory: V100-16GB, V100-32GB, A100-40GB.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from typing import Literal, TypeAlias
+
+from solvers.predict.data.samples import LayerCounts
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
+
+SM_PERCENT_STEP = 5.0
+"""Finest step of the shipped GPU types; the shipped rows use every second one."""
+LAUNCH_PER_NEIGHBOUR = 3.0
+"""1.94 fits iGniter's pairs; 3.0 also covers its launch delays with 3 to 5 replicas (4.9, 8.7 and 12.4 times that of
+one) and their straight continuation to 10 (31 times)."""
+
+_SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
+"""Columns of the layer counts that count no kind of layer."""
+
+Row = Mapping[str, str]
+NetworkKind: TypeAlias = Literal["inference", "training"]
+"""What a network's batch is: requests of a service or inputs of an offline task, or one step of a training task."""
+
+
+class CatalogueError(LookupError):
+    """The catalogue holds no network or GPU type of that name."""
+
+
+def load_gpu_types(names: Iterable[str] | None = None) -> tuple[GpuType, ...]:
+    """All shipped GPU types, or those named, in the catalogue's order; `power_cap_w` is the board's TDP.
+
+    Raises `CatalogueError` for a name that is not shipped.
+    """
+    known = {row["name"]: row for row in _rows("gpu_types.csv")}
+    return tuple(_gpu_type(known[name]) for name in _select(names, known, "GPU type"))
+
+
+def list_networks(kind: NetworkKind | None = None) -> tuple[str, ...]:
+    """Names of all shipped networks, or of those of one kind."""
+    return tuple(row["network"] for row in _rows("networks.csv") if kind in (None, row["kind"]))
+
+
+def not_for_services(network: str) -> str:
+    """Why no service can run a training network, and what can."""
+    return (
+        f"{network} is a training network: its batch is one training step, for which no request waits; "
+        "run it as a task, and give the service an inference network"
+    )
+
+
+def load_profiles(
+    networks: Iterable[str] | None = None, gpu_types: Iterable[str] | None = None
+) -> tuple[OperatingPoints, ...]:
+    """Operating points of the named networks (None = all) on the named GPU types (None = all), in catalogue order.
+
+    Raises `CatalogueError` for a name that is not shipped.
+    """
+    types = _select(gpu_types, [row["name"] for row in _rows("gpu_types.csv")], "GPU type")
+    sensitivity = {
+        (row["network"], row["gpu_type"]): float(row["sensitivity"])
+        for name in ("sensitivity.csv", "training_sensitivity.csv")
+        for row in _rows(name)
+    }
+    return tuple(
+        OperatingPoints(
+            network=network,
+            gpu_type=gpu_type,
+            sensitivity=sensitivity[network, gpu_type],
+            rows=tuple(rows[gpu_type]),
+        )
+        for network in _select(networks, list_networks(), "network")
+        for rows in [_points_by_type(network)]
+        for gpu_type in types
+    )
+
+
+def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]:
+    """Every operating point of one network with its GPU type and how it is known: measured, scaled or estimated."""
+    _select([network], list_networks(), "network")
+    return tuple((row["gpu_type"], _point(row), row["provenance"]) for row in _rows(f"profiles/{network}.csv"))
+
+
+def load_actors() -> Mapping[str, bytes]:
+    """The trained actors of policy `inss` that ship, by the fingerprint of the fleet that each was trained for."""
+    folder = resources.files("app.catalogue") / "data" / "actors"
+    if not folder.is_dir():
+        return {}
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".npz")), key=lambda file: file.name)
+    return {file.name.removesuffix(".npz"): file.read_bytes() for file in files}
+
+
+def load_layers() -> Mapping[str, LayerCounts]:
+    """Layer counts of every network that was counted, by name; more networks than have operating points."""
+    return {
+        row["network"]: LayerCounts(
+            network=row["network"],
+            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            parameters_millions=float(row["parameters_millions"]),
+            gmacs=float(row["gmacs"]),
+        )
+        for row in _rows("layers.csv")
+    }
+
+
+def load_training_layers() -> tuple[LayerCounts, ...]:
+    """Layer counts of the shipped training networks, by which training that was never profiled is judged."""
+    return tuple(
+        LayerCounts(
+            network=row["network"],
+            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            parameters_millions=float(row["parameters_millions"]),
+        )
+        for row in _rows("training_layers.csv")
+    )
+
+
+def _gpu_type(row: Row) -> GpuType:
+    return GpuType(
+        name=row["name"],
+        price_usd_per_hour=float(row["price_usd_per_hour"]),
+        memory_mib=float(row["memory_mib"]),
+        sm_percent_step=SM_PERCENT_STEP,
+        idle_w=float(row["idle_w"]),
+        power_cap_w=float(row["tdp_w"]),
+        clocks_mhz=tuple(float(clock) for clock in row["clocks_mhz"].split(";")),
+        launch_per_neighbour=LAUNCH_PER_NEIGHBOUR,
+    )
+
+
+def _points_by_type(network: str) -> dict[str, list[OperatingPoint]]:
+    points: dict[str, list[OperatingPoint]] = {}
+    for row in _rows(f"profiles/{network}.csv"):
+        points.setdefault(row["gpu_type"], []).append(_point(row))
+    return points
+
+
+def _point(row: Row) -> OperatingPoint:
+    return OperatingPoint(
+        sm_percent=float(row["sm_percent"]),
+        batch=int(row["batch"]),
+        clock_mhz=float(row["clock_mhz"]),
+        transfer_ms=float(row["transfer_ms"]),
+        launch_ms=float(row["launch_ms"]),
+        run_ms=float(row["run_ms"]),
+        memory_mib=float(row["memory_mib"]),
+        power_w=float(row["power_w"]),
+        pressure=float(row["pressure"]),
+    )
+
+
+def _select(names: Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:
+    """`known` in its own order, cut down to `names` unless that is None."""
+    ordered = list(known)
+    wanted = set(ordered if names is None else names)
+    if unknown := sorted(wanted - set(ordered)):
+        raise CatalogueError(f"the catalogue has no {what} {', '.join(unknown)}; it has {', '.join(ordered)}")
+    return [name for name in ordered if name in wanted]
+
+
+def _rows(name: str) -> Iterator[Row]:
+    text = (resources.files("app.catalogue") / "data" / name).read_text()
+    yield from csv.DictReader(text.splitlines())

@@ -1,0 +1,1 @@
+"""What all commands share: API client, context, output, files."""

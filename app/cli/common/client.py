@@ -1,0 +1,236 @@
+"""The control plane's REST API for the commands: JSON in, JSON out, and errors that a person can act on."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from types import TracebackType
+from typing import TypeAlias
+from uuid import uuid4
+
+import httpx2
+
+from app.cli.common.context import Surroundings
+from app.cli.common.errors import CliError
+
+Document: TypeAlias = dict[str, object]
+"""A JSON object."""
+
+Query: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
+"""Query parameters; those that are None are left out, those with several values are repeated."""
+
+PAGE_LIMIT = 500
+TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
+"""A fit may take 60 s, after which the control plane ends it and says so; a connection is there at once or never."""
+
+
+class Unreachable(CliError):
+    """No control plane answers."""
+
+
+class ApiProblem(CliError):
+    """The control plane answered with a problem. `fields` are (JSON pointer or parameter, what is wrong)."""
+
+    def __init__(self, status: int, detail: str, fields: tuple[tuple[str, str], ...], request_id: str) -> None:
+        lines = [f"{pointer}: {problem}" for pointer, problem in fields if f"{problem}" not in detail]
+        suffix = f" (request {request_id})" if request_id and status >= 500 else ""
+        super().__init__("\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, ""))
+        self.status = status
+        self.detail = detail
+        self.fields = fields
+        self.request_id = request_id
+
+
+HINTS = {
+    401: "set PLIMSOLL_TOKEN, or make a token with `plimsoll token create --local --save`",
+    403: "`plimsoll token create --scope operator` makes a token that may change things",
+    412: "somebody else changed it meanwhile; run the command again",
+    429: "the control plane is busy; try again in a moment",
+    503: "the control plane is not ready; try again in a moment, or see `plimsoll doctor`",
+}
+
+
+class Api:
+    """A connection to the API. A context manager."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._url = surroundings.url()
+        token = surroundings.token()
+        self._token_origin = token.origin
+        if token.value is not None and not (token.value.isascii() and token.value.isprintable()):
+            raise CliError(f"the token has characters that none has (token: {token.origin})")
+        address = self._url.value or ""
+        if not address.startswith(("http://", "https://")):
+            raise CliError(f"{address!r} ({self._url.origin}) is not an http:// or https:// address")
+        self._http = httpx2.Client(
+            base_url=address.rstrip("/"),
+            headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
+            timeout=TIMEOUT,
+            transport=surroundings.transport,
+            trust_env=surroundings.transport is None,
+        )
+
+    def __enter__(self) -> "Api":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, query: Query | None = None) -> Document:
+        """One object. Raises ApiProblem, Unreachable."""
+        return self._document(self._call("GET", path, query=query))
+
+    def find(self, path: str) -> tuple[Document, str | None] | None:
+        """One object with its ETag, or None when there is none."""
+        try:
+            answer = self._call("GET", path)
+        except ApiProblem as problem:
+            if problem.status == httpx2.codes.NOT_FOUND:
+                return None
+            raise
+        return self._document(answer), answer.headers.get("ETag")
+
+    def items(self, path: str, query: Query | None = None) -> Iterator[Document]:
+        """Every item of a list, over all its pages."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, {"limit": PAGE_LIMIT, "cursor": cursor, **(query or {})})
+            yield from documents(page.get("items"))
+            following = page.get("next_cursor")
+            if not isinstance(following, str):
+                return
+            cursor = following
+
+    def first(self, path: str, limit: int, query: Query | None = None) -> list[Document]:
+        """The first items of a list, at most so many."""
+        return list(islice(self.items(path, {"limit": min(limit, PAGE_LIMIT), **(query or {})}), limit))
+
+    def put(self, path: str, body: Document, *, etag: str | None, query: Query | None = None) -> Document:
+        """Create an object; or, with the ETag that was seen, replace it if it is still in that state."""
+        seen = {"If-Match": etag} if etag else {"If-None-Match": "*"}
+        return self._document(self._call("PUT", path, body=body, query=query, headers=seen))
+
+    def post(self, path: str, body: Document | None = None, *, query: Query | None = None) -> Document:
+        """Ask for something to be done. Sends an Idempotency-Key, so that a proxy's repeat does it once."""
+        headers = {"Idempotency-Key": uuid4().hex}
+        return self._document(self._call("POST", path, body=body, query=query, headers=headers))
+
+    def delete(self, path: str) -> None:
+        """Delete an object, whatever state it is in."""
+        self._call("DELETE", path, headers={"If-Match": "*"})
+
+    def stream(self, path: str, query: Query) -> Iterator[str]:
+        """Lines of an answer that does not end, as they come. Raises ApiProblem, Unreachable."""
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=given) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self._problem(answer)
+                yield from answer.iter_lines()
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def probe(self, path: str) -> tuple[int, Document, datetime | None]:
+        """Status, JSON and the server's clock of any answer, for health checks. Raises Unreachable."""
+        try:
+            answer = self._http.get(path)
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+        date = answer.headers.get("Date")
+        return answer.status_code, _json_object(answer) or {}, parsedate_to_datetime(date) if date else None
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Document | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        content = None if body is None else json.dumps(body, allow_nan=False)
+        sent = {**(headers or {}), **({"Content-Type": "application/json"} if content is not None else {})}
+        try:
+            answer = self._http.request(method, path, params=given, content=content, headers=sent)
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+        except httpx2.InvalidURL as error:
+            raise CliError(f"{self._url.value!r} ({self._url.origin}) is not an address: {error}") from error
+        if answer.is_success:
+            return answer
+        raise self._problem(answer)
+
+    def _unreachable(self, error: httpx2.TransportError) -> Unreachable:
+        url = f"{self._url.value} ({self._url.origin})"
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
+            return Unreachable(f"no control plane answers at {url}: {error}", hint=hint)
+        if isinstance(error, httpx2.TimeoutException):
+            return Unreachable(f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s")
+        return Unreachable(f"the connection to {url} broke: {error or type(error).__name__}")
+
+    def _problem(self, answer: httpx2.Response) -> CliError:
+        document = _json_object(answer)
+        if document is None or "detail" not in document:
+            return CliError(
+                f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
+                hint="is this address Plimsoll's? `plimsoll config show` says where it comes from",
+            )
+        detail = str(document["detail"])
+        if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            detail = f"{detail} (token: {self._token_origin})"
+        fields = tuple(
+            (str(entry.get("pointer") or entry.get("parameter") or ""), str(entry.get("detail", "")))
+            for entry in documents(document.get("errors"))
+        )
+        return ApiProblem(answer.status_code, detail, fields, str(document.get("request_id", "")))
+
+    def _document(self, answer: httpx2.Response) -> Document:
+        document = _json_object(answer)
+        if document is None:
+            raise CliError(
+                f"{self._url.value} answered {answer.request.url.path} with something that is no JSON object"
+            )
+        return document
+
+
+def _json_object(answer: httpx2.Response) -> Document | None:
+    try:
+        document = answer.json()
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def documents(value: object) -> list[Document]:
+    """The JSON objects of an array; an empty list for anything else."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def dig(document: object, *path: str) -> object:
+    """The value at a path of keys; None where there is none."""
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def text(document: object, *path: str) -> str:
+    """The text at a path of keys; empty where there is none."""
+    value = dig(document, *path)
+    return "" if value is None else str(value)
+
+
+def number(document: object, *path: str) -> float | None:
+    """The number at a path of keys, also one that is written as a decimal string; None where there is none."""
+    value = dig(document, *path)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None

@@ -1,0 +1,315 @@
+"""One row of a table for one object of each kind. Pure functions of what the API answers."""
+
+from datetime import UTC, datetime
+
+from app.cli.common.client import Document, dig, documents, number, text
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, Cells, amount, count, plain, time_text, usd
+
+SILENT_AFTER_S = 15.0
+"""Agents report every 2 s; by default the loop plans without a node that says nothing for so long."""
+
+
+def slo_text(service: Document) -> str:
+    """`p98 ≤ 50 ms`."""
+    percentile, latency = number(service, "spec", "slo", "percentile"), number(service, "spec", "slo", "latency_ms")
+    return f"p{100 * (percentile or 0):g} ≤ {plain(latency)} ms"
+
+
+def condition(service: Document, kind: str) -> Document:
+    """One of a service's conditions; empty when nothing is said of it."""
+    return next((e for e in documents(dig(service, "status", "conditions")) if e.get("type") == kind), {})
+
+
+def truth_cell(entry: Document) -> Cell:
+    """A condition's reason in the colour of its status."""
+    style = {"True": GOOD, "False": BAD}.get(text(entry, "status"), WARN)
+    return Cell(text=text(entry, "reason") or "Unknown", style=style)
+
+
+def share_cell(share: float | None, wanted: float | None) -> Cell:
+    """An attainment in percent, red when it is below the one that is wanted."""
+    if share is None:
+        return Cell(text="-", style=FAINT)
+    style = GOOD if wanted is None or share >= wanted else BAD
+    return Cell(text=f"{100 * share:.2f} %", style=style)
+
+
+def service_row(item: Document) -> Cells:
+    replicas = dig(item, "status", "replicas")
+    by_type = {str(name): int(count) for name, count in replicas.items()} if isinstance(replicas, dict) else {}
+    return (
+        text(item, "metadata", "name"),
+        text(item, "spec", "network"),
+        slo_text(item),
+        amount(number(item, "status", "reading", "arrival_rate_rps")),
+        share_cell(number(item, "status", "reading", "attainment"), number(item, "spec", "slo", "percentile")),
+        str(sum(by_type.values())),
+        truth_cell(condition(item, "Ready")),
+    )
+
+
+def service_wide_cells(item: Document) -> Cells:
+    replicas = dig(item, "status", "replicas")
+    return (
+        text(item, "metadata", "project"),
+        plain(dig(item, "spec", "priority")),
+        text(item, "spec", "mode"),
+        amount(number(item, "status", "planned_rate_rps")),
+        amount(number(item, "status", "reading", "latency_ms")),
+        plain(replicas),
+    )
+
+
+def node_row(item: Document) -> Cells:
+    types = [text(gpu, "gpu_type") for gpu in documents(dig(item, "spec", "gpus"))]
+    counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
+    seen = number(item, "status", "silent_for_s")
+    if dig(item, "status", "last_seen_at") is None:
+        state = Cell(text="never seen", style=WARN)
+    elif (seen or 0.0) > SILENT_AFTER_S:
+        state = Cell(text="silent", style=BAD)
+    elif dig(item, "spec", "cordoned"):
+        state = Cell(text="cordoned", style=WARN)
+    elif int(number(item, "status", "healthy_gpus") or 0) < len(types):
+        state = Cell(text="unhealthy GPU", style=BAD)
+    else:
+        state = Cell(text="ready", style=GOOD)
+    return (
+        text(item, "metadata", "name"),
+        state,
+        "-" if seen is None or state.text == "never seen" else f"{seen:.0f} s ago",
+        plain(dig(item, "status", "observed_generation")),
+        counts or "-",
+    )
+
+
+def node_wide_cells(item: Document) -> Cells:
+    return (
+        text(item, "status", "agent_version") or "-",
+        amount(number(item, "status", "clock_skew_s"), 2),
+        plain(dig(item, "status", "problems")),
+    )
+
+
+def gpu_row(item: Document) -> Cells:
+    is_healthy, is_cordoned = item.get("healthy"), item.get("cordoned")
+    style = BAD if not is_healthy else WARN if is_cordoned else GOOD
+    state = "unhealthy" if not is_healthy else "cordoned" if is_cordoned else "healthy"
+    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), Cell(text=state, style=style)
+
+
+def gpu_type_row(item: Document) -> Cells:
+    return (
+        text(item, "metadata", "name"),
+        usd(number(item, "spec", "price_usd_per_hour"), 3),
+        amount(number(item, "spec", "memory_mib"), 0),
+        amount(number(item, "spec", "idle_w"), 0),
+        amount(number(item, "spec", "power_cap_w"), 0),
+        _clocks(item),
+    )
+
+
+def gpu_type_wide_cells(item: Document) -> Cells:
+    return plain(dig(item, "spec", "sm_percent_step")), text(item, "status", "provenance") or "-"
+
+
+def _clocks(gpu_type: Document) -> str:
+    """`1110 to 1590 (3)`: the lowest, the highest, and how many there are."""
+    clocks = dig(gpu_type, "spec", "clocks_mhz")
+    return f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})" if isinstance(clocks, list) and clocks else "-"
+
+
+def network_row(item: Document) -> Cells:
+    types = dig(item, "status", "gpu_types")
+    return (
+        text(item, "metadata", "name"),
+        str(len(types)) if isinstance(types, list) else "-",
+        text(item, "spec", "description") or "-",
+    )
+
+
+def network_wide_cells(item: Document) -> Cells:
+    return (plain(dig(item, "status", "gpu_types")),)
+
+
+def profile_row(item: Document) -> Cells:
+    version = plain(item.get("version")) + ("" if item.get("is_current") else " (old)")
+    return text(item, "network"), text(item, "gpu_type"), version, text(item, "provenance")
+
+
+def profile_wide_cells(item: Document) -> Cells:
+    return (text(item, "source") or "-",)
+
+
+def project_row(item: Document) -> Cells:
+    return (
+        text(item, "metadata", "name"),
+        time_text(dig(item, "metadata", "created_at")),
+        plain(dig(item, "metadata", "labels")),
+    )
+
+
+def budget_row(item: Document) -> Cells:
+    used = number(item, "status", "spent_percent")
+    style = "" if used is None else BAD if used >= 100 else WARN if used >= 80 else GOOD
+    return (
+        text(item, "metadata", "name"),
+        text(item, "spec", "project") or "whole cluster",
+        usd(number(item, "spec", "usd"), 2),
+        text(item, "spec", "period"),
+        usd(number(item, "status", "spent_usd"), 2),
+        Cell(text="-" if used is None else f"{used:.1f} %", style=style),
+        usd(number(item, "status", "projected_usd"), 2),
+        _what_is_done(item),
+    )
+
+
+def _what_is_done(item: Document) -> Cell:
+    """Its action, and on how many services it acts now."""
+    less = int(number(item, "status", "degraded_services") or 0)
+    action = text(item, "spec", "action")
+    return Cell(text=f"{action}: {count(less, 'service')} for less", style=WARN) if less else Cell(text=action)
+
+
+def webhook_row(item: Document) -> Cells:
+    error = text(item, "status", "last_error")
+    return (
+        text(item, "metadata", "name"),
+        plain(dig(item, "spec", "kinds") or "all"),
+        "yes" if dig(item, "spec", "enabled") else "no",
+        plain(dig(item, "status", "waiting")),
+        time_text(dig(item, "status", "last_delivered_at")),
+        Cell(text=error or "-", style=BAD if error else FAINT),
+    )
+
+
+def policy_row(item: Document) -> Cells:
+    is_paused = bool(dig(item, "spec", "paused"))
+    return (
+        text(item, "metadata", "name"),
+        text(item, "spec", "policy"),
+        text(item, "spec", "mode"),
+        Cell(text=plain(is_paused), style=WARN if is_paused else ""),
+        plain(dig(item, "spec", "period_s")),
+        text(item, "spec", "objective"),
+        plain(dig(item, "status", "version")),
+    )
+
+
+def policy_wide_cells(item: Document) -> Cells:
+    groups = documents(dig(item, "spec", "groups"))
+    return (", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups) or "-",)
+
+
+PLAN_STYLES = {"target": GOOD, "refused": BAD, "rejected": BAD, "lost": BAD, "proposed": WARN, "approved": WARN}
+
+
+def plan_row(item: Document) -> Cells:
+    state = text(item, "state")
+    gap = number(item, "gap_percent")
+    return (
+        plain(item.get("id")),
+        time_text(item.get("at")),
+        Cell(text=state, style=PLAN_STYLES.get(state, "")),
+        text(item, "status"),
+        usd(number(item, "cost_usd_per_hour"), 2),
+        "-" if gap is None else f"{gap:.1f}",
+        text(item, "reason") or text(item, "method") or "-",
+    )
+
+
+def plan_wide_cells(item: Document) -> Cells:
+    milliseconds = 1000 * (number(item, "seconds") or 0.0)
+    return text(item, "policy"), plain(item.get("generation")), amount(milliseconds, 0)
+
+
+def demand_row(item: Document) -> Cells:
+    return (
+        text(item, "service"),
+        amount(number(item, "arrival_rate_rps")),
+        text(item, "method"),
+        time_text(item.get("at")),
+        plain(item.get("plan_id")),
+    )
+
+
+def token_row(item: Document) -> Cells:
+    return (
+        text(item, "id"),
+        text(item, "name"),
+        text(item, "scope"),
+        _token_state(item),
+        plain(item.get("projects") or "all"),
+    )
+
+
+def _token_state(item: Document) -> Cell:
+    if item.get("revoked_at"):
+        return Cell(text="revoked", style=BAD)
+    expires = text(item, "expires_at")
+    if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
+        return Cell(text="expired", style=BAD)
+    return Cell(text="valid", style=GOOD)
+
+
+def token_wide_cells(item: Document) -> Cells:
+    return time_text(item.get("created_at")), time_text(item.get("last_used_at")), time_text(item.get("expires_at"))
+
+
+STYLES = {"running": GOOD, "finished": GOOD, "swapped": WARN, "failed": BAD, "cancelled": FAINT}
+
+
+def task_row(item: Document) -> Cells:
+    """Name, network, state, how much is done, where it runs, and when it ends or how long it has waited."""
+    state = text(item, "status", "state")
+    return (
+        text(item, "metadata", "name"),
+        text(item, "spec", "network") or "(by layers)",
+        Cell(text=state or "-", style=STYLES.get(state, "")),
+        _done(item),
+        amount(number(item, "status", "sm_percent"), 0),
+        text(item, "status", "gpu") or "-",
+        _ends(item),
+    )
+
+
+def task_wide_cells(item: Document) -> Cells:
+    """What else stands in a wide table."""
+    waited_s = number(item, "status", "waited_s")
+    return (
+        text(item, "metadata", "project"),
+        text(item, "spec", "kind"),
+        plain(dig(item, "spec", "priority")),
+        amount(number(item, "status", "iterations_per_s"), 2),
+        time_text(dig(item, "status", "deadline_at")),
+        "-" if waited_s is None else span(waited_s),
+        plain(dig(item, "status", "starts")),
+        plain(dig(item, "status", "swaps")),
+    )
+
+
+def span(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `4.0 d`."""
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    if seconds < 7200.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h" if seconds < 172_800.0 else f"{seconds / 86_400.0:.1f} d"
+
+
+def _done(item: Document) -> str:
+    done, total = number(item, "status", "done_iterations"), number(item, "status", "iterations")
+    # Rounded down: what is not done is not 100 %.
+    return "-" if done is None or not total else f"{int(1000.0 * done / total) / 10.0:.1f} %"
+
+
+def _ends(item: Document) -> Cell:
+    """Red where it would end after its deadline."""
+    left_s, waiting_s = number(item, "status", "remaining_s"), number(item, "status", "waiting_s")
+    if left_s is not None:
+        ends, deadline = text(item, "status", "ends_at"), text(item, "status", "deadline_at")
+        is_late = bool(ends and deadline) and datetime.fromisoformat(ends) > datetime.fromisoformat(deadline)
+        return Cell(text=f"in {span(left_s)}" + (", late" if is_late else ""), style=BAD if is_late else "")
+    if waiting_s:
+        return Cell(text=f"waits {span(waiting_s)}", style=WARN)
+    return Cell(text="-", style=FAINT)

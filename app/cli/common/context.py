@@ -1,0 +1,110 @@
+"""What a command finds around itself: environment variables, where the control plane is, the token, and time.
+
+Precedence: command-line flags, then environment variables, then files, then defaults.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.base.token_file import write_token
+from app.cli.common.errors import CliError
+
+if TYPE_CHECKING:
+    import httpx2
+    import typer
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+URL_VARIABLE = "PLIMSOLL_URL"
+TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
+TOKEN_FILE_VARIABLE = "PLIMSOLL_TOKEN_FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """A value and where it came from, for `config show` and error messages."""
+
+    value: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Everything that a command takes from outside its own arguments."""
+
+    environment: Mapping[str, str]
+    home: Path
+    transport: "httpx2.BaseTransport | None" = None
+    """None = real HTTP."""
+    sleep: Callable[[float], None] = time.sleep
+    url_flag: str | None = None
+    token_file_flag: Path | None = None
+
+    @classmethod
+    def of_process(cls) -> "Surroundings":
+        """Those of this process."""
+        return cls(environment=os.environ, home=Path.home())
+
+    def with_flags(self, *, url: str | None, token_file: Path | None) -> "Surroundings":
+        """The same, with what the command line says."""
+        return replace(self, url_flag=url, token_file_flag=token_file)
+
+    def is_terminal(self) -> bool:
+        """Whether a person reads stdout."""
+        return sys.stdout.isatty()
+
+    def url(self) -> Sourced:
+        """Address of the control plane's API."""
+        if self.url_flag is not None:
+            return Sourced(value=self.url_flag, origin="flag --url")
+        if self.environment.get(URL_VARIABLE):
+            return Sourced(value=self.environment[URL_VARIABLE], origin=f"environment {URL_VARIABLE}")
+        return Sourced(value=DEFAULT_URL, origin="default")
+
+    def token(self) -> Sourced:
+        """The bearer token, or None with the places that were searched. Raises CliError for an unreadable file."""
+        if self.token_file_flag is not None:
+            return Sourced(value=_read_token(self.token_file_flag), origin=f"flag --token-file {self.token_file_flag}")
+        if self.environment.get(TOKEN_VARIABLE):
+            return Sourced(value=self.environment[TOKEN_VARIABLE], origin=f"environment {TOKEN_VARIABLE}")
+        if self.environment.get(TOKEN_FILE_VARIABLE):
+            path = Path(self.environment[TOKEN_FILE_VARIABLE])
+            return Sourced(value=_read_token(path), origin=f"environment {TOKEN_FILE_VARIABLE}, {path}")
+        path = self.saved_token_path()
+        if path.exists():
+            return Sourced(value=_read_token(path), origin=f"file {path}")
+        return Sourced(value=None, origin=f"no {TOKEN_VARIABLE}, no {path}")
+
+    def saved_token_path(self) -> Path:
+        """Where `plimsoll up` and `plimsoll token create --save` leave the user's token."""
+        base = self.environment.get("XDG_CONFIG_HOME")
+        return (Path(base) if base else self.home / ".config") / "plimsoll" / "token"
+
+
+def surroundings_of(context: "typer.Context") -> Surroundings:
+    """Those that the command line was started with."""
+    found = context.find_object(Surroundings)
+    assert found is not None  # `app.cli.run` put it there.
+    return found
+
+
+def save_token(path: Path, token: str) -> None:
+    """Keep a token for later commands, readable by this user only, replacing the one before. Raises CliError."""
+    try:
+        write_token(path, token)
+    except OSError as error:
+        raise CliError(f"cannot write the token to {path}: {error.strerror}") from error
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"cannot read the token file {path}: {error}") from error
+    if not token:
+        raise CliError(f"the token file {path} is empty", hint="make a token with `plimsoll token create`")
+    return token

@@ -1,0 +1,39 @@
+"""A service's forecast in words; `plimsoll describe` says it in one line."""
+
+from collections.abc import Sequence
+
+from app.cli.common.client import Document, documents, number, text
+from app.cli.common.output import BAD, GOOD, Cell, amount, show_line
+
+PLANNED_LEVEL = 0.95
+"""Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
+
+
+def show_forecast_line(forecast: Document) -> None:
+    """`forecast: seasonal_daily, p95 55.7 rps in 5 s (heard 1 s ago)`, or why there is none."""
+    telemetry = telemetry_cell(forecast)
+    planned = [entry for entry in documents(forecast.get("quantiles")) if number(entry, "level") == PLANNED_LEVEL]
+    if not planned:
+        show_line("forecast: none, ", telemetry)
+        return
+    (rate,) = rate_texts([number(planned[0], "rate_rps") or 0.0])
+    ahead = f"p{100 * PLANNED_LEVEL:g} {rate} rps in {number(forecast, 'horizon_s'):g} s"
+    show_line(f"forecast: {text(forecast, 'technique')}, {ahead} (", telemetry, ")")
+
+
+def telemetry_cell(forecast: Document) -> Cell:
+    """Whether anybody reports of the service; a quiet one and one that nobody reports of are told apart."""
+    silent_s = number(forecast, "silent_for_s")
+    if text(forecast, "telemetry") == "heard":
+        rates_rps = [number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))]
+        return Cell(text=f"heard {silent_s:.0f} s ago" + ("" if any(rates_rps) else ", quiet: no requests"), style=GOOD)
+    if silent_s is None:
+        return Cell(text="no node reported it in the last minutes; the planned rate stays", style=BAD)
+    return Cell(text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
+
+
+def rate_texts(rates_rps: Sequence[float]) -> list[str]:
+    """Rates with as many decimals as the highest of them needs."""
+    highest = max(rates_rps, default=0.0)
+    digits = 0 if highest >= 10_000.0 else 1 if highest >= 1.0 or highest == 0.0 else 3
+    return [amount(rate, digits) for rate in rates_rps]

@@ -1,0 +1,205 @@
+"""The kinds of objects that the API has: their names, their paths, and their tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import typer
+
+from app.cli.common import columns
+from app.cli.common import columns as task_columns
+from app.cli.common.client import Document, Query
+from app.cli.common.output import Cells, Heading
+
+Row = Callable[[Document], Cells]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of objects. Tables fit into 80 columns; `wide` columns are put before the last one."""
+
+    name: str
+    """As in manifests where users write it."""
+    path: str
+    """Of the list, below /api/v1."""
+    aliases: tuple[str, ...] = ()
+    headings: tuple[Heading, ...]
+    row: Row
+    wide_headings: tuple[Heading, ...] = ()
+    wide_row: Row = lambda _document: ()
+    id_field: tuple[str, ...] = ("metadata", "name")
+    has_one: bool = True
+    """Whether one object can be asked for by its name."""
+    is_deletable: bool = False
+    plural: str = ""
+    """Where it is not the name with an s."""
+    default_query: Query = field(default_factory=dict)
+    """What `get` asks for unless --all is given."""
+
+    def one(self, name: str) -> str:
+        """Path of one object."""
+        return f"{self.list_path}/{name}"
+
+    @property
+    def list_path(self) -> str:
+        """Path of the list."""
+        return f"/api/v1/{self.path}"
+
+    def table(self, items: Sequence[Document], *, wide: bool) -> tuple[tuple[Heading, ...], list[Cells]]:
+        """Headings and rows."""
+        if not wide:
+            return self.headings, [self.row(item) for item in items]
+        headings = (*self.headings[:-1], *self.wide_headings, self.headings[-1])
+        return headings, [(*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1]) for item in items]
+
+
+DECISIVE_STATES = ("proposed", "approved", "target", "superseded", "refused", "rejected", "lost")
+"""Of plans; those in state kept changed nothing, and come at every tick."""
+
+
+def find_kind(word: str) -> Kind:
+    """The kind that a user means: `service`, `Services`, `svc`, `gpu_type`. Raises BadParameter."""
+    wanted = word.lower().replace("-", "").replace("_", "")
+    for kind in KINDS:
+        if wanted in {name.lower().replace("-", "") for name in (kind.name, kind.path, *kind.aliases)}:
+            return kind
+    names = [kind.path for kind in KINDS]
+    close = get_close_matches(word.lower(), names, n=1)
+    guess = f"did you mean {close[0]}? The" if close else "the"
+    raise typer.BadParameter(f"unknown kind {word!r}; {guess} kinds are {', '.join(names)}")
+
+
+def kind_names() -> list[str]:
+    """For shell completion."""
+    return [kind.path for kind in KINDS]
+
+
+def _headings(*titles: str) -> tuple[Heading, ...]:
+    """Headings by title; a `>` before one aligns its column at the right."""
+    return tuple(Heading(title.removeprefix(">"), right=title.startswith(">")) for title in titles)
+
+
+KINDS = (
+    Kind(
+        name="Service",
+        path="services",
+        aliases=("svc",),
+        headings=_headings("name", "network", "slo", ">rps", ">slo met", ">replicas", "ready"),
+        row=columns.service_row,
+        wide_headings=_headings("project", ">priority", "mode", ">planned rps", ">latency ms", "replicas by type"),
+        wide_row=columns.service_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Task",
+        path="tasks",
+        headings=_headings("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
+        row=task_columns.task_row,
+        wide_headings=_headings("project", "kind", ">priority", ">per s", "deadline", ">waited", ">starts", ">swaps"),
+        wide_row=task_columns.task_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Node",
+        path="nodes",
+        headings=_headings("name", "state", ">seen", ">generation", "gpus"),
+        row=columns.node_row,
+        wide_headings=_headings("agent", ">skew s", "problems"),
+        wide_row=columns.node_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Gpu",
+        path="gpus",
+        headings=_headings("id", "node", "gpu type", "state"),
+        row=columns.gpu_row,
+        id_field=("id",),
+        has_one=False,
+    ),
+    Kind(
+        name="GpuType",
+        path="gpu-types",
+        headings=_headings("name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"),
+        row=columns.gpu_type_row,
+        wide_headings=_headings(">sm step", "provenance"),
+        wide_row=columns.gpu_type_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Network",
+        path="networks",
+        headings=_headings("name", ">gpu types", "description"),
+        row=columns.network_row,
+        wide_headings=_headings("profiled on"),
+        wide_row=columns.network_wide_cells,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Profile",
+        path="profiles",
+        headings=_headings("network", "gpu type", "version", "provenance"),
+        row=columns.profile_row,
+        wide_headings=_headings("source"),
+        wide_row=columns.profile_wide_cells,
+        id_field=("id",),
+    ),
+    Kind(
+        name="Project",
+        path="projects",
+        headings=_headings("name", "created", "labels"),
+        row=columns.project_row,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Budget",
+        path="budgets",
+        headings=_headings("name", "of", ">limit", "period", ">spent", ">used", ">at present plan", "when spent"),
+        row=columns.budget_row,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Webhook",
+        path="webhooks",
+        headings=_headings("name", "events", "enabled", ">waiting", "delivered", "last error"),
+        row=columns.webhook_row,
+        is_deletable=True,
+    ),
+    Kind(
+        name="Policy",
+        path="policies",
+        headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),
+        row=columns.policy_row,
+        wide_headings=_headings("groups"),
+        wide_row=columns.policy_wide_cells,
+        plural="Policies",
+    ),
+    Kind(
+        name="Plan",
+        path="plans",
+        headings=_headings(">id", "at", "state", "status", ">cost/h", ">gap %", "reason or method"),
+        row=columns.plan_row,
+        wide_headings=_headings("policy", ">generation", ">ms"),
+        wide_row=columns.plan_wide_cells,
+        id_field=("id",),
+        default_query={"state": DECISIVE_STATES},
+    ),
+    Kind(
+        name="Demand",
+        path="demand",
+        aliases=("demands",),
+        headings=_headings("service", ">rps", "method", "at", ">plan"),
+        row=columns.demand_row,
+        id_field=("service",),
+        has_one=False,
+    ),
+    Kind(
+        name="Token",
+        path="tokens",
+        headings=_headings("id", "name", "scope", "state", "projects"),
+        row=columns.token_row,
+        wide_headings=_headings("created", "last used", "expires"),
+        wide_row=columns.token_wide_cells,
+        id_field=("id",),
+        has_one=False,
+    ),
+)

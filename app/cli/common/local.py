@@ -1,0 +1,84 @@
+"""What commands on the control plane's own machine need: its settings, and its database without any API."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import ValidationError
+
+from app.base.errors import Unavailable
+from app.base.settings import Settings
+from app.cli.common.errors import CliError
+from app.db.base.transaction import translated
+from app.postgres import server as postgres
+from app.postgres.files import Layout
+
+
+def load_settings(**flags: object) -> Settings:
+    """The settings; flags that are None do not count. Raises CliError, which names the variable."""
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0]) if wrong["loc"] else "settings"
+        raise CliError(f"PLIMSOLL_{name.upper()}: {wrong['msg']}, not {wrong['input']!r}") from error
+
+
+@contextmanager
+def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
+    """SQLAlchemy's URL of the database. An embedded server runs for as long as anybody uses it.
+
+    `create`: make the embedded database if it is not there. Raises CliError, also for what fails inside.
+    """
+    if settings.database_url is not None:
+        url = settings.database_url.get_secret_value()
+        with _errors_explained(masked(url)):
+            yield url
+        return
+    if not create and not has_embedded_database(settings):
+        raise CliError(
+            f"there is no database in {settings.data_dir.resolve()}",
+            hint="`plimsoll db upgrade` makes one; PLIMSOLL_DATA_DIR or PLIMSOLL_DATABASE_URL say where another is",
+        )
+    try:
+        with (
+            postgres.in_use(settings.data_dir) as server,
+            _errors_explained(f"the embedded server in {settings.data_dir}"),
+        ):
+            yield server.url
+    except postgres.PostgresError as error:
+        raise CliError(str(error)) from error
+
+
+def has_embedded_database(settings: Settings) -> bool:
+    """Whether an embedded database was ever made in the data directory."""
+    return Layout(root=settings.data_dir.resolve()).cluster.exists()
+
+
+def place_of_database(settings: Settings) -> str:
+    """Where the database is, in words without secrets."""
+    if settings.database_url is not None:
+        return masked(settings.database_url.get_secret_value())
+    return f"embedded in {settings.data_dir.resolve()}"
+
+
+def masked(url: str) -> str:
+    """A URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+
+
+@contextmanager
+def _errors_explained(place: str) -> Iterator[None]:
+    try:
+        with translated():
+            yield
+    except Unavailable as error:
+        # libpq repeats the reason for every address that it tried.
+        reason = str(getattr(error.__cause__, "orig", error)).strip().splitlines()[0]
+        hint = "check PLIMSOLL_DATABASE_URL" if "PLIMSOLL_DATABASE_URL" in os.environ else "see `plimsoll doctor`"
+        raise CliError(f"the database does not answer ({place}): {reason}", hint=hint) from error

@@ -1,0 +1,198 @@
+"""Results on stdout: tables for people and for pipes, JSON and YAML for programs.
+
+A table on a terminal is fitted to its width: the last column may fold, the others never do. In a pipe it has one line
+per row, however long, and no colour.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.common.errors import CliError
+
+PIPE_WIDTH = 10_000
+"""Wider than any row, so that nothing folds in a pipe."""
+
+NARROWEST_TEXT = 20
+"""The last column gets at least so much."""
+
+GAP = "  "
+
+GOOD, WARN, BAD, FAINT = "green", "yellow", "red", "bright_black"
+
+
+class Format(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A table's cell with a colour."""
+
+    text: str
+    style: str = ""
+
+
+Cells = Sequence[str | Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column of a table."""
+
+    title: str
+    right: bool = False
+    """Figures are aligned at the right."""
+
+
+def console(stream: TextIO | None = None, *, least_width: int = 0) -> Console:
+    """A console on stdout, or on another stream; colours only on a terminal without NO_COLOR."""
+    file = stream or sys.stdout
+    found = Console(file=file, highlight=False, emoji=False, markup=False)
+    if not found.is_terminal:
+        return Console(file=file, highlight=False, emoji=False, markup=False, width=PIPE_WIDTH, no_color=True)
+    if found.width < least_width:
+        return Console(file=file, highlight=False, emoji=False, markup=False, width=least_width)
+    return found
+
+
+def show_table(headings: Sequence[Heading], rows: Sequence[Cells], *, stream: TextIO | None = None) -> None:
+    """Print rows under headings; the last column holds the longest text."""
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold", show_edge=False)
+    for heading in headings[:-1]:
+        table.add_column(heading.title.upper(), justify="right" if heading.right else "left", no_wrap=True)
+    table.add_column(headings[-1].title.upper(), justify="right" if headings[-1].right else "left", overflow="fold")
+    texts = [[_text(cell) for cell in row] for row in rows]
+    for row in texts:
+        table.add_row(*row)
+    columns = [[Text(heading.title), *cells] for heading, *cells in zip(headings, *texts, strict=True)]
+    # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
+    fixed = sum(max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1])
+    _print_without_trailing_blanks(table, console(stream, least_width=fixed + NARROWEST_TEXT))
+
+
+def show_line(*cells: str | Cell, stream: TextIO | None = None) -> None:
+    """Print one line of coloured pieces, folded only on a terminal."""
+    text = Text()
+    for cell in cells:
+        text.append_text(_text(cell))
+    console(stream).print(text)
+
+
+def require_yes(question: str, *, refusal: str) -> None:
+    """Ask on stderr, since stdout is for results. Raises CliError with the refusal unless the answer is yes."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+        raise CliError(refusal, hint="nobody answered; -y does it without asking")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CliError(refusal)
+
+
+def show_json(document: object) -> None:
+    """Print JSON; keys keep the order in which the API gives them."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def show_yaml(documents: Sequence[object]) -> None:
+    """Print YAML, one document after another; `plimsoll apply -f -` reads it back."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Block style, but for lists of scalars: a row of a profile stays on its line."""
+
+        def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+            is_flat = all(isinstance(entry, int | float | str) for entry in sequence)
+            return super().represent_sequence(tag, sequence, flow_style=is_flat or flow_style)
+
+    text = yaml.dump_all(
+        documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
+    )
+    sys.stdout.write(text)
+
+
+def show_document(document: object, output: Format) -> bool:
+    """Print it as JSON or YAML, and say so; False where the output is for people: that is the caller's part."""
+    if output is Format.JSON:
+        show_json(document)
+    elif output is Format.YAML:
+        show_yaml([document])
+    return output in (Format.JSON, Format.YAML)
+
+
+def show_items(items: Sequence[object], output: Format) -> bool:
+    """The same for a list: under `items` in JSON, one document after another in YAML."""
+    if output is Format.YAML:
+        show_yaml(items)
+        return True
+    return show_document({"items": items}, output)
+
+
+def show_nothing(what: str) -> None:
+    """Say, on stderr, that a list is empty; a pipe gets nothing."""
+    sys.stderr.write(f"No {what}.\n")
+
+
+def amount(value: float | None, digits: int = 1) -> str:
+    """A figure with thousands separators, or a dash where there is none."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def usd(value: float | None, digits: int = 4) -> str:
+    """Dollars, or a dash."""
+    return "-" if value is None else f"${value:,.{digits}f}"
+
+
+def plain(value: object) -> str:
+    """Any JSON value in a cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={plain(entry)}" for key, entry in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(entry) for entry in value) or "-"
+    return str(value)
+
+
+def time_text(value: object) -> str:
+    """An ISO 8601 time in UTC to the second, or a dash."""
+    if not isinstance(value, str):
+        return "-"
+    return datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _text(cell: str | Cell) -> Text:
+    return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)
+
+
+def _print_without_trailing_blanks(table: Table, target: Console) -> None:
+    """Rich pads every line to the table's width, which soils pipes and copied text."""
+    with target.capture() as captured:
+        target.print(table)
+    for line in captured.get().splitlines():
+        target.file.write(line.rstrip() + "\n")

@@ -1,0 +1,1 @@
+"""policy, explain, what-if, approve, reject, rollback, pause, resume."""

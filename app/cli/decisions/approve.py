@@ -1,0 +1,79 @@
+"""`plimsoll approve`, `reject`, `rollback`, `pause` and `resume`: what people say to the control loop."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, dig, number, text
+from app.cli.common.context import surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.output import WARN, Cell, show_line
+
+PlanId = Annotated[int, typer.Argument(metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them")]
+POLICY = "default"
+
+
+def approve(context: typer.Context, plan: PlanId) -> None:
+    """Let a proposed plan become the target."""
+    _judge(context, plan, "approve")
+
+
+def reject(context: typer.Context, plan: PlanId) -> None:
+    """Refuse a proposed plan."""
+    _judge(context, plan, "reject")
+
+
+def rollback(
+    context: typer.Context,
+    plan: Annotated[
+        int | None, typer.Argument(metavar="PLAN", min=1, help="Id of a plan that was in force; absent: the one before")
+    ] = None,
+) -> None:
+    """Put an earlier plan back in force, bound anew to the fleet of now.
+
+    The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
+    """
+    with Api(surroundings_of(context)) as api:
+        chosen = _newest_before(api) if plan is None else plan
+        answer = api.post(f"/api/v1/plans/{chosen}/restore")
+    show_line(f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it.")
+    warnings = answer.get("warnings")
+    for warning in warnings if isinstance(warnings, list) else []:
+        show_line(Cell(text=f"  not kept at the demand of now: {warning}", style=WARN))
+    if answer.get("mode_before") != answer.get("mode"):
+        words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
+        show_line(Cell(text=words, style=WARN))
+
+
+def _newest_before(api: Api) -> int:
+    found = api.first("/api/v1/plans", 1, {"state": "superseded"})
+    if not found:
+        raise CliError("no plan was in force before the present one", hint="`plimsoll get plans` lists them")
+    return int(number(found[0], "id") or 0)
+
+
+def pause(context: typer.Context) -> None:
+    """Stop the control loop from changing anything.
+
+    Nodes keep what they run, and keep enforcing it.
+    """
+    _act(context, "pause")
+    show_line("The control loop is paused; nodes keep what they run. `plimsoll resume` lets it go on.")
+
+
+def resume(context: typer.Context) -> None:
+    """Let the control loop go on."""
+    _act(context, "resume")
+    show_line("The control loop goes on.")
+
+
+def _judge(context: typer.Context, plan: int, verb: str) -> None:
+    with Api(surroundings_of(context)) as api:
+        answer = api.post(f"/api/v1/plans/{plan}/{verb}")
+    follows = "; the next tick pushes it" if verb == "approve" else ""
+    show_line(f"Plan {plan} is {text(answer, 'state')}{follows}.")
+
+
+def _act(context: typer.Context, verb: str) -> None:
+    with Api(surroundings_of(context)) as api:
+        api.post(f"/api/v1/policies/{POLICY}/{verb}")

@@ -1,0 +1,323 @@
+"""How an explanation is shown, the API's or one made from files: lines and tables of at most 100 columns."""
+
+from collections.abc import Sequence
+
+from app.cli.common.client import Document, dig, documents, number, text
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    WARN,
+    Cell,
+    Cells,
+    Heading,
+    amount,
+    count,
+    plain,
+    show_line,
+    show_table,
+    usd,
+)
+from app.cli.objects.diff import show_changes
+
+RULES = {
+    "slo": "SLO",
+    "sm": "SM percent",
+    "memory": "memory",
+    "power": "power cap",
+    "replicas_per_gpu": "replicas per GPU",
+    "stock": "stock",
+    "min_replicas": "min_replicas",
+    "max_replicas": "max_replicas",
+}
+CHANGES = {
+    "gpu_type": "other GPU type",
+    "clock": "other clock",
+    "share": "other SM % or batch",
+    "partner": "other neighbour",
+    "more": "one replica more",
+    "fewer": "one replica fewer",
+}
+BASES = {
+    "price": "price of the limit; at most",
+    "first_order": "what these replicas would carry more",
+    "relaxation": "solved again in fractions of GPUs",
+}
+_LEAST_USD, _LEAST_WEIGHT = 5e-6, 5e-4
+"""What the decimals of a price show."""
+_LEAST_LOSS_USD, _LEAST_LOSS_WEIGHT = 5e-5, 0.05
+"""The same of a loss."""
+_MIB_PER_GIB = 1024.0
+_MOST_SHORTFALLS = 2
+MOST_LINES = 4
+"""Of limits that hold back one service."""
+
+
+def show_explanation(answer: Document, services: Sequence[Document], *, is_whole: bool) -> None:
+    """Print an explanation; not whole: of the services only."""
+    unit = text(answer, "price_unit")
+    for message in _texts(answer.get("messages")):
+        show_line("  ", message)
+    _show_violations(documents(answer.get("violations")))
+    for service in services:
+        _show_service(service, unit)
+    names = {text(service, "service") for service in services}
+    gpus = documents(answer.get("gpus"))
+    if not is_whole:
+        gpus = [gpu for gpu in gpus if any(text(each, "service") in names for each in documents(gpu.get("replicas")))]
+    if is_whole:
+        _show_gpu_types(documents(answer.get("gpu_types")), unit)
+    _show_gpus(gpus, unit, int(number(answer, "kinds_left_out") or 0) if is_whole else 0)
+    reliefs = documents(answer.get("reliefs"))
+    _show_reliefs(reliefs if is_whole else [relief for relief in reliefs if text(relief, "subject") in names], unit)
+    if is_whole:
+        _show_losses(answer.get("losses"))
+        _show_steps(documents(answer.get("steps")))
+        _show_changes(answer)
+
+
+def priced(value: float | None, unit: str, digits: int = 4) -> str:
+    """An amount in the unit of the prices."""
+    if value is None:
+        return "-"
+    return f"{usd(value, digits)}/h" if unit == "usd_per_hour" else f"{amount(value)} weighted rps"
+
+
+def _show_service(service: Document, unit: str) -> None:
+    capacity, planned = number(service, "capacity_rps"), number(service, "planned_rps") or 0.0
+    figures = ", ".join(
+        f"{title} {amount(number(service, key))} rps"
+        for title, key in (("demand", "demand_rps"), ("planned", "planned_rps"), ("capacity", "capacity_rps"))
+    )
+    slack = "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
+    show_line(Cell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}{slack}")
+    _show_price(service, unit)
+    show_line("  limit: ", text(service, "limit"))
+    for entry in _bindings(service, unit):
+        on = count(int(number(entry, "replicas") or 0), "replica")
+        show_line(
+            f"  held back by {RULES.get(text(entry, 'rule'), text(entry, 'rule'))}: {text(entry, 'detail')} ({on})"
+        )
+    for entry in documents(service.get("unserved")):
+        words = f"  unserved: {amount(number(entry, 'rate_rps'))} rps ({text(entry, 'reason')})"
+        show_line(Cell(text=words, style=BAD))
+    titles = ("sm %", "batch", "rps each", "can take", "exec ms")
+    rows = [_group(entry) for entry in documents(service.get("replicas"))]
+    if rows:
+        show_table([Heading("  replicas"), *(Heading(title, True) for title in titles), Heading("beside")], rows)
+
+
+def _bindings(service: Document, unit: str) -> list[Document]:
+    """Those that hold back most replicas; none where to carry more would be worth nothing."""
+    worth = number(service, "worth_per_rps")
+    if worth is not None and worth < (_LEAST_USD if unit == "usd_per_hour" else _LEAST_WEIGHT):
+        return []
+    found = sorted(documents(service.get("bindings")), key=lambda entry: -(number(entry, "replicas") or 0.0))
+    return found[:MOST_LINES]
+
+
+def _show_price(service: Document, unit: str) -> None:
+    worth, more = number(service, "worth_per_rps"), number(service, "price_per_rps") or 0.0
+    replica = number(service, "price_per_replica") or 0.0
+    if worth is None:
+        return
+    if unit == "usd_per_hour":
+        costs = f"one more costs {usd(more, 5)}/h" if more >= _LEAST_USD else "one more costs nothing: there is room"
+        is_worth = f"{usd(worth, 5)}/h" if worth >= _LEAST_USD else "nothing"
+        show_line(f"  price: a request per second is worth {is_worth}; {costs}")
+    else:
+        takes = f"takes {amount(more, 3)} from others" if more >= _LEAST_WEIGHT else "takes nothing from others"
+        show_line(f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}")
+    if replica > 0.0:
+        show_line(f"  price: one replica fewer that must run saves {priced(replica, unit)} at most")
+    if replica < 0.0:
+        show_line(f"  price: one replica more that may run saves {priced(-replica, unit)} at most")
+
+
+def _group(entry: Document) -> Cells:
+    return (
+        f"  {plain(entry.get('count'))} × {text(entry, 'gpu_type')}",
+        plain(entry.get("sm_percent")),
+        plain(entry.get("batch")),
+        amount(number(entry, "arrival_rate_rps")),
+        amount(number(entry, "capacity_rps")),
+        amount(number(entry, "execution_ms"), 2),
+        plain(entry.get("neighbours")),
+    )
+
+
+def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
+    if not types:
+        return
+    show_line(Cell(text="\nGPU types", style="bold"))
+    headings = [Heading("GPU type"), Heading("used", True), Heading("of", True), Heading("price/h", True)]
+    rows: list[Cells] = []
+    for entry in types:
+        worth = number(entry, "worth_of_one_more")
+        words = "-" if worth is None else priced(worth, unit) if worth else "nothing"
+        there = number(entry, "count")
+        rows.append(
+            (
+                text(entry, "gpu_type"),
+                plain(entry.get("used")),
+                "any" if there is None else f"{there:g}",
+                usd(number(entry, "price_usd_per_hour"), 3),
+                words,
+            )
+        )
+    one_more = "one more saves at most" if unit != "weighted_rps" else "one more serves at most"
+    show_table([*headings, Heading(one_more, True)], rows)
+
+
+def _show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
+    if not gpus:
+        return
+    show_line(Cell(text="\nWhy the GPUs run what they run", style="bold"))
+    for gpu in gpus:
+        _show_gpu(gpu, unit)
+    if left_out:
+        show_line(Cell(text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out", style=FAINT))
+
+
+def _show_gpu(gpu: Document, unit: str) -> None:
+    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
+    loss = number(gpu, "loss") or 0.0
+    earns = f", earns {priced(price + stock - loss, unit)}"
+    if unit == "usd_per_hour":
+        costs = f"costs {usd(price)}/h" + (f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else "")
+    else:
+        costs = f"forgoes {priced(stock, unit)} elsewhere"
+    title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
+    show_line(Cell(text=title, style="bold"), f"  each {costs}{earns}")
+    if _shown_loss(loss, unit):
+        show_line(Cell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
+    full = [RULES[text(use, "rule")] for use in documents(gpu.get("uses")) if use.get("is_full")]
+    uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
+    show_line(f"  uses {uses}")
+    if full:
+        show_line(f"  full: {', '.join(full)}")
+    rows = [
+        (
+            f"  {text(each, 'service')}",
+            plain(each.get("sm_percent")),
+            plain(each.get("batch")),
+            amount(number(each, "arrival_rate_rps")),
+            amount(number(each, "capacity_rps")),
+            priced(number(each, "earns"), unit),
+        )
+        for each in documents(gpu.get("replicas"))
+    ]
+    titles = ("sm %", "batch", "rps", "can take", "earns")
+    show_table([Heading("  runs"), *(Heading(title, True) for title in titles)], rows)
+    _show_alternatives(documents(gpu.get("alternatives")), unit)
+
+
+def _use(use: Document) -> str:
+    rule, used, limit = text(use, "rule"), number(use, "used") or 0.0, number(use, "limit") or 0.0
+    if rule == "sm":
+        return f"{used:g} % of the SMs"
+    if rule == "memory":
+        return f"{used / _MIB_PER_GIB:.1f} of {limit / _MIB_PER_GIB:.1f} GiB"
+    return f"{used:.0f} of {limit:.0f} {'W' if rule == 'power' else 'replicas'}"
+
+
+def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
+    if not alternatives:
+        return
+    rows = [
+        (f"  {CHANGES[text(each, 'change')]}", _dearer(number(each, "loss") or 0.0, unit), _pattern(each))
+        for each in alternatives
+    ]
+    show_table([Heading("  instead"), Heading("would lose", True), Heading("running")], rows)
+
+
+def _dearer(loss: float, unit: str) -> str:
+    return priced(loss, unit) if _shown_loss(loss, unit) else "nothing"
+
+
+def _shown_loss(loss: float, unit: str) -> bool:
+    return loss >= (_LEAST_LOSS_USD if unit == "usd_per_hour" else _LEAST_LOSS_WEIGHT)
+
+
+def _pattern(alternative: Document) -> str:
+    replicas = documents(alternative.get("replicas"))
+    runs = " + ".join(
+        f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}" for each in replicas
+    )
+    return f"{text(alternative, 'gpu_type')} {plain(alternative.get('clock_mhz'))} MHz: {runs}"
+
+
+def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
+    if not reliefs:
+        return
+    show_line(Cell(text="\nWhat would help", style="bold"))
+    verb = "saves" if unit == "usd_per_hour" else "serves"
+    rows = [
+        (text(each, "words"), priced(number(each, "saving"), unit, 3), BASES.get(text(each, "basis"), ""))
+        for each in reliefs
+    ]
+    show_table([Heading("if"), Heading(verb, True), Heading("estimated from")], rows)
+
+
+def _show_losses(losses: object) -> None:
+    if not number(losses, "gpus"):
+        return
+    show_line(Cell(text="\nWhat a loss would do", style="bold"))
+    for many in ("gpus", "nodes"):
+        harmful, there = int(number(losses, f"harmful_{many}") or 0), int(number(losses, many) or 0)
+        noun = many[:-1].replace("gpu", "GPU")
+        if there:
+            words = "any can be lost without harm" if harmful == 0 else f"{harmful} of them would be missed"
+            show_line(f"{count(there, noun)} in use: {words}")
+    worst = documents(dig(losses, "worst"))
+    if worst:
+        rows = [(text(each, "words"), _shortfalls(documents(each.get("shortfalls")))) for each in worst]
+        show_table([Heading("lost"), Heading("leaves unserved")], rows)
+
+
+def _shortfalls(shortfalls: Sequence[Document]) -> str:
+    shown = []
+    for each in shortfalls[:_MOST_SHORTFALLS]:
+        share = 100.0 * (number(each, "share") or 0.0)
+        shown.append(f"{text(each, 'service')} {amount(number(each, 'rate_rps'))} rps ({share:.0f} %)")
+    more = len(shortfalls) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _show_steps(steps: Sequence[Document]) -> None:
+    if not steps:
+        return
+    show_line(Cell(text="\nHow it was found", style="bold"))
+    rows = [
+        (
+            text(step, "technique"),
+            text(step, "method"),
+            text(step, "status"),
+            amount(1000 * seconds) if (seconds := number(step, "seconds")) else "-",
+            "; ".join(_texts(step.get("messages"))) or "-",
+        )
+        for step in steps
+    ]
+    headings = [Heading("technique"), Heading("method"), Heading("status"), Heading("ms", True), Heading("messages")]
+    show_table(headings, rows)
+
+
+def _show_changes(answer: Document) -> None:
+    if answer.get("moves") is None and not answer.get("changes"):
+        return
+    show_line(Cell(text="\nAgainst the plan before", style="bold"))
+    started, stopped = number(answer, "moves", "replicas_started"), number(answer, "moves", "replicas_stopped")
+    cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0
+    if started or stopped:
+        price = f"; the moves count as {usd(cost)}/h" if cost else ""
+        show_line(f"{count(int(started or 0), 'replica')} to start, {int(stopped or 0)} to stop{price}")
+    show_changes(documents(answer.get("changes")))
+
+
+def _show_violations(violations: Sequence[Document]) -> None:
+    for entry in violations:
+        words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
+        show_line(Cell(text=words, style=BAD), Cell(text=text(entry, "detail"), style=FAINT))
+
+
+def _texts(value: object) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list) else []

@@ -1,0 +1,111 @@
+"""`plimsoll policy`: which policies there are, what they would do here, and how to change to another one.
+
+To add a verb, write `policy_<verb>.py` with its function, and enter it at the end of this file.
+"""
+
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from app.cli.common.output import (
+    BAD,
+    GOOD,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    console,
+    show_document,
+    show_items,
+    show_table,
+)
+from app.cli.decisions.policy_compare import compare
+from app.cli.decisions.policy_switch import switch
+from app.cli.decisions.policy_train import train
+from app.cli.objects.get import Output
+from solvers.policies.cards import Card, card, cards
+from solvers.policies.registry import policies
+
+WIDEST = 100
+"""Lines of prose are not longer, however wide the terminal is."""
+_LABEL = 12
+_PLAIN_WIDTH = 80
+"""Where stdout is no terminal."""
+
+PolicyName = Annotated[
+    str, typer.Argument(metavar="NAME", help="`plimsoll policy list` has them", autocompletion=lambda: [*policies()])
+]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, describe, compare and switch policies.",
+)
+
+
+@app.command("list")
+def list_policies(output: Output = Format.TABLE) -> None:
+    """List the policies that this program has.
+
+    Needs no server; `plimsoll get policies` shows the one in force.
+    """
+    if output in (Format.JSON, Format.YAML):
+        show_items([_document(each) for each in cards()], output)
+        return
+    is_wide = output is Format.WIDE
+    headings = [Heading("name"), Heading("keeps slos"), Heading("what it does")]
+    if is_wide:
+        headings += [Heading("source"), Heading("needs")]
+    show_table(headings, [_row(each, is_wide=is_wide) for each in cards()])
+
+
+@app.command()
+def describe(name: PolicyName, output: Output = Format.TABLE) -> None:
+    """Say where a policy comes from, what it decides, and what its limits are."""
+    found = card(name)
+    if not show_document(_document(found), output):
+        sys.stdout.write("\n".join(_told(found, _width())) + "\n")
+
+
+def _document(found: Card) -> dict[str, object]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
+
+
+def _row(found: Card, *, is_wide: bool) -> Cells:
+    keeps = Cell(text="yes", style=GOOD) if found.promises else Cell(text="may not", style=BAD)
+    wide = (found.source, ", ".join(found.needs) or "-") if is_wide else ()
+    return found.name, keeps, found.title, *wide
+
+
+def _told(found: Card, width: int) -> list[str]:
+    """The card as lines of at most so many characters."""
+    keeps = "yes" if found.promises else "not always: a real cluster's loop refuses plans that break a promise"
+    facts = [
+        ("source", found.source),
+        ("decides", ", ".join(found.decides)),
+        ("keeps SLOs", keeps),
+        ("techniques", ", ".join(f"solvers.{name}" for name in found.techniques)),
+        ("needs", ", ".join(found.needs) or "nothing more"),
+        ("good for", found.good_for),
+        *(("limits" if place == 0 else "", limit) for place, limit in enumerate(found.limits)),
+    ]
+    lines = [f"{found.name}: {found.title}", ""]
+    for label, words in facts:
+        head, indent = f"{label + ':' if label else '':<{_LABEL}}", " " * _LABEL
+        lines += textwrap.wrap(words, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+    return lines
+
+
+def _width() -> int:
+    """Of prose on this terminal."""
+    found = console()
+    return min(WIDEST, found.width) if found.is_terminal else _PLAIN_WIDTH
+
+
+app.command()(compare)
+app.command()(switch)
+app.command()(train)

@@ -1,0 +1,156 @@
+"""`plimsoll policy compare`: policies side by side, on what runs now, on a Problem file or in a simulation."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, Document, dig, documents, number, text
+from app.cli.common.context import surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    amount,
+    show_document,
+    show_line,
+    show_table,
+    usd,
+)
+from app.cli.objects.get import Output
+from solvers.policies.cards import card
+from solvers.policies.registry import policies
+
+MOST_SERVER_S = 60.0
+"""A control plane takes no longer."""
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Policies; none = all", autocompletion=lambda: [*policies()]),
+]
+
+
+def compare(
+    context: typer.Context,
+    names: Names = None,
+    problem: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="On a Problem file, without any server; - = stdin")
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="In a simulation, without any server; - = stdin")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How long all plans may take together")
+    ] = 30.0,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, max=256, help="With --scenario: runs at a time")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Lay policies side by side: what each would make of what runs now, and what it costs.
+
+    Nothing is changed by asking. With --scenario every policy decides through the whole simulation, under the same
+    requests; policies that the scenario has settings for keep them.
+    """
+    wanted = tuple(dict.fromkeys(names or ()))
+    for name in wanted:
+        card(name)
+    if problem is not None and scenario is not None:
+        raise typer.BadParameter("give --problem or --scenario, not both")
+    if scenario is not None:
+        _in_simulation(scenario, wanted, jobs, output)
+        return
+    if problem is None and time_limit > MOST_SERVER_S:
+        words = f"a control plane plans for at most {MOST_SERVER_S:g} s; a Problem file may take longer"
+        raise typer.BadParameter(words, param_hint="'--time-limit'")
+    answer = _of_server(context, wanted, time_limit) if problem is None else _of_file(problem, wanted, time_limit)
+    if not show_document(answer, output):
+        _show(answer)
+
+
+def _of_server(context: typer.Context, names: Sequence[str], time_limit_s: float) -> Document:
+    with Api(surroundings_of(context)) as api:
+        return api.post("/api/v1/plans/compare", {"policies": list(names), "time_limit_s": time_limit_s})
+
+
+def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
+    from app.answers.compare_policies import compare_policies
+    from app.cli.common.contract_files import read_problem
+    from app.solver.process import TimedSolver
+    from solvers.policies.warm_up import warm_up
+    from solvers.types.outcome import Budget
+    from solvers.types.state import Observed
+
+    question, asked = read_problem(file), tuple(names) or policies()
+    warm_up(*asked)
+    budget = Budget(seconds=time_limit_s, work=time_limit_s)
+    found = asyncio.run(compare_policies(TimedSolver(), question, Observed(at_s=0.0), asked, budget))
+    return {"in_force": None, "policies": json.loads(json.dumps([asdict(each) for each in found]))}
+
+
+def _in_simulation(file: Path, names: Sequence[str], jobs: int | None, output: Format) -> None:
+    """Raises CliError; Exit where a run failed."""
+    from app.cli.simulation.runs import show_failures, simulated
+    from app.cli.simulation.scenario_files import folder_of, read_scenario
+    from app.cli.simulation.show import show_report
+    from app.simulate.report.report import report_to_json
+    from app.simulate.scenario.scenario import with_policies
+
+    scenario = read_scenario(file)
+    report = simulated(with_policies(scenario, names) if names else scenario, folder_of(file), jobs=jobs)
+    if not show_document(json.loads(report_to_json(report)), output) and report.runs:
+        show_report(report, sys.stdout)
+    show_failures(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _show(answer: Document) -> None:
+    found = documents(answer.get("policies"))
+    if not found:
+        raise CliError("the control plane compared nothing")
+    figures = ("cost/h", "gpus", "replicas", "starts", "unserved", "room", "broken", "s")
+    in_force = text(answer, "in_force")
+    headings = [Heading("policy"), *(Heading(title, right=True) for title in figures)]
+    show_table(headings, [_row(each, is_in_force=text(each, "policy") == in_force) for each in found])
+    for each in found:
+        if words := text(each, "reason"):
+            show_line(Cell(text=f"{text(each, 'policy')}: {words}", style=BAD))
+        elif words := text(each, "first_violation"):
+            show_line(Cell(text=f"{text(each, 'policy')} breaks {words}", style=BAD))
+    note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
+    show_line(Cell(text=(f"* in force; {note}" if in_force else note), style=FAINT))
+
+
+def _row(each: Document, *, is_in_force: bool) -> Cells:
+    name = text(each, "policy") + (" *" if is_in_force else "")
+    if text(each, "status") == "failed":
+        return Cell(text=name, style=BAD), *("-" for _ in range(8))
+    unserved, broken = number(each, "unserved_percent") or 0.0, int(number(each, "violations") or 0)
+    return (
+        Cell(text=name, style="bold" if is_in_force else ""),
+        usd(number(each, "cost_usd_per_hour")),
+        text(each, "gpus"),
+        text(each, "replicas"),
+        text(each, "starts"),
+        Cell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
+        _room(dig(each, "worst_slack_percent"), number(each, "worst_slack_percent")),
+        Cell(text=str(broken), style=BAD) if broken else "-",
+        amount(number(each, "seconds"), 2),
+    )
+
+
+def _room(given: object, percent: float | None) -> str | Cell:
+    if given is None or percent is None:
+        return "-"
+    return Cell(text=f"{percent:.1f} %", style=GOOD if percent >= 0.0 else BAD)

@@ -1,0 +1,186 @@
+"""`plimsoll policy switch`: change who decides, after a look at what that would change; and back again."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, Document, dig, documents, number, text
+from app.cli.common.context import surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.output import BAD, GOOD, WARN, Cell, amount, count, require_yes, show_line, usd
+from app.cli.decisions.approve import POLICY
+from app.cli.objects.diff import show_changes
+from solvers.policies.cards import card
+from solvers.policies.registry import policies
+
+PATH = f"/api/v1/policies/{POLICY}"
+
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="The policy that shall decide", autocompletion=lambda: [*policies()]),
+]
+
+
+def switch(
+    context: typer.Context,
+    name: Name = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Only for this group of services [default: the cluster's]")
+    ] = None,
+    back: Annotated[bool, typer.Option("--back", help="Back to who decided before the last switch")] = False,
+    approve: Annotated[
+        bool | None,
+        typer.Option(
+            "--approve/--no-approve",
+            show_default=False,
+            help="The first plan of a new policy waits for `plimsoll approve`, after this switch and later ones "
+            "[default: as before]",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Switch even if the first plan would be refused")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+) -> None:
+    """Change the policy of the running cluster, or of one group of its services.
+
+    Shows first what the new policy would decide now, from what runs: cost, moves, and what would stay unserved; then
+    asks. Nodes serve on meanwhile. All other settings stay as they are; `switch --back` undoes it, and leaves what was
+    changed since then.
+    """
+    if back == (name is not None):
+        raise typer.BadParameter("give the NAME of a policy, or --back")
+    if back and group is not None:
+        raise typer.BadParameter("--back takes all groups back; leave --group out")
+    with Api(surroundings_of(context)) as api:
+        present, etag = _in_force(api)
+        wanted = _before(api, present) if name is None else _with_policy(present, name, group)
+        if _deciders(wanted) == _deciders(present):
+            show_line(f"{_named(wanted, group)} decides already; nothing was changed.")
+            return
+        if approve is not None:
+            wanted = {**wanted, "approve_switch": approve}
+        _show_switch(present, wanted)
+        refused = _show_preview(api, wanted)
+        if dry_run:
+            return
+        if refused and not force:
+            hint = "`plimsoll policy compare` shows who could; --force switches all the same, and what runs stays"
+            raise CliError(f"its first plan would not be pushed: {refused}", hint=hint)
+        if not yes:
+            require_yes("Switch?", refusal="nothing was changed")
+        manifest: Document = {"kind": "Policy", "metadata": {"name": POLICY}, "spec": wanted}
+        answer = api.put(PATH, manifest, etag=etag)
+    _tell(answer, approve=_asks_approval(wanted))
+
+
+def _in_force(api: Api) -> tuple[Document, str | None]:
+    """The settings in force with their ETag."""
+    found = api.find(PATH)
+    spec = None if found is None else found[0].get("spec")
+    if found is None or not isinstance(spec, dict):
+        raise CliError("the control plane has no policy", hint="`plimsoll doctor` finds out why")
+    return spec, found[1]
+
+
+def _with_policy(present: Document, name: str, group: str | None) -> Document:
+    """The settings with another policy, for all services that are of no group or for those of one. Raises CliError."""
+    card(name)
+    if group is None:
+        return {**present, "policy": name}
+    groups = documents(present.get("groups"))
+    known = [text(each, "name") for each in groups]
+    if group not in known:
+        there = f"there are {', '.join(known)}" if known else "there is none"
+        hint = "groups are in the Policy's spec: `plimsoll get policies default -o yaml`, then `plimsoll apply`"
+        raise CliError(f"no group is called {group!r}; {there}", hint=hint)
+    changed = [{**each, "policy": name} if text(each, "name") == group else each for each in groups]
+    return {**present, "groups": changed}
+
+
+def _before(api: Api, present: Document) -> Document:
+    """The settings in force, but for who decides: as in the newest version where others did. Raises CliError."""
+    for version in api.items(f"{PATH}/versions"):
+        spec = version.get("spec")
+        if not isinstance(spec, dict):
+            continue
+        wanted = _decided_as_in(present, spec)
+        if _deciders(wanted) != _deciders(present):
+            return wanted
+    raise CliError("no other policy was in force before", hint="`plimsoll policy switch NAME` changes to one")
+
+
+def _decided_as_in(present: Document, spec: Document) -> Document:
+    """The settings in force with the other ones' policies, of the groups that are in both.
+
+    Which groups there are, and what they are, stays: that is no part of a switch.
+    """
+    then = _by_group(spec)
+    groups = [
+        {**each, "policy": then.get(text(each, "name"), text(each, "policy"))}
+        for each in documents(present.get("groups"))
+    ]
+    return {**present, "policy": text(spec, "policy"), "groups": groups}
+
+
+def _deciders(spec: Document) -> tuple[str, dict[str, str]]:
+    """Who decides on services of no group, and on those of each."""
+    return text(spec, "policy"), _by_group(spec)
+
+
+def _asks_approval(spec: Document) -> bool:
+    return spec.get("approve_switch") is True
+
+
+def _by_group(spec: Document) -> dict[str, str]:
+    return {text(each, "name"): text(each, "policy") for each in documents(spec.get("groups"))}
+
+
+def _named(spec: Document, group: str | None) -> str:
+    return text(spec, "policy") if group is None else f"{group}: {_by_group(spec)[group]}"
+
+
+def _show_switch(present: Document, wanted: Document) -> None:
+    """One line per policy that changes, with a warning where the new one may break promises, and one for approval."""
+    lines = {"policy": (text(present, "policy"), text(wanted, "policy"))}
+    old, new = _by_group(present), _by_group(wanted)
+    lines |= {f"group {name}": (old[name], new[name]) for name in new}
+    lines["approve_switch"] = ("yes" if _asks_approval(present) else "no", "yes" if _asks_approval(wanted) else "no")
+    for what, (before, after) in lines.items():
+        if before != after:
+            show_line(f"{what}: {before} → ", Cell(text=after, style="bold"))
+            if after in policies() and not card(after).promises:
+                words = f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
+                show_line(Cell(text=words, style=WARN))
+
+
+def _show_preview(api: Api, wanted: Document) -> str:
+    """Print what would be decided now; returns why that would not be pushed, empty where it would."""
+    body: Document = {"policy": wanted.get("policy"), "groups": wanted.get("groups") or [], "from_running": True}
+    answer = api.post("/api/v1/plans/preview", body)
+    before, after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_usd_per_hour")
+    show_line(f"Cost at the present rates: {usd(before)} → {usd(after)} per hour")
+    changes = documents(answer.get("changes"))
+    more = [int((number(each, "after") or 0) - (number(each, "before") or 0)) for each in changes]
+    starts, ends = sum(each for each in more if each > 0), -sum(each for each in more if each < 0)
+    if changes:
+        show_line(f"{count(starts, 'replica')} would start, {ends} would end:")
+    show_changes(changes)
+    messages = dig(answer, "document", "report", "messages")
+    for words in messages if isinstance(messages, list) else ():
+        show_line(f"  {words}")
+    for entry in documents(dig(answer, "document", "unserved")):
+        words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
+        show_line(Cell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+    is_refused = text(answer, "state") == "refused" or text(answer, "status") == "kept"
+    return text(answer, "reason") if is_refused else ""
+
+
+def _tell(answer: Document, *, approve: bool) -> None:
+    version = text(answer, "status", "version")
+    show_line(Cell(text=f"Version {version} of the policy is in force" if version else "Switched", style=GOOD))
+    mode = text(answer, "spec", "mode")
+    if approve or mode == "approve":
+        show_line("Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`.")
+    elif mode in ("advise", "off"):
+        show_line(f"The policy is in mode {mode}: nothing is pushed.")
+    show_line("`plimsoll policy switch --back` undoes it.")

@@ -1,0 +1,1 @@
+"""apply, diff, get, describe, delete, cancel, cordon."""

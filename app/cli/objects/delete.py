@@ -1,0 +1,82 @@
+"""`plimsoll delete`: end objects; their history stays in the database."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from httpx2 import codes
+
+from app.cli.common.client import Api, ApiProblem
+from app.cli.common.context import surroundings_of
+from app.cli.common.errors import show_error
+from app.cli.common.kinds import Kind, find_kind, kind_names
+from app.cli.common.manifest_files import read_manifests
+from app.cli.common.output import GOOD, Cell, require_yes, show_line
+from app.cli.objects.changes import object_path
+
+
+def delete(
+    context: typer.Context,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="services, nodes, ...", autocompletion=kind_names)
+    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="Delete what these manifests name")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+) -> None:
+    """Delete objects.
+
+    Either `delete KIND NAME...`, or all that a manifest file names. What they cost stays in the reports.
+    """
+    if bool(file) == bool(kind) or bool(kind) != bool(names):
+        raise typer.BadParameter("give either KIND and NAME, or -f FILE")
+    targets = _targets(find_kind(kind), names or []) if kind else _targets_of_files(file or [])
+    if not yes:
+        require_yes(f"Delete {', '.join(title for title, _ in targets)}?", refusal="nothing was deleted")
+    with Api(surroundings_of(context)) as api:
+        for title, path in targets:
+            api.delete(path)
+            show_line(Cell(text=f"{title} deleted", style=GOOD))
+
+
+def _targets(kind: Kind, names: list[str]) -> list[tuple[str, str]]:
+    """Title and path of each object."""
+    if not kind.is_deletable:
+        hint = "; revoke them with `plimsoll token revoke`" if kind.name == "Token" else ""
+        raise typer.BadParameter(f"{kind.plural or kind.name + 's'} cannot be deleted{hint}")
+    return [(f"{kind.name} {name}", kind.one(name)) for name in names]
+
+
+def _targets_of_files(file: list[Path]) -> list[tuple[str, str]]:
+    """What the manifests name, users before what they use."""
+    entries = [entry for entry in reversed(read_manifests(file)) if find_kind(entry.kind).is_deletable]
+    return [(f"{entry.kind} {entry.name}", object_path(entry.manifest)) for entry in entries]
+
+
+Tasks = Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks")]
+
+
+def cancel(context: typer.Context, tasks: Tasks) -> None:
+    """End tasks; they stay in the list.
+
+    `delete` takes them out of it. One that has finished stays as it is.
+    """
+    missing = 0
+    with Api(surroundings_of(context)) as api:
+        for task in tasks:
+            try:
+                api.post(f"/api/v1/tasks/{task}/cancel")
+            except ApiProblem as problem:
+                if problem.status == codes.CONFLICT:
+                    show_line(f"Task {task} has finished already")
+                    continue
+                if problem.status != codes.NOT_FOUND:
+                    raise
+                show_error(problem)
+                missing += 1
+            else:
+                show_line(f"Task {task} cancelled")
+    if missing:
+        raise typer.Exit(1)

@@ -1,0 +1,132 @@
+"""`plimsoll describe`: everything about one object."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, ApiProblem, Document, documents, text
+from app.cli.common.columns import truth_cell
+from app.cli.common.context import surroundings_of
+from app.cli.common.forecasts import show_forecast_line
+from app.cli.common.kinds import Kind, find_kind
+from app.cli.common.output import FAINT, Cell, Cells, Heading, count, plain, show_line, show_table, time_text
+from app.cli.objects.get import KindName, fetch_one
+from app.cli.objects.predictions import show_predictions
+from solvers.types.problem import OperatingPoint
+
+NEWEST_EVENTS = 8
+LONGEST_TABLE = 20
+"""Rows of an object's own tables that are printed; `get -o json` has all of them."""
+
+
+def describe(
+    context: typer.Context, kind: KindName, name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id")]
+) -> None:
+    """Show one object with its status and newest events."""
+    found = find_kind(kind)
+    with Api(surroundings_of(context)) as api:
+        item = fetch_one(api, found, name)
+        show_line(Cell(text=f"{found.name} {name}", style="bold"))
+        _show_fields({key: value for key, value in item.items() if key not in ("apiVersion", "kind", "document")}, "")
+        if found.name == "Service":
+            _show_forecast(api, found, name)
+        _show_events(api, found, name)
+
+
+def _show_fields(fields: Mapping[str, object], indent: str) -> None:
+    """Scalars as lines, objects indented, lists of objects as tables."""
+    scalars = {key: value for key, value in fields.items() if not _is_nested(value)}
+    width = max(map(len, scalars), default=0) + 1
+    for key, value in fields.items():
+        if key in scalars:
+            show_line(Cell(text=f"{indent}{key + ':':<{width}} ", style=FAINT), _scalar(value))
+        elif key == "conditions":
+            _show_conditions(documents(value), indent)
+        elif key == "predictions" and documents(value):
+            show_predictions(documents(value))
+        elif isinstance(value, Mapping):
+            show_line(f"{indent}{key}:")
+            _show_fields(value, indent + "  ")
+        elif isinstance(value, list):
+            show_line(f"{indent}{key}:")
+            _show_list(value, OperatingPoint._fields if key == "rows" else ())
+
+
+def _is_nested(value: object) -> bool:
+    is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict | list)
+    return is_table or (isinstance(value, Mapping) and bool(value))
+
+
+def _scalar(value: object) -> str:
+    is_time = isinstance(value, str) and len(value) >= 20 and value[4] == value[7] == "-" and value[10] == "T"
+    return time_text(value) if is_time else plain(value)
+
+
+def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
+    show_line(f"{indent}conditions:")
+    rows = [(text(entry, "type"), truth_cell(entry), text(entry, "message")) for entry in conditions]
+    show_table([Heading(indent + "  condition"), Heading("reason"), Heading("message")], _indented(rows, indent + "  "))
+
+
+def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
+    """Objects with a column for each key, or rows of values under these names."""
+    shown = entries[:LONGEST_TABLE]
+    flat = [_flat(row) if isinstance(row, dict) else dict(zip(names, _values(row), strict=True)) for row in shown]
+    titles = list(dict.fromkeys(title for row in flat for title in row))
+    cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
+    show_table([Heading("    " + titles[0]), *map(Heading, titles[1:])], _indented(cells, "    "))
+    if len(entries) > LONGEST_TABLE:
+        show_line(
+            f"    ... and {count(len(entries) - LONGEST_TABLE, 'more row')}",
+        )
+
+
+def _values(row: object) -> list[str]:
+    return [plain(value) for value in row] if isinstance(row, list) else []
+
+
+def _flat(row: Document) -> dict[str, str]:
+    """One row's cells; a list of objects inside, such as a GPU's replicas, becomes one text."""
+    cells = {}
+    for key, value in row.items():
+        inner = documents(value)
+        cells[key] = "; ".join(_brief(entry) for entry in inner) if inner else _scalar(value)
+    return cells
+
+
+def _brief(entry: Document) -> str:
+    if "service" in entry and "sm_percent" in entry:
+        return f"{text(entry, 'service')} {plain(entry['sm_percent'])} % × {plain(entry.get('batch'))}"
+    if "is_resident" in entry:
+        where = f"{plain(entry.get('sm_percent'))} %" if entry["is_resident"] else "swapped out"
+        return f"{text(entry, 'name')} {where} × {plain(entry.get('batch'))}"
+    return plain(entry)
+
+
+def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
+    return [(indent + str(row[0]), *row[1:]) for row in rows]
+
+
+def _show_forecast(api: Api, kind: Kind, name: str) -> None:
+    try:
+        show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
+    except ApiProblem as problem:
+        show_line(Cell(text=f"forecast: {problem.detail}", style=FAINT))
+
+
+def _show_events(api: Api, kind: Kind, name: str) -> None:
+    subject = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name).lstrip("_")
+    try:
+        events = api.first("/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"})
+    except ApiProblem as problem:
+        show_line(Cell(text=f"events: {problem.detail}", style=FAINT))
+        return
+    if not events:
+        return
+    show_line("events:")
+    rows = [
+        ("  " + time_text(event.get("at")), text(event, "kind"), text(event, "actor"), text(event, "reason") or "-")
+        for event in events
+    ]
+    show_table([Heading("  at"), Heading("event"), Heading("actor"), Heading("reason")], rows)

@@ -1,0 +1,90 @@
+"""`plimsoll get`: lists of objects."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, Document, Query, dig
+from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.kinds import Kind, find_kind, kind_names
+from app.cli.common.output import Format, show_document, show_items, show_nothing, show_table
+
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+
+KindName = Annotated[str, typer.Argument(metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names)]
+Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml")]
+Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services or tasks of this project")]
+
+
+def get(
+    context: typer.Context,
+    kind: KindName,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")] = None,
+    output: Output = Format.TABLE,
+    project: Project = None,
+    selector: Annotated[
+        str | None,
+        typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services and tasks with these labels"),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many")] = 500,
+    show_all: Annotated[bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every 2 s")] = False,
+) -> None:
+    """List objects of one kind, or show one of them.
+
+    Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
+    demand and tokens.
+    """
+    surroundings = surroundings_of(context)
+    found = find_kind(kind)
+    query: Query = {"project": project, "label_selector": selector, **({} if show_all else found.default_query)}
+    if (project or selector) and found.path not in ("services", "tasks"):
+        raise typer.BadParameter("--project and --selector are for services and tasks")
+    if show_all and not found.default_query:
+        raise typer.BadParameter("--all is for plans; other kinds are always listed in full")
+
+    with Api(surroundings) as api:
+
+        def show_once() -> None:
+            if name is not None:
+                _show([fetch_one(api, found, name)], found, output, is_list=False)
+            else:
+                _show(api.first(found.list_path, limit, query), found, output, is_list=True)
+
+        if watch:
+            _repeat(show_once, surroundings)
+        else:
+            show_once()
+
+
+def fetch_one(api: Api, kind: Kind, name: str) -> Document:
+    """One object by its name or id. Raises CliError."""
+    if kind.has_one:
+        return api.get(kind.one(name))
+    for item in api.items(kind.list_path):
+        if str(dig(item, *kind.id_field)) == name:
+            return item
+    raise CliError(f"there is no {kind.name} {name!r}", hint=f"`plimsoll get {kind.path}` lists them")
+
+
+def _show(items: list[Document], kind: Kind, output: Format, *, is_list: bool) -> None:
+    if show_items(items, output) if is_list else show_document(items[0], output):
+        return
+    if items:
+        show_table(*kind.table(items, wide=output is Format.WIDE))
+    else:
+        show_nothing(kind.path)
+
+
+def _repeat(show_once: Callable[[], None], surroundings: Surroundings) -> None:
+    """Show it until the user interrupts, which is how a watch ends well."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            if surroundings.is_terminal():
+                typer.echo(CLEAR, nl=False)
+            show_once()
+            surroundings.sleep(WATCH_S)

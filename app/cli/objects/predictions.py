@@ -1,0 +1,49 @@
+"""How well a network's times are known on each GPU type, as a table that fits into 80 columns."""
+
+from collections.abc import Sequence
+
+from app.cli.common.client import Document, number, text
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, Cells, Heading, show_line, show_table, time_text
+
+INDENT = "    "
+PROVENANCE_STYLES = {"measured": "", "scaled": WARN, "estimated": WARN}
+HEADINGS = (
+    Heading(INDENT + "gpu type"),
+    Heading("known as"),
+    Heading("technique"),
+    Heading("error", right=True),
+    Heading("samples", right=True),
+    Heading("served", right=True),
+    Heading("off", right=True),
+)
+
+
+def show_predictions(predictions: Sequence[Document]) -> None:
+    """Per GPU type: where its times come from, the fit and its held-out error, and what serving says of them."""
+    show_line(f"{INDENT[:-2]}predictions:")
+    show_table(HEADINGS, [prediction_row(entry) for entry in predictions])
+    for entry in predictions:
+        if entry.get("alarm_since"):
+            words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
+            show_line(Cell(text=words + f"{time_text(entry['alarm_since'])}; more room is planned", style=BAD))
+
+
+def prediction_row(entry: Document) -> Cells:
+    """`served`: learned true over stated time; `off`: how far the corrected times were off in the last half minute."""
+    technique, correction = text(entry, "technique"), number(entry, "correction")
+    provenance = text(entry, "provenance")
+    style = FAINT if correction is None else BAD if entry.get("alarm_since") else GOOD
+    return (
+        INDENT + text(entry, "gpu_type"),
+        Cell(text=provenance, style=PROVENANCE_STYLES.get(provenance, "")),
+        technique or Cell(text="-", style=FAINT),
+        percent(number(entry, "cross_validated_error")),
+        str(int(number(entry, "samples") or 0)),
+        Cell(text="-" if correction is None else f"× {correction:.2f}", style=style),
+        Cell(text=percent(number(entry, "error")), style=style),
+    )
+
+
+def percent(share: float | None) -> str:
+    """`2.1 %`."""
+    return "-" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,1 @@
+"""token, db, config, doctor, version."""

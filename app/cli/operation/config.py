@@ -1,0 +1,65 @@
+"""`plimsoll config`: settings and where they come from."""
+
+import os
+
+import typer
+
+from app.base.settings import Settings
+from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, Sourced, Surroundings, surroundings_of
+from app.cli.common.local import load_settings
+from app.cli.common.output import Format, Heading, show_document, show_table
+from app.cli.objects.get import Output
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+SHOWN_OF_TOKEN = len("plim_operator_") + 2
+
+
+@app.callback()
+def _group() -> None:
+    """Show the settings and where they come from."""
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show every setting with its value and origin.
+
+    Secrets are masked.
+    """
+    entries = [*_client(surroundings_of(context)), *_server(load_settings())]
+    document = {name: {"value": entry.value, "origin": entry.origin} for name, entry in entries}
+    if not show_document(document, output):
+        rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
+        show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
+
+
+def _client(surroundings: Surroundings) -> list[tuple[str, Sourced]]:
+    """What the commands use to reach a control plane."""
+    token = surroundings.token()
+    return [
+        (URL_VARIABLE, surroundings.url()),
+        (TOKEN_VARIABLE, Sourced(value=_masked(token.value), origin=token.origin)),
+    ]
+
+
+def _server(settings: Settings) -> list[tuple[str, Sourced]]:
+    """What `up`, `serve` and `db` use."""
+    shown = settings.printable()
+    return [(variable(name), Sourced(value=shown[name], origin=_origin(name))) for name in shown]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"PLIMSOLL_{name.upper()}"
+
+
+def _origin(name: str) -> str:
+    # pydantic-settings reads variables whatever their case.
+    is_set = variable(name) in {key.upper() for key in os.environ}
+    return "environment" if is_set else "default"
+
+
+def _masked(token: str | None) -> str | None:
+    return None if token is None else token[:SHOWN_OF_TOKEN].rpartition("_")[0] + "_***"

@@ -1,0 +1,83 @@
+"""`plimsoll db`: the schema of the database, and the catalogue in it."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import typer
+
+from app.catalogue.install import install_catalogue
+from app.cli.common.errors import CliError
+from app.cli.common.local import load_settings, open_database, place_of_database
+from app.cli.common.output import GOOD, Cell, show_line
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Bring the database to this program's schema, or check it.\n\n"
+    "The database is the one that PLIMSOLL_DATABASE_URL names, else the embedded one under PLIMSOLL_DATA_DIR.",
+)
+
+
+@app.command()
+def upgrade() -> None:
+    """Apply the migrations that are missing.
+
+    Makes the embedded database where there is none yet.
+    """
+    settings = load_settings()
+    with open_database(settings, create=True) as url:
+        before = migrate.current(url)
+        migrate.upgrade(url)
+        after = migrate.current(url)
+    if before == after:
+        show_line(f"The database ({place_of_database(settings)}) is at {after} already.")
+    else:
+        show_line(f"The database ({place_of_database(settings)}) went from {before or 'empty'} to {after}.")
+
+
+@app.command()
+def current() -> None:
+    """Show the revision that it has, and the one that is needed."""
+    settings = load_settings()
+    with open_database(settings) as url:
+        has = migrate.current(url)
+    show_line(f"database  {place_of_database(settings)}")
+    show_line(f"revision  {has or 'none: the database is empty'}")
+    show_line(f"needed    {migrate.head()}")
+
+
+@app.command()
+def check() -> None:
+    """Exit with 1 unless it has the schema that is needed."""
+    settings = load_settings()
+    with open_database(settings) as url:
+        problem = migrate.check(url)
+    if problem is not None:
+        raise CliError(problem)
+    show_line(Cell(text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.", style=GOOD))
+
+
+@app.command()
+def catalogue() -> None:
+    """Add the shipped GPU types and networks that are missing.
+
+    What is there stays as it is.
+    """
+    settings = load_settings()
+
+    async def work(url: str) -> tuple[int, int]:
+        engine = make_engine(url, pool_size=2)
+        try:
+            return await install_catalogue(engine, datetime.now(UTC))
+        finally:
+            await engine.dispose()
+
+    with open_database(settings) as url:
+        problem = migrate.check(url)
+        if problem is not None:
+            raise CliError(problem)
+        gpu_types, networks = asyncio.run(work(url))
+    show_line(f"The catalogue gained {gpu_types} GPU types and {networks} networks.")

@@ -1,0 +1,258 @@
+"""`plimsoll doctor`: what is there and what is missing, on this machine and at the control plane."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+import typer
+
+from app.base.settings import Settings
+from app.cli.common.client import Api, ApiProblem, dig, text
+from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.local import has_embedded_database, load_settings, masked, open_database, place_of_database
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, Format, Heading, count, show_json, show_table, show_yaml
+from app.cli.objects.get import Output
+from app.db.base import migrate
+from app.postgres import server as postgres
+
+LEAST_PYTHON = (3, 11)
+SOLVERS = ("pulp", "cvxpy", "ortools.sat.python.cp_model", "highspy", "numba")
+IMPORT_LIMIT_S = 60.0
+LARGEST_SKEW_S = 2.0
+LEAST_FREE_GIB = 2.0
+
+
+class Verdict(StrEnum):
+    """How one check came out."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    """Not there, which is fine for many uses."""
+    WARNING = "warning"
+    BROKEN = "broken"
+
+
+STYLES = {Verdict.OK: GOOD, Verdict.ABSENT: FAINT, Verdict.WARNING: WARN, Verdict.BROKEN: BAD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's outcome, with the remedy where there is one."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+def doctor(
+    context: typer.Context,
+    output: Output = Format.TABLE,
+) -> None:
+    """Find out what is missing on this machine.
+
+    Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
+    """
+    surroundings, settings = surroundings_of(context), load_settings()
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _python,
+        _solvers,
+        _postgres,
+        lambda: _database(settings),
+        lambda: control_plane_findings(surroundings),
+        _gpus,
+        lambda: _disk(settings.data_dir),
+    )
+    findings = [finding for check in checks for finding in check()]
+    if output is Format.JSON:
+        show_json({"findings": [_as_dict(finding) for finding in findings]})
+    elif output is Format.YAML:
+        show_yaml([_as_dict(finding) for finding in findings])
+    else:
+        rows = [(f.check, Cell(text=f.verdict, style=STYLES[f.verdict]), f.detail) for f in findings]
+        show_table([Heading("check"), Heading("verdict"), Heading("detail")], rows)
+    broken = sum(finding.verdict is Verdict.BROKEN for finding in findings)
+    if broken:
+        raise CliError(f"{count(broken, 'check')} failed")
+
+
+def _as_dict(finding: Finding) -> dict[str, str]:
+    return {"check": finding.check, "verdict": finding.verdict.value, "detail": finding.detail}
+
+
+def _python() -> Iterator[Finding]:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info >= LEAST_PYTHON:
+        yield Finding(check="python", verdict=Verdict.OK, detail=f"{found} at {sys.executable}")
+    else:
+        yield Finding(check="python", verdict=Verdict.BROKEN, detail=f"{found}; 3.11 or newer is needed")
+
+
+def _solvers() -> Iterator[Finding]:
+    """Pins, and whether the libraries load together; in a process of its own, since a wrong mix may crash."""
+    wrong = [f"{name} {has or 'missing'} (needs {needs})" for name, needs, has in _pins() if has != needs]
+    if wrong:
+        remedy = "; reinstall with `make install`"
+        yield Finding(check="solver pins", verdict=Verdict.BROKEN, detail=", ".join(wrong) + remedy)
+    else:
+        found = ", ".join(f"{name} {has}" for name, _, has in _pins())
+        yield Finding(check="solver pins", verdict=Verdict.OK, detail=found)
+    problem = import_problem(SOLVERS)
+    names = ", ".join(name.partition(".")[0] for name in SOLVERS)
+    yield Finding(
+        check="solvers load",
+        verdict=Verdict.BROKEN if problem else Verdict.OK,
+        detail=f"{problem}; reinstall with `make install`" if problem else names,
+    )
+
+
+def import_problem(modules: tuple[str, ...]) -> str | None:
+    """Why a fresh process cannot import them, in this order; None when it can."""
+    script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    command = [sys.executable, "-c", script, *modules]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not imported within {IMPORT_LIMIT_S:.0f} s"
+    if ended.returncode == 0:
+        return None
+    return (ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"])[-1]
+
+
+def _pins() -> list[tuple[str, str, str | None]]:
+    """Exactly pinned requirements of this package: name, wanted and installed version."""
+    try:
+        requirements = metadata.requires("plimsoll") or []
+    except metadata.PackageNotFoundError:
+        return []
+    matches = (re.match(r"([A-Za-z0-9_-]+)==([^;\s]+)", requirement) for requirement in requirements)
+    return [(match[1], match[2], _installed(match[1])) for match in matches if match]
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _postgres() -> Iterator[Finding]:
+    try:
+        binaries = postgres.find_binaries()
+    except postgres.PostgresError as error:
+        yield Finding(check="postgresql", verdict=Verdict.ABSENT, detail=str(error))
+        return
+    yield Finding(check="postgresql", verdict=Verdict.OK, detail=f"{binaries.version} in {binaries.bin_dir}")
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    place = place_of_database(settings)
+    if settings.database_url is None:
+        if not has_embedded_database(settings):
+            detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
+            yield Finding(check="database", verdict=Verdict.ABSENT, detail=detail)
+            return
+        if postgres.attach(settings.data_dir) is None:
+            detail = f"{place}, not running; `plimsoll up` starts it"
+            yield Finding(check="database", verdict=Verdict.ABSENT, detail=detail)
+            return
+    try:
+        with open_database(settings) as url:
+            problem = migrate.check(url)
+    except CliError as error:
+        yield Finding(check="database", verdict=Verdict.BROKEN, detail=f"{error}; {error.hint}")
+        return
+    yield Finding(
+        check="database",
+        verdict=Verdict.BROKEN if problem else Verdict.OK,
+        detail=f"{place}: {problem}" if problem else f"{place} at {migrate.head()}",
+    )
+
+
+def control_plane_findings(surroundings: Surroundings) -> Iterator[Finding]:
+    """How the control plane says it is, whether both clocks agree, and what the token allows."""
+    url = surroundings.url()
+    try:
+        with Api(surroundings) as api:
+            status, health, server_time = api.probe("/readyz?verbose=true")
+            yield _readiness(status, health, f"{masked(url.value or '')} ({url.origin})")
+            if server_time is not None:
+                yield _clock(server_time)
+            if status == 200:
+                yield _token(api, surroundings)
+    except CliError as error:
+        yield Finding(check="control plane", verdict=Verdict.ABSENT, detail=f"{error}; {error.hint}")
+
+
+def _readiness(status: int, health: dict[str, object], place: str) -> Finding:
+    checks = dig(health, "checks")
+    if "status" not in health or not isinstance(checks, dict):
+        detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
+        return Finding(check="control plane", verdict=Verdict.BROKEN, detail=detail)
+    problems = [f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"]
+    if problems:
+        return Finding(check="control plane", verdict=Verdict.BROKEN, detail=f"{place}: {'; '.join(problems)}")
+    return Finding(check="control plane", verdict=Verdict.OK, detail=f"{place}: {', '.join(checks)} well")
+
+
+def _clock(server_time: datetime) -> Finding:
+    """HTTP dates have whole seconds, and the answer travelled: up to 2 s mean nothing."""
+    skew_s = (datetime.now(UTC) - server_time).total_seconds()
+    if abs(skew_s) <= LARGEST_SKEW_S:
+        detail = f"within {LARGEST_SKEW_S:g} s of the control plane's"
+        return Finding(check="clock", verdict=Verdict.OK, detail=detail)
+    detail = f"{skew_s:+.0f} s from the control plane's; synchronise both with NTP"
+    return Finding(check="clock", verdict=Verdict.WARNING, detail=detail)
+
+
+def _token(api: Api, surroundings: Surroundings) -> Finding:
+    try:
+        caller = api.get("/api/v1/auth/whoami")
+    except ApiProblem as problem:
+        return Finding(check="token", verdict=Verdict.WARNING, detail=f"{problem.detail}; {problem.hint}")
+    origin = surroundings.token().origin
+    detail = f"{text(caller, 'name')} of scope {text(caller, 'scope')} ({origin})"
+    return Finding(check="token", verdict=Verdict.OK, detail=detail)
+
+
+def _gpus() -> Iterator[Finding]:
+    """Only a node with real GPUs needs them."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        yield Finding(check="nvidia driver", verdict=Verdict.ABSENT, detail="no nvidia-smi; agents can simulate GPUs")
+    else:
+        yield _driver(smi)
+    mps = shutil.which("nvidia-cuda-mps-control")
+    detail = mps or "no nvidia-cuda-mps-control; needed to give replicas of real GPUs their SM percent"
+    yield Finding(check="nvidia mps", verdict=Verdict.OK if mps else Verdict.ABSENT, detail=detail)
+
+
+def _driver(smi: str) -> Finding:
+    command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20.0, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(check="nvidia driver", verdict=Verdict.WARNING, detail=f"{smi} does not answer: {error}")
+    if answer.returncode != 0:
+        detail = f"{smi} failed: {(answer.stdout + answer.stderr).strip().splitlines()[0]}"
+        return Finding(check="nvidia driver", verdict=Verdict.WARNING, detail=detail)
+    return Finding(check="nvidia driver", verdict=Verdict.OK, detail="; ".join(answer.stdout.strip().splitlines()))
+
+
+def _disk(data_dir: Path) -> Iterator[Finding]:
+    place = data_dir.resolve()
+    while not place.exists():
+        place = place.parent
+    free_gib = shutil.disk_usage(place).free / 2**30
+    detail = f"{free_gib:.1f} GiB free under {place}"
+    if free_gib < LEAST_FREE_GIB:
+        yield Finding(check="disk", verdict=Verdict.WARNING, detail=f"{detail}; the database needs room to grow")
+    else:
+        yield Finding(check="disk", verdict=Verdict.OK, detail=detail)

@@ -1,0 +1,38 @@
+"""`plimsoll version`."""
+
+import platform
+from typing import Annotated
+
+import typer
+
+from app.base.version import program_version
+from app.cli.common.client import Api, text
+from app.cli.common.context import surroundings_of
+from app.cli.common.errors import CliError
+from app.cli.common.output import FAINT, Cell, show_line
+
+
+def version(
+    context: typer.Context,
+    short: Annotated[bool, typer.Option("--short", help="Only this program's version; asks no server")] = False,
+) -> None:
+    """Show the versions of this program and of the control plane."""
+    if short:
+        show_line(program_version())
+        return
+    show_line(f"plimsoll       {program_version()}")
+    show_line(f"python         {platform.python_version()}")
+    show_line("control plane  ", _control_plane(context))
+
+
+def _control_plane(context: typer.Context) -> Cell:
+    """What the API says of itself in its OpenAPI document, which needs no token."""
+    try:
+        with Api(surroundings_of(context)) as api:
+            status, document, _ = api.probe("/openapi.json")
+    except CliError as error:
+        return Cell(text=str(error), style=FAINT)
+    api_version = text(document, "info", "version")
+    if status != 200 or not api_version:
+        return Cell(text=f"answers {status} to /openapi.json; is this address Plimsoll's?", style=FAINT)
+    return Cell(text=f"API v{api_version} at {surroundings_of(context).url().value}")

@@ -1,0 +1,1 @@
+"""fit, predict, forecast, samples, profile, capacity-law."""

@@ -1,0 +1,246 @@
+"""`plimsoll forecast`: a service's forecast, back-tests on a trace, and a history for a service that has none."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, Document, documents, number, text
+from app.cli.common.context import surroundings_of
+from app.cli.common.durations import parse_duration, parse_moment
+from app.cli.common.errors import CliError
+from app.cli.common.forecasts import rate_texts, telemetry_cell
+from app.cli.common.local import load_settings, open_database
+from app.cli.common.output import (
+    FAINT,
+    GOOD,
+    Cell,
+    Cells,
+    Format,
+    Heading,
+    amount,
+    count,
+    show_document,
+    show_json,
+    show_line,
+    show_table,
+    time_text,
+)
+from app.cli.objects.get import Output
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.predictions import rates
+from app.db.workloads import services
+from app.measurements.traces import make_history, read_trace
+from solvers.forecast.back_test import Question, Score, back_test
+from solvers.forecast.choose_technique import FEWEST_FORECASTS, MARGIN, choose
+from solvers.forecast.seasonal import PERIODS_S
+from solvers.forecast.seasons import COARSE_S, coarsen, make_seasons
+from solvers.forecast.techniques import DEFAULT
+from solvers.forecast.types import PLANNING_LEVEL, Series
+
+LEAST_HORIZON_S = 5.0
+MOST_ORIGINS = 2000
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show a service's forecast, back-test a trace, or make it a history.",
+)
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE", help="CSV with second, t_s, t_min or timestamp, and rate_rps, arrivals or requests; - = stdin"
+    ),
+]
+Column = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column to read; names that end in _rps are rates, others requests")
+]
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service")],
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what the control loop expects of a service, and why.
+
+    The quantiles of its arrival rate one plan ahead, whether its nodes report, and how each technique did on what
+    came. docs/predict/forecast.md explains the columns.
+    """
+    with Api(surroundings_of(context)) as api:
+        forecast = api.get(f"/api/v1/services/{service}/forecast")
+    if not show_document(forecast, output):
+        _show_forecast(forecast)
+
+
+@app.command()
+def test(
+    trace: TraceFile,
+    column: Column = None,
+    horizon: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How far ahead: 5s, 5m [default: 5s or one step]")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Sum the trace into windows this long first [default: one step]")
+    ] = None,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table or json")] = Format.TABLE,
+) -> None:
+    """Compare the techniques on a trace, without any server.
+
+    Every technique forecasts the trace from what came before, and is judged by the pinball loss at the level that plans
+    are made for. docs/predict/forecast.md explains the columns.
+    """
+    series = read_trace(trace, column).series
+    if window is not None:
+        series = coarsen(series, parse_duration(window).total_seconds())
+    horizon_s = max(LEAST_HORIZON_S, series.window_s) if horizon is None else parse_duration(horizon).total_seconds()
+    scores = _scores(series, horizon_s)
+    if not scores:
+        raise CliError(f"the trace has {count(len(series.arrivals), 'window')}: too few to judge a forecast")
+    chosen = choose(scores)
+    if output is Format.JSON:
+        judged = {name: asdict(score) for name, score in scores.items()}
+        show_json({"horizon_s": horizon_s, "window_s": series.window_s, "chosen": chosen, "scores": judged})
+        return
+    default = scores[DEFAULT]
+    show_line(f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}")
+    _show_scores(scores, chosen)
+
+
+@app.command(name="warm-up")
+def warm_up(
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service; it must exist")],
+    trace: TraceFile,
+    column: Column = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When the trace began, such as 7d or 2026-01-31 [default: lately]"),
+    ] = None,
+) -> None:
+    """Take a trace as the history of a service, on the control plane's machine.
+
+    Forecasts by the time of the day then work from the first day on. A trace with timestamps is moved by whole weeks
+    to the last one; one without begins at midnight UTC. What was measured is never replaced.
+    """
+    now = datetime.now(UTC)
+    start_s = None if start is None else parse_moment(start, now).timestamp()
+    history = make_history(read_trace(trace, column), now_s=now.timestamp(), start_s=start_s)
+    settings = load_settings()
+
+    async def work(url: str) -> int:
+        engine = make_engine(url, pool_size=2)
+        try:
+            async with engine.begin() as connection:
+                await services.get(connection, service)
+                return await rates.add_trace(connection, service, history)
+        finally:
+            await engine.dispose()
+
+    with open_database(settings) as url:
+        problem = migrate.check(url)
+        if problem is not None:
+            raise CliError(problem)
+        added = asyncio.run(work(url))
+    begin, end = (datetime.fromtimestamp(moment, UTC) for moment in (history.start_s, history.end_s))
+    show_line(
+        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} "
+        f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+    )
+
+
+def _scores(series: Series, horizon_s: float) -> dict[str, Score]:
+    coarse = coarsen(series, COARSE_S)
+    question = Question(horizon_s=horizon_s, most_origins=MOST_ORIGINS)
+    found = back_test(
+        series,
+        question,
+        lambda until_s: make_seasons(coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))),
+    )
+    return dict(found)
+
+
+def _show_forecast(forecast: Document) -> None:
+    margin = number(forecast, "margin") or 1.0
+    wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
+    show_line(Cell(text=f"Service {text(forecast, 'service')}", style="bold"))
+    show_line("technique: ", Cell(text=text(forecast, "technique"), style=GOOD), wider)
+    show_line("telemetry: ", telemetry_cell(forecast))
+    _show_quantiles(documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0)
+    scores = {text(entry, "technique"): _score(entry) for entry in documents(forecast.get("scores"))}
+    if DEFAULT not in scores:
+        show_line("back-test: none yet; the first one comes minutes after the first report")
+        return
+    default = scores[DEFAULT]
+    show_line(f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}")
+    chosen = text(forecast, "technique")
+    _show_scores(scores, chosen)
+    best = min(scores, key=lambda name: scores[name].pinball_rps)
+    if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
+        show_line(
+            f"another takes over once it loses {100 * MARGIN:g} % less over at least {FEWEST_FORECASTS:g} forecasts"
+        )
+
+
+def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
+    if not quantiles:
+        return
+    levels = [number(entry, "level") or 0.0 for entry in quantiles]
+    rates = rate_texts([number(entry, "rate_rps") or 0.0 for entry in quantiles])
+    show_line(f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:")
+    show_table([Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)], [("  rps", *rates)])
+
+
+def _forecasts(score: Score) -> str:
+    return count(round(score.forecasts), "forecast")
+
+
+def _mean(score: Score) -> str:
+    return f"{rate_texts([score.observed_rps])[0]} rps"
+
+
+def _score(entry: Document) -> Score:
+    return Score(**{field.name: number(entry, field.name) or 0.0 for field in fields(Score)})
+
+
+def _show_scores(scores: Mapping[str, Score], chosen: str) -> None:
+    """A row of each technique; the default's loss is what the others are compared with."""
+    default = scores[DEFAULT]
+    show_table(
+        [
+            Heading("technique"),
+            *(Heading(title, True) for title in ("loss rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
+            *(Heading(title, True) for title in ("in 90 %", "error")),
+            Heading(""),
+        ],
+        [_row(name, score, default, is_chosen=name == chosen) for name, score in scores.items()],
+    )
+
+
+def _row(name: str, score: Score, default: Score, *, is_chosen: bool) -> Cells:
+    return (
+        Cell(text=name, style=GOOD if is_chosen else ""),
+        amount(score.pinball_rps, 3),
+        _share(score.pinball_rps, default.pinball_rps),
+        f"{100 * score.coverage:.1f} %",
+        f"{100 * score.interval_coverage:.1f} %",
+        _share(score.error_rps, score.observed_rps),
+        Cell(text="chosen", style=GOOD) if is_chosen else Cell(text=_remark(name, score, default), style=FAINT),
+    )
+
+
+def _remark(name: str, score: Score, default: Score) -> str:
+    if name == DEFAULT:
+        return "default"
+    return "no season" if name in PERIODS_S and score == default else ""
+
+
+def _share(part: float, whole: float) -> str:
+    return "-" if whole == 0.0 else f"{100 * part / whole:.1f} %"

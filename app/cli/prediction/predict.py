@@ -1,0 +1,108 @@
+"""`plimsoll predict`: fits and queries in, latencies with intervals out; no database, no network."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.catalogue.catalogue import load_layers
+from app.cli.common.errors import CliError
+from app.cli.common.files import STDIO, write_csv
+from app.cli.common.output import count
+from app.measurements.csv_files import QueryFile, find_row, prediction_rows, read_queries
+from app.measurements.rows import file_name, read_bytes
+from app.measurements.tables import Reals
+from solvers.predict.data.fit import Fits, Predictions, Quantity
+from solvers.predict.data.fit_json import fits_from_json
+from solvers.predict.estimate.fit_checks import check_fits
+from solvers.predict.estimate.predict import predict_latency, predict_quantity
+from solvers.predict.estimate.predict_alone import ESTIMATES
+from solvers.types.errors import InvalidInput
+
+_EXTRA: dict[str, Quantity] = {"power": "power_w", "memory": "memory_mib"}
+_LATENCY = "latency"
+
+
+def predict(
+    fits: Annotated[Path, typer.Argument(metavar="FIT", help="What `plimsoll fit` wrote; - = stdin")],
+    queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="CSV file of conditions; - = stdin")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="Where to write the predictions; - = stdout")
+    ] = STDIO,
+    quantities: Annotated[
+        str, typer.Option(metavar="LIST", help="latency, and power or memory as well, joined by commas")
+    ] = _LATENCY,
+) -> None:
+    """Predict latencies under the conditions of a file, row by row.
+
+    Needs no database and no network. The output has the columns of the queries, then latency_ms, latency_ms_low,
+    latency_ms_high and technique; nine of ten true latencies lie between low and high. Measured columns may be there:
+    they are left out, and latency_ms is compared with what is predicted. A network that was not measured on the GPU
+    type is estimated from another type (technique gpu_type_ratio) or from its layers (layer_counts), if possible.
+    """
+    if fits == queries == STDIO:
+        raise typer.BadParameter("only one of FIT and QUERIES can come from stdin")
+    extra_quantities = _extra_quantities(quantities)
+    known = _read_fits(fits)
+    asked = read_queries(queries)
+    predictions = _predict(known, asked)
+    extra: dict[str, Reals] = {quantity: _quantity(known, quantity, asked) for quantity in extra_quantities}
+    write_csv(output, prediction_rows(asked, predictions, extra))
+    _tell_estimated(asked, predictions)
+    _show_error(asked, predictions)
+
+
+def _extra_quantities(text: str) -> list[Quantity]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name != _LATENCY and name not in _EXTRA]:
+        known = ", ".join((_LATENCY, *_EXTRA))
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--quantities'")
+    return [quantity for name, quantity in _EXTRA.items() if name in names]
+
+
+def _read_fits(path: Path) -> Fits:
+    try:
+        fits = fits_from_json(read_bytes(path))
+        check_fits(fits)
+    except InvalidInput as error:
+        raise CliError(
+            f"{file_name(path)}: {error}", hint="make the file with `plimsoll fit SAMPLES -o FIT`"
+        ) from error
+    return fits
+
+
+def _predict(fits: Fits, asked: QueryFile) -> Predictions:
+    try:
+        return predict_latency(fits, asked.queries, layers=load_layers())
+    except InvalidInput as error:
+        if place := find_row(error):
+            raise asked.table.refusal(error.problem, row=place[0], column=place[1]) from error
+        raise
+
+
+def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
+    if not fits.of(quantity):
+        raise CliError(f"the fits hold nothing of {quantity}", hint=f"fit samples that have the column {quantity}")
+    return predict_quantity(fits, quantity, asked.queries)
+
+
+def _tell_estimated(asked: QueryFile, predictions: Predictions) -> None:
+    """On stderr: which rows are of networks that were not measured on their GPU type."""
+    rows = [row for row, name in enumerate(predictions.technique) if name.split("+")[0] in ESTIMATES]
+    if rows:
+        groups = sorted({(asked.queries.network[row], asked.queries.gpu_type[row]) for row in rows})
+        names = ", ".join(f"{network} on {gpu_type}" for network, gpu_type in groups)
+        total = count(len(asked.queries), "row")
+        sys.stderr.write(f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n")
+
+
+def _show_error(asked: QueryFile, predictions: Predictions) -> None:
+    """On stderr: how far the predictions are from the latencies that the file holds, if it does."""
+    comparison = asked.compare(predictions)
+    if comparison is not None:
+        sys.stderr.write(
+            f"Compared with {count(comparison.size, 'measured latency', 'measured latencies')}: "
+            f"mean error {100 * comparison.mean:.2f} %, p90 {100 * comparison.p90:.2f} %; "
+            f"{100 * comparison.within:.1f} % lie within the interval\n"
+        )

@@ -1,0 +1,99 @@
+"""`plimsoll samples`: what to measure, other tools' results as our CSV, and samples on the control plane."""
+
+import math
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.common.files import STDIO, write_csv
+from app.cli.common.output import count
+from app.cli.prediction.samples_fit import fit
+from app.cli.prediction.samples_plan import plan
+from app.cli.prediction.samples_send import send
+from app.measurements.benchmarks import Conditions, Imported, Latency
+from app.measurements.csv_files import sample_rows
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Plan, convert, send and fit measurements.",
+)
+
+
+class Source(StrEnum):
+    """Whose file it is."""
+
+    PERF_ANALYZER = "perf-analyzer"
+    MODEL_ANALYZER = "model-analyzer"
+    VLLM = "vllm"
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")],
+    source: Annotated[Source, typer.Option("--format", help="Which tool")],
+    gpu_type: Annotated[str, typer.Option(metavar="NAME", help="GPU type of the measurement")],
+    network: Annotated[str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")] = None,
+    batch: Annotated[float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")] = None,
+    sm_percent: Annotated[
+        float, typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had")
+    ] = 100.0,
+    clock_mhz: Annotated[float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")] = None,
+    time_quota_percent: Annotated[float, typer.Option(min=0.01, max=100.0, help="Share of time")] = 100.0,
+    power_limit_w: Annotated[float | None, typer.Option(min=1.0, help="Power limit, if one was set")] = None,
+    latency: Annotated[
+        Latency | None, typer.Option(help="Which time to take [default: server; request of vllm]")
+    ] = None,
+    gpu_metrics: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Model Analyzer's metrics-model-gpu.csv, for power and memory")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="SAMPLES", help="Where to write the samples; - = stdout")
+    ] = STDIO,
+) -> None:
+    """Turn another tool's results into samples.
+
+    docs/predict/import.md says which of a tool's columns are taken, and what is left out. Several files are fitted
+    together: `plimsoll fit batch1.csv batch8.csv -o fit.json`.
+    """
+    conditions = Conditions(
+        gpu_type=gpu_type,
+        network=network,
+        batch=batch,
+        sm_percent=sm_percent,
+        clock_mhz=math.nan if clock_mhz is None else clock_mhz,
+        time_quota_percent=time_quota_percent,
+        power_limit_w=math.nan if power_limit_w is None else power_limit_w,
+    )
+    if gpu_metrics is not None and source is not Source.MODEL_ANALYZER:
+        raise typer.BadParameter(f"{source} has no such file", param_hint="'--gpu-metrics'")
+    imported = _read(file, source, conditions, latency, gpu_metrics)
+    for note in imported.notes:
+        sys.stderr.write(f"Note: {note}\n")
+    write_csv(output, sample_rows(imported.samples))
+    sys.stderr.write(f"{count(len(imported.samples), 'sample')}\n")
+
+
+def _read(
+    file: Path, source: Source, conditions: Conditions, latency: Latency | None, gpu_metrics: Path | None
+) -> Imported:
+    if source is Source.PERF_ANALYZER:
+        from app.measurements.perf_analyzer import read_perf_analyzer
+
+        return read_perf_analyzer(file, conditions, latency=latency or Latency.SERVER)
+    if source is Source.MODEL_ANALYZER:
+        from app.measurements.model_analyzer import read_model_analyzer
+
+        return read_model_analyzer(file, conditions, latency=latency or Latency.SERVER, gpu_metrics=gpu_metrics)
+    from app.measurements.vllm import read_vllm
+
+    return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
+
+
+app.command()(plan)
+app.command()(send)
+app.command()(fit)

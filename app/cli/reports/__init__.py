@@ -1,0 +1,1 @@
+"""top, cost, slo, events."""

@@ -1,0 +1,92 @@
+"""`plimsoll events`: the audit."""
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from app.cli.common.client import Api, Document, Query, number, text
+from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.durations import parse_moment
+from app.cli.common.output import BAD, WARN, Cell, Format, show_json, show_line, show_nothing, show_yaml, time_text
+from app.cli.objects.get import Output
+
+FOLLOW_S = 1.0
+STYLES = {"Refused": BAD, "Failed": BAD, "Held": WARN, "Deleted": WARN, "Revoked": WARN, "Rejected": WARN}
+
+
+def events(
+    context: typer.Context,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new ones until interrupted")] = False,
+    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Such as 1h, or 2026-01-31T18:00Z")] = None,
+    kind: Annotated[str | None, typer.Option(help="Such as PlanPushed, ServiceChanged")] = None,
+    subject: Annotated[str | None, typer.Option(help="Such as service/chat, plan/12, node/n1")] = None,
+    actor: Annotated[str | None, typer.Option(help="Such as token/alice, controller")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many of the newest")] = 50,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show who changed what, and what the loop did.
+
+    Oldest first.
+    """
+    surroundings = surroundings_of(context)
+    moment = None if since is None else parse_moment(since, datetime.now(UTC)).isoformat()
+    query = {"kind": kind, "subject": subject, "actor": actor, "since": moment}
+    with Api(surroundings) as api:
+        found = api.first("/api/v1/events", limit, query)[::-1]
+        if follow:
+            _show_all(found, output, follow=True)
+            _follow(api, query, found, output, surroundings)
+        else:
+            _show_all(found, output, follow=False)
+
+
+def _follow(api: Api, query: Query, seen: list[Document], output: Format, surroundings: Surroundings) -> None:
+    """Show new events until the user interrupts, which is how following ends well."""
+    last = max((number(event, "id") or 0 for event in seen), default=0)
+    if not seen:
+        last = max((number(event, "id") or 0 for event in api.first("/api/v1/events", 1)), default=0)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            surroundings.sleep(FOLLOW_S)
+            fresh = _newer_than(api, query, last)
+            _show_all(fresh, output, follow=True)
+            last = max((number(event, "id") or 0 for event in fresh), default=last)
+
+
+def _newer_than(api: Api, query: Query, last: float) -> list[Document]:
+    """Events with higher numbers, oldest first; the API lists them newest first."""
+    fresh = []
+    for event in api.items("/api/v1/events", {"limit": 100, **query}):
+        if (number(event, "id") or 0) <= last:
+            break
+        fresh.append(event)
+    return fresh[::-1]
+
+
+def _show_all(found: list[Document], output: Format, *, follow: bool) -> None:
+    if output is Format.JSON and not follow:
+        show_json({"items": found})
+    elif output is Format.YAML:
+        show_yaml(found)
+    elif not found and not follow:
+        show_nothing("events")
+    for event in found if output in (Format.TABLE, Format.WIDE) or (output is Format.JSON and follow) else []:
+        if output is Format.JSON:
+            show_json(event)
+        else:
+            _show(event, wide=output is Format.WIDE)
+
+
+def _show(event: Document, *, wide: bool) -> None:
+    kind = text(event, "kind")
+    style = next((style for word, style in STYLES.items() if kind.endswith(word)), "")
+    request = f"  request {text(event, 'request_id')}" if wide and event.get("request_id") else ""
+    reason = f": {text(event, 'reason')}" if event.get("reason") else ""
+    show_line(
+        time_text(event.get("at")),
+        "  ",
+        Cell(text=f"{kind:<16}", style=style),
+        f"  {text(event, 'subject')} by {text(event, 'actor')}{reason}{request}",
+    )

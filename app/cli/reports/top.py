@@ -1,0 +1,191 @@
+"""`plimsoll top`: what runs where, whether SLOs hold, and what it costs, as it changes."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.common.client import Api, ApiProblem, Unreachable, dig
+from app.cli.common.context import surroundings_of
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
+
+TOPICS = ("pulse", "fleet", "gauges", "services")
+RETRY_S = 2.0
+BAR_WIDTH = 30
+TIGHT = 0.9
+"""Of the SLO's latency: above it a service is near its limit."""
+HEADER_LINES = 4
+
+Item: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Board:
+    """The topics' items by key, kept up to date by events."""
+
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, topic: str, change: Mapping[str, Any]) -> None:
+        """Apply one event of the feed (`app.web.topics.feed`)."""
+        items = {} if change.get("all") else self.tables.get(topic, {})
+        items = {**items, **change["set"]}
+        for key in change.get("gone", ()):
+            items.pop(key, None)
+        self.tables[topic] = items
+
+
+def top(
+    context: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, also into a pipe")] = False,
+) -> None:
+    """Show what runs where, whether SLOs hold, and what it costs; live.
+
+    Until Ctrl-C. The longest bar is a GPU loaded up to its line.
+    """
+    surroundings = surroundings_of(context)
+    board, screen = Board(), console()
+    if once or not screen.is_terminal:
+        with Api(surroundings) as api:
+            wanted = {*TOPICS} if dig(api.get("/api/v1/auth/whoami"), "projects") is None else {"services"}
+            for topic, change in events(api):
+                board.take(topic, change)
+                if wanted <= board.tables.keys():
+                    break
+        screen.print(frame(board, screen, is_whole=True))
+        return
+    with Live(console=screen, screen=True, auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                with Api(surroundings) as api:
+                    for topic, change in events(api):
+                        board.take(topic, change)
+                        live.update(frame(board, screen), refresh=True)
+            except (Unreachable, ApiProblem) as error:
+                if isinstance(error, ApiProblem) and error.status < 500:
+                    raise
+                live.update(Group(Text(str(error), style=BAD), frame(board, screen)), refresh=True)
+                surroundings.sleep(RETRY_S)
+
+
+def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Events of the feed until it ends, which it does every few minutes."""
+    topic = ""
+    for line in api.stream("/live", {"topic": TOPICS}):
+        if line.startswith("event: "):
+            topic = line.removeprefix("event: ")
+        elif line.startswith("data: ") and topic in TOPICS:
+            yield topic, json.loads(line.removeprefix("data: "))
+
+
+def frame(board: Board, screen: Console, *, is_whole: bool = False) -> Group:
+    """The whole picture; cut to the screen unless `is_whole`."""
+    room = math.inf if is_whole else max(6, screen.height - HEADER_LINES)
+    services = board.tables.get("services", {})
+    gpus = board.tables.get("fleet", {})
+    most_services = room if is_whole or not gpus else max(3, room // 2 - 2)
+    parts: list[Text | Table] = [_headline(board), _services(services, most_services)]
+    if gpus:
+        parts.append(
+            _gpus(gpus, board.tables.get("gauges", {}), services, room - min(len(services), most_services) - 4)
+        )
+    return Group(*parts)
+
+
+def _headline(board: Board) -> Text:
+    now = board.tables.get("pulse", {}).get("now")
+    if now is None:
+        return Text("waiting for the control plane …" if not board.tables else "")
+    plan = f"plan {now['plan_id']}" if now["plan_id"] else "no plan yet"
+    cost = "" if now["cost_usd_per_hour"] is None else f"  {now['cost_usd_per_hour']:.2f} USD/h"
+    gap = "" if now["gap_percent"] is None else f"  gap {now['gap_percent']:.1f} %"
+    text = Text.assemble((plan, "bold"), cost, gap, f"  {now['policy']} ({now['mode']})")
+    if now["paused"]:
+        text.append("  paused", WARN)
+    if now["waiting"]:
+        text.append(f"  {now['waiting']} to approve", WARN)
+    return text
+
+
+def _services(services: Mapping[str, Item], most: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("SERVICE", "SLO MET", "LATENCY", "SLO", "RATE/S", "PLANNED", "USD/H", "REPLICAS"):
+        table.add_column(name, justify="left" if name in ("SERVICE", "REPLICAS") else "right", no_wrap=True)
+    ordered = sorted(services.items(), key=lambda entry: (_attained(entry[1]) is not False, entry[0]))
+    shown = ordered if len(ordered) <= most else ordered[: int(most)]
+    for name, item in shown:
+        met = "–" if item["attainment"] is None else f"{100 * item['attainment']:.2f} %"
+        table.add_row(
+            name,
+            Text(met, style=_style(item)),
+            _figure(item["latency_ms"], " ms"),
+            f"{item['slo_ms']:g} ms",
+            _figure(item["rate_rps"]),
+            _figure(item["planned_rate_rps"]),
+            f"{item['cost_usd_per_hour']:.2f}",
+            ", ".join(f"{count} × {gpu_type}" for gpu_type, count in item["replicas"].items()) or "none",
+        )
+    if len(shown) < len(ordered):
+        table.add_row(Text(f"… {len(ordered) - len(shown)} more", style=FAINT))
+    return table
+
+
+def _gpus(gpus: Mapping[str, Item], gauges: Mapping[str, Any], services: Mapping[str, Item], most: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("GPU", "TYPE", "SM", "W", "GIB", "CARRIES"):
+        table.add_column(name, justify="right" if name in ("W", "GIB") else "left", no_wrap=True)
+    # Who carries something first: on a large fleet the rest is cut.
+    ordered = sorted(gpus.items(), key=lambda entry: (not entry[1]["parts"], entry[0]))
+    shown = ordered if len(ordered) <= most else ordered[: max(1, int(most))]
+    for name, gpu in shown:
+        memory_mib, power_w, *_ = gauges.get(name, (None, None))
+        table.add_row(
+            name,
+            gpu["gpu_type"],
+            _bar(gpu, services),
+            f"{_figure(power_w)}/{gpu['power_cap_w']:.0f}",
+            f"{_figure(None if memory_mib is None else memory_mib / 1024)}/{gpu['memory_mib'] / 1024:.0f}",
+            _carries(gpu),
+        )
+    if len(shown) < len(ordered):
+        table.add_row(Text(f"… {len(ordered) - len(shown)} more", style=FAINT))
+    return table
+
+
+def _bar(gpu: Item, services: Mapping[str, Item]) -> Text:
+    """Filled by SM percent up to the line at 100, in the colour of each service's SLO."""
+    bar = Text()
+    for part in gpu["parts"]:
+        if part["state"] in ("ready", "running"):
+            width = round(BAR_WIDTH * part["sm_percent"] / 100.0)
+            bar.append("█" * max(0, min(width, BAR_WIDTH - len(bar))), _style(services.get(part["owner"])))
+    return bar.append("·" * (BAR_WIDTH - len(bar)), FAINT).append("|")
+
+
+def _carries(gpu: Item) -> Text:
+    if not gpu["healthy"] or not gpu["is_heard"]:
+        return Text("unhealthy" if not gpu["healthy"] else "silent", style=WARN)
+    return Text(", ".join(f"{part['owner']} {part['sm_percent']:.0f} %" for part in gpu["parts"]) or "–")
+
+
+def _attained(item: Item) -> bool | None:
+    return None if item["attainment"] is None else bool(item["attainment"] >= item["percentile"])
+
+
+def _style(item: Item | None) -> str:
+    if item is None or item["attainment"] is None:
+        return FAINT
+    if not _attained(item):
+        return BAD
+    return WARN if (item["latency_ms"] or 0.0) > TIGHT * item["slo_ms"] else GOOD
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"

@@ -1,0 +1,95 @@
+"""How far the runs of a simulation are: bars on a terminal, else a line for each run that is over. On stderr."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
+
+from app.cli.common.output import console
+from app.simulate.figures import counted
+from app.simulate.run.results import FailedRun
+from app.simulate.run.run import Job
+from app.simulate.run.runner import Outcome, Watch
+
+_BAR = 24
+"""Characters: a name and both figures beside it fit a terminal of 80 columns."""
+
+
+@contextmanager
+def watching(jobs: Sequence[Job]) -> Iterator[Watch]:
+    """Somebody who shows it meanwhile."""
+    if not sys.stderr.isatty():
+        yield Lines(jobs)
+        return
+    with Progress(*columns(), console=console(sys.stderr), transient=True) as progress:
+        yield Bars(jobs, progress)
+
+
+def columns() -> tuple[ProgressColumn, ...]:
+    """A name, its bar, and words. All plain text: brackets in a policy's name are no markup."""
+    name, words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]"))
+    return name, BarColumn(bar_width=_BAR), words
+
+
+class Lines:
+    """A line for each run that is over."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._done = 0
+
+    def passed(self, place: int, simulated_s: float) -> None:
+        """A line for that would be too much."""
+
+    def ended(self, place: int, outcome: Outcome) -> None:
+        """One line."""
+        self._done += 1
+        job = self._jobs[place]
+        how = "failed" if isinstance(outcome, FailedRun) else "done"
+        sys.stderr.write(
+            f"{self._done} of {counted(len(self._jobs), 'run')}: {job.run.label}, seed {job.seed}: {how}\n"
+        )
+        sys.stderr.flush()
+
+
+class Bars:
+    """A bar for all runs together, below it one for each that is under way; both in simulated time."""
+
+    def __init__(self, jobs: Sequence[Job], progress: Progress) -> None:
+        self._jobs, self._progress = jobs, progress
+        self._simulated_s = [0.0] * len(jobs)
+        self._ended = 0
+        self._rows: dict[int, TaskID] = {}
+        self._whole = progress.add_task("all runs", total=sum(map(_duration_s, jobs)), words=self._count())
+
+    def passed(self, place: int, simulated_s: float) -> None:
+        """The bars grow."""
+        job = self._jobs[place]
+        whole_s = _duration_s(job)
+        if place not in self._rows:
+            name = f"{job.run.label}, seed {job.seed}"
+            self._rows[place] = self._progress.add_task(name, total=whole_s, words="")
+        words = f"{simulated_s / 60.0:.1f} of {whole_s / 60.0:g} min"
+        self._progress.update(self._rows[place], completed=simulated_s, words=words)
+        self._grow(place, simulated_s)
+
+    def ended(self, place: int, outcome: Outcome) -> None:
+        """Its bar goes; if it failed, a line stays."""
+        self._ended += 1
+        if place in self._rows:
+            self._progress.remove_task(self._rows.pop(place))
+        if isinstance(outcome, FailedRun):
+            self._progress.console.print(f"{outcome.policy}, seed {outcome.seed}: failed")
+        self._grow(place, _duration_s(self._jobs[place]))
+
+    def _grow(self, place: int, simulated_s: float) -> None:
+        self._simulated_s[place] = simulated_s
+        self._progress.update(self._whole, completed=sum(self._simulated_s), words=self._count())
+
+    def _count(self) -> str:
+        return f"{self._ended} of {counted(len(self._jobs), 'run')}"
+
+
+def _duration_s(job: Job) -> float:
+    return job.scenario.spec.duration_s

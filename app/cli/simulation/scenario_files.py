@@ -1,0 +1,62 @@
+"""Scenario files: read strictly; every complaint names file, line, field and remedy, and all come at once."""
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from app.base.yaml_lines import Document, FieldPath, dotted, read_documents
+from app.cli.common.errors import CliError
+from app.cli.common.files import STDIO
+from app.cli.common.manifest_files import Complaint, ManifestErrors
+from app.simulate.run.unusable_files import unusable_files
+from app.simulate.scenario.reading import scenario_of
+from app.simulate.scenario.scenario import Scenario
+
+WHAT = "the scenario"
+"""What complaints are about."""
+
+
+def read_scenario(source: Path) -> Scenario:
+    """The scenario of a file, or of stdin (`-`). Raises CliError."""
+    file = "stdin" if source == STDIO else str(source)
+    complaints: list[Complaint] = []
+
+    def complain(line: int, field: str, problem: str) -> None:
+        complaints.append(Complaint(file=file, line=line, field=field, problem=problem))
+
+    documents = list(read_documents(_text(source), complain))
+    if complaints:
+        raise ManifestErrors(sorted(complaints), what=WHAT)
+    if len(documents) != 1:
+        raise CliError(f"{file} holds {len(documents) or 'no'} documents; a scenario is one")
+    return _validated(file, documents[0], folder_of(source))
+
+
+def folder_of(source: Path) -> Path:
+    """Where a scenario's traces are looked for: beside its file."""
+    return Path() if source == STDIO else source.parent
+
+
+def _validated(file: str, document: Document, folder: Path) -> Scenario:
+    scenario = scenario_of(document.value, partial(unusable_files, folder=folder))
+    if isinstance(scenario, Scenario):
+        return scenario
+    raise _refusal(file, document, scenario)
+
+
+def _refusal(file: str, document: Document, found: Iterable[tuple[FieldPath, str]]) -> ManifestErrors:
+    return ManifestErrors(sorted(_complaint(file, document, path, words) for path, words in found), what=WHAT)
+
+
+def _complaint(file: str, document: Document, path: FieldPath, problem: str) -> Complaint:
+    return Complaint(file=file, line=document.line(path), field=dotted(path), problem=problem)
+
+
+def _text(source: Path) -> str:
+    try:
+        return sys.stdin.read() if source == STDIO else source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot read {source}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from error

@@ -1,0 +1,77 @@
+"""A simulation's report as tables: a line for each policy, one for each service under it, and one for all its tasks."""
+
+from typing import TextIO
+
+from app.cli.common.output import Cells, Heading, show_table
+from app.simulate.figures import estimate_words, share_words
+from app.simulate.report.report import PolicySummary, Report, seeds_note
+
+
+def show_report(report: Report, stream: TextIO) -> None:
+    """Print what the seeds say together; ± is the 95 % confidence interval over them.
+
+    `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
+    """
+    figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
+    rows = [_policy(summary, seeds_note(report, summary.policy)) for summary in report.policies]
+    show_table([Heading("policy"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
+    _show_carbon(report, stream)
+    stream.write("\n")
+    show_table(
+        [Heading("service"), Heading("policy"), *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms"))],
+        [
+            (
+                service.service,
+                summary.policy,
+                estimate_words(service.cost_usd),
+                share_words(service.attainment, digits=2),
+                estimate_words(service.p99_ms, digits=0),
+            )
+            for place in range(len(report.policies[0].services))
+            for summary in report.policies
+            for service in [summary.services[place]]
+        ],
+        stream=stream,
+    )
+    if any(summary.tasks for summary in report.policies):
+        _show_tasks(report, stream)
+
+
+def _show_carbon(report: Report, stream: TextIO) -> None:
+    """One line, where the scenario has a grid intensity."""
+    known = [(summary.policy, summary.carbon_g) for summary in report.policies if summary.carbon_g is not None]
+    if known:
+        stream.write(f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n")
+
+
+def _show_tasks(report: Report, stream: TextIO) -> None:
+    stream.write("\n")
+    figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
+    show_table(
+        [Heading("tasks under"), *(Heading(title, right=True) for title in figures)],
+        [
+            (
+                summary.policy,
+                share_words(tasks.finished, digits=1),
+                estimate_words(tasks.completion_s, digits=1, scale=1.0 / 60.0),
+                share_words(tasks.in_time, digits=0),
+                estimate_words(tasks.work_gpu_hours),
+                estimate_words(tasks.cost_usd),
+            )
+            for summary in report.policies
+            if (tasks := summary.tasks)
+        ],
+        stream=stream,
+    )
+
+
+def _policy(summary: PolicySummary, note: str) -> Cells:
+    return (
+        f"{summary.policy} ({note})" if note else summary.policy,
+        estimate_words(summary.cost_usd),
+        estimate_words(summary.gpu_hours),
+        estimate_words(summary.energy_kwh),
+        share_words(summary.violations, digits=2),
+        share_words(summary.worst_attainment, digits=2),
+        estimate_words(summary.replicas_started, digits=0),
+    )

@@ -1,0 +1,175 @@
+"""`plimsoll trace`: load for simulations, from public sets or made, and what it is like."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.common.durations import duration_text
+from app.cli.common.files import STDIO
+from app.cli.common.forecasts import rate_texts
+from app.cli.common.output import FAINT, Cell, Cells, Format, Heading, amount, show_document, show_line, show_table
+from app.cli.simulation.trace_changes import scale, slice_trace
+from app.cli.simulation.trace_files import TraceFile, Written, in_words, list_of, write
+from app.cli.simulation.trace_generate import app as generate
+from app.simulate.traces.describe import (
+    LAG_S,
+    WINDOWS_S,
+    Daily,
+    JobSummary,
+    SeriesSummary,
+    describe_jobs,
+    describe_trace,
+)
+from app.simulate.traces.files import Missing, read_any
+from app.simulate.traces.importing import USUAL_FUNCTIONS, FileKind, ImportOptions, import_file
+from app.simulate.traces.jobs import JobList
+from app.simulate.traces.trace import Trace
+
+BARS = "▁▂▃▄▅▆▇█"
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Import, make, change and describe load for simulations.",
+)
+
+
+@app.command(name="import")
+def import_trace(
+    kind: Annotated[FileKind, typer.Argument(metavar="FORMAT", help="Whose file it is")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV; - = stdin, .gz = packed")],
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="rates: columns to take [default: all]")] = None,
+    missing: Annotated[
+        Missing | None, typer.Option(help="rates: what steps without a row and empty cells are [default: refuse]")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="azure-functions: so many of the busiest [default: 10]")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(metavar="WORD", help="azure-functions: of this trigger only, such as http")
+    ] = None,
+    source: Annotated[str, typer.Option(metavar="WORDS", help="Where it comes from [default: the published set]")] = "",
+    licence: Annotated[
+        str, typer.Option(metavar="WORDS", help="Under which licence [default: the published set's]")
+    ] = "",
+    output: Written = STDIO,
+) -> None:
+    """Turn a public trace or job list into a file for simulations.
+
+    rates: a time column and a column per series; azure-llm: a row per request; azure-functions: invocations by the
+    minute; philly and alibaba: job lists. docs/traces.md describes the formats.
+    """
+    _refuse_others(kind, FileKind.RATES, columns=columns, missing=missing)
+    _refuse_others(kind, FileKind.AZURE_FUNCTIONS, top=top, trigger=trigger)
+    options = ImportOptions(
+        columns=list_of(columns) if columns else (),
+        missing=missing or Missing.REFUSE,
+        top=top or USUAL_FUNCTIONS,
+        trigger=trigger or "",
+        source=source,
+        licence=licence,
+    )
+    write(import_file(kind, file, options), output)
+
+
+@app.command()
+def describe(
+    trace: TraceFile,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml")] = Format.TABLE,
+) -> None:
+    """Say how much load a trace holds, how bursty it is, and whether days are alike.
+
+    D: variance of the requests in 1, 10 and 60 s over their mean; a Poisson stream has 1, bursts that last grow with
+    the window. C: correlation of steps a minute apart. docs/traces.md explains more.
+    """
+    found = read_any(trace)
+    if output is Format.WIDE:
+        raise typer.BadParameter("a trace has nothing more to show; give table, json or yaml", param_hint="'-o'")
+    if output is not Format.TABLE:
+        show_document(_document(found), output)
+        return
+    show_line(in_words(found))
+    for note in found.notes:
+        show_line(Cell(text=note, style=FAINT))
+    if isinstance(found, JobList):
+        _show_jobs(describe_jobs(found))
+    else:
+        _show_series(describe_trace(found))
+
+
+def _refuse_others(kind: FileKind, reader: FileKind, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None and kind is not reader:
+            raise typer.BadParameter(f"only {reader} takes it, not {kind}", param_hint=f"'--{name}'")
+
+
+def _document(found: Trace | JobList) -> object:
+    if isinstance(found, JobList):
+        return {"notes": found.notes, **asdict(describe_jobs(found))}
+    return {
+        "notes": found.notes,
+        "duration_s": found.duration_s,
+        "step_s": found.step_s,
+        "windows_s": WINDOWS_S,
+        "lag_s": LAG_S,
+        "series": [asdict(summary) for summary in describe_trace(found)],
+    }
+
+
+def _show_series(summaries: Sequence[SeriesSummary]) -> None:
+    show_table(
+        [
+            Heading("series"),
+            *(Heading(title, True) for title in ("mean rps", "p99", "peak")),
+            *(Heading(f"D {window_s:g} s", True) for window_s in WINDOWS_S),
+            Heading(f"C {LAG_S:g} s", True),
+            Heading(""),
+        ],
+        [_row(summary) for summary in summaries],
+    )
+    for summary in summaries:
+        if summary.daily is not None:
+            show_line(f"{summary.name}: {_daily_text(summary.daily)}")
+
+
+def _row(summary: SeriesSummary) -> Cells:
+    return (
+        summary.name,
+        *rate_texts([summary.mean_rps, summary.p99_rps, summary.peak_rps]),
+        *map(amount, summary.dispersion),
+        amount(summary.autocorrelation, 2),
+        _bars(summary.outline),
+    )
+
+
+def _daily_text(daily: Daily) -> str:
+    busiest = f"busiest in hour {daily.busiest_hour} ({daily.busiest_factor:.2f} × the mean)"
+    quietest = f"quietest in hour {daily.quietest_hour} ({daily.quietest_factor:.2f} ×)"
+    repeats = "" if daily.repeats is None else f", correlation of days {daily.repeats:.2f}"
+    return f"{busiest}, {quietest}{repeats}"
+
+
+def _show_jobs(summary: JobSummary) -> None:
+    show_line(
+        f"{amount(summary.per_hour)} jobs an hour, dispersion by the hour {amount(summary.dispersion_per_hour)}  ",
+        _bars(summary.outline),
+    )
+    show_line(
+        f"duration: half at most {duration_text(summary.duration_s_p50)}, "
+        f"95 % at most {duration_text(summary.duration_s_p95)}"
+    )
+    gpus = f"{amount(summary.gpus_mean, 2)} GPUs a job, at most {summary.gpus_most:g}"
+    show_line(f"{gpus}; {amount(summary.gpu_hours, 0)} GPU-hours")
+
+
+def _bars(outline: Sequence[float]) -> str:
+    return "".join(BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in outline)
+
+
+app.command()(scale)
+app.command(name="slice")(slice_trace)
+app.add_typer(generate, name="generate")

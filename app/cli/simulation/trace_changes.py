@@ -1,0 +1,107 @@
+"""`plimsoll trace scale` and `slice`: traces made of traces."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from app.cli.common.durations import parse_duration
+from app.cli.common.errors import CliError
+from app.cli.common.files import STDIO
+from app.cli.common.scenario_flags import parse_factor, parse_pairs, parse_rate
+from app.cli.simulation.trace_files import TraceFile, Written, list_of, write
+from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
+from app.simulate.traces.files import read_any
+from app.simulate.traces.jobs import JobList
+from app.simulate.traces.trace import Trace
+
+
+def scale(
+    trace: TraceFile,
+    factor: Annotated[
+        str | None, typer.Option(metavar="X|A=X,B=Y", help="Times as many requests, of all series or of some")
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="RPS|A=RPS", help="So many requests per second in the mean, of each series")
+    ] = None,
+    smooth: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First take the mean over so long around each step, such as 15s")
+    ] = None,
+    time: Annotated[
+        float | None, typer.Option(metavar="X", help="Time goes so many times as fast: 24 makes a day an hour")
+    ] = None,
+    output: Written = STDIO,
+) -> None:
+    """Change the rates of a trace, or how fast its time goes.
+
+    Small counts are mostly noise, which a factor blows up and a simulation draws anew: smooth them first. Rates stay
+    what they are when time goes faster: an hour of 24-fold time has the rates of a day and a 24th of its requests. A
+    job list takes --time alone: submissions and durations shrink.
+    """
+    if factor is None and mean is None and smooth is None and time is None:
+        raise typer.BadParameter("give --factor, --mean, --smooth or --time")
+    if factor is not None and mean is not None:
+        raise typer.BadParameter("give either --factor or --mean")
+    found = read_any(trace)
+    if isinstance(found, JobList):
+        if time is None or factor or mean or smooth:
+            raise CliError("a job list has no rates; it takes --time alone")
+        write(found.faster(time), output)
+        return
+    if smooth is not None:
+        found = smoothed(found, _seconds(smooth, "--smooth", 0.0))
+    if factor is not None:
+        found = scaled(found, _by_series(found, factor, "--factor"))
+    if mean is not None:
+        found = scaled(found, factors_to(found, _by_series(found, mean, "--mean")))
+    write(found if time is None else compressed(found, time), output)
+
+
+def slice_trace(
+    trace: TraceFile,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Since the beginning, such as 90s [default: 0s]")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Since the beginning, such as 1h30m [default: the end]")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Series to keep [default: all]")] = None,
+    output: Written = STDIO,
+) -> None:
+    """Cut a piece out of a trace, or some of its series.
+
+    Steps, or jobs, that begin from --from on and before --to; the piece begins at second 0.
+    """
+    found = read_any(trace)
+    start_s = _seconds(start, "--from", 0.0)
+    if isinstance(found, JobList):
+        if columns is not None:
+            raise CliError("a job list has no series; --columns is for traces")
+        write(found.part(start_s, _seconds(end, "--to", math.inf)), output)
+        return
+    if columns is not None:
+        found = chosen(found, list_of(columns))
+    if start is not None or end is not None:
+        found = cut(found, start_s, _seconds(end, "--to", found.duration_s))
+    write(found, output)
+
+
+def _by_series(trace: Trace, words: str, flag: str) -> Mapping[str, float]:
+    """A value for each series that is named, or for all of them. Raises BadParameter."""
+    read = parse_factor if flag == "--factor" else parse_rate
+    if "=" in words:
+        return parse_pairs(words, flag, read)
+    try:
+        return dict.fromkeys(trace.names, read(words))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{flag}'") from error
+
+
+def _seconds(words: str | None, flag: str, default_s: float) -> float:
+    if words is None or words in ("0", "0s"):
+        return default_s if words is None else 0.0
+    try:
+        return parse_duration(words).total_seconds()
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint=f"'{flag}'") from error

@@ -1,0 +1,46 @@
+"""What the verbs of `plimsoll trace` have in common: files in and out, and the line at the end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.common.durations import duration_text
+from app.cli.common.files import STDIO, summary_stream, write_csv
+from app.cli.common.forecasts import rate_texts
+from app.cli.common.output import count
+from app.simulate.traces.files import trace_rows
+from app.simulate.traces.jobs import JobList, job_rows
+from app.simulate.traces.trace import Trace
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(metavar="TRACE", help="Trace or job list as `plimsoll trace` writes it; - = stdin, .gz = packed"),
+]
+Written = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; - = stdout, .gz = packed")
+]
+
+
+def write(found: Trace | JobList, output: Path) -> None:
+    """Write a trace or a job list, then say what it is and what to do with it. Raises CliError."""
+    rows = trace_rows(found) if isinstance(found, Trace) else job_rows(found)
+    write_csv(output, rows, notes=found.notes)
+    hint = "" if output == STDIO else f"; look at it with `plimsoll trace describe {output}`"
+    summary_stream(output).write(f"{in_words(found)}{hint}\n")
+
+
+def in_words(found: Trace | JobList) -> str:
+    """`292 steps of 1 s (4m52s), 9 series, 201.5 rps together`."""
+    if isinstance(found, JobList):
+        jobs = f"{len(found):,} job{'s' if len(found) > 1 else ''}"
+        return f"{jobs}, submitted within {duration_text(float(found.submit_s[-1]))}"
+    (together,) = rate_texts([float(found.means_rps.sum())])
+    steps = f"{len(found.rates_rps):,} steps of {found.step_s:g} s ({duration_text(found.duration_s)})"
+    return f"{steps}, {count(len(found.names), 'series', 'series')}, {together} rps together"
+
+
+def list_of(words: str) -> Sequence[str]:
+    """`a,b` as its parts."""
+    return [part.strip() for part in words.split(",")]

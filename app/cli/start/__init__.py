@@ -1,0 +1,1 @@
+"""up, serve, controller, agent, worker, trainer, relay, plan."""

@@ -1,1 +1,0 @@
-"""The control loop: observe, forecast, predict, plan, check, bind, commit, deliver."""

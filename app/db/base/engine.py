@@ -1,0 +1,77 @@
+"""Connections: the async engine, and how JSON goes in and out of PostgreSQL."""
+
+import json
+from typing import cast
+
+from psycopg import AsyncConnection as DriverConnection
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+# A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
+STATEMENT_TIMEOUT_MS = 30_000
+LOCK_TIMEOUT_MS = 5_000
+# A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
+IDLE_IN_TRANSACTION_MS = 60_000
+
+# A host that lost its power or its network says no goodbye. Without these TCP would wait for hours: the client for an
+# answer, and the server with the lead of a controller that is gone. Unix sockets ignore them.
+KEEPALIVES: dict[str, int] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+SERVER_KEEPALIVES = {
+    "tcp_keepalives_idle": 5,
+    "tcp_keepalives_interval": 2,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll") -> AsyncEngine:
+    """An engine with time limits on statements and locks, in UTC. `url` is SQLAlchemy's or libpq's."""
+    options = {
+        "statement_timeout": STATEMENT_TIMEOUT_MS,
+        "lock_timeout": LOCK_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+        "timezone": "UTC",
+        **SERVER_KEEPALIVES,
+    }
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        json_serializer=_to_json,
+        connect_args={
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+            "application_name": application,
+            "connect_timeout": 5,
+            **KEEPALIVES,
+        },
+    )
+
+
+async def driver_connection(connection: AsyncConnection) -> DriverConnection[tuple[object, ...]]:
+    """The psycopg connection under a SQLAlchemy one, inside the same transaction; for COPY."""
+    raw = await connection.get_raw_connection()
+    return cast("DriverConnection[tuple[object, ...]]", raw.driver_connection)
+
+
+def _to_json(value: object) -> str:
+    """NaN and infinities are not JSON; PostgreSQL would refuse them with a less helpful message."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+async def recreate(server_url: str, name: str) -> None:
+    """An empty database of that name; one that exists is dropped, whoever is connected to it."""
+    engine = make_engine(server_url, pool_size=2, application="plimsoll-create")
+    quoted = '"' + name.replace('"', '""') + '"'
+    try:
+        async with engine.connect() as raw:
+            connection = await raw.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.execute(text(f"DROP DATABASE IF EXISTS {quoted} WITH (FORCE)"))
+            await connection.execute(text(f"CREATE DATABASE {quoted}"))
+    finally:
+        await engine.dispose()

@@ -1,0 +1,48 @@
+"""Notifications from PostgreSQL on a connection of their own, which comes back by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import make_url
+
+from app.db.base.engine import KEEPALIVES
+
+RECONNECT = "reconnected"
+"""Yielded after every (re)connection: what happened meanwhile was not heard, so look at everything again."""
+
+RETRY_S = 1.0
+
+
+def conninfo(url: str) -> str:
+    """libpq's form of a SQLAlchemy URL."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+class Listener:
+    """Hears one channel for ever."""
+
+    def __init__(self, url: str, channel: str, *, retry_s: float = RETRY_S) -> None:
+        self._conninfo = make_conninfo(conninfo(url), **KEEPALIVES)
+        self._channel = channel
+        self._retry_s = retry_s
+
+    async def listen(self) -> AsyncIterator[str]:
+        """The payload of each notification, and RECONNECT first and after every lost connection.
+
+        Ends only when its task is cancelled. Not through a pooler in transaction mode: it drops LISTEN.
+        """
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=True, connect_timeout=5, application_name="plimsoll-listen"
+                )
+                async with connection:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    yield RECONNECT
+                    async for notice in connection.notifies():
+                        yield notice.payload
+            except psycopg.OperationalError:
+                await asyncio.sleep(self._retry_s)

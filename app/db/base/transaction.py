@@ -1,0 +1,47 @@
+"""Transactions for callers outside `app.db`, who know neither SQLAlchemy nor its errors."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeAlias
+
+from sqlalchemy import text
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from app.base.errors import Conflict, InvalidRequest, Unavailable
+
+Connection: TypeAlias = AsyncConnection
+Engine: TypeAlias = AsyncEngine
+
+
+@asynccontextmanager
+async def transaction(engine: Engine) -> AsyncIterator[Connection]:
+    """One transaction. Raises Unavailable, Conflict and InvalidRequest where the database refuses."""
+    with translated():
+        async with engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """The database's errors as ours."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise Conflict(f"another change came first, or something still refers to it: {_primary(error)}") from error
+    except DataError as error:
+        raise InvalidRequest(f"the database cannot keep it: {_primary(error)}") from error
+    except (OperationalError, InterfaceError, TimeoutError) as error:
+        raise Unavailable("the database does not answer; try again") from error
+
+
+async def lock_object(connection: Connection, kind: str, name: str) -> None:
+    """Let one writer at a time work on an object, which need not exist yet; until the transaction ends."""
+    await connection.execute(
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0))"), {"subject": f"{kind}/{name}"}
+    )
+
+
+def _primary(error: IntegrityError | DataError) -> str:
+    """The database's own sentence, without the statement and its parameters."""
+    return str(error.orig).splitlines()[0]

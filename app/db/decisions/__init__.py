@@ -1,0 +1,1 @@
+"""Plans, targets, policies, actors, simulations."""

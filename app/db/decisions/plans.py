@@ -1,0 +1,342 @@
+"""Plans: what was decided, why, and what a person said to it."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upserting
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import Conflict, NotFound
+from app.db.base.tables import AnyRow, cluster, demand, plan, plan_step, plan_violation, target
+from app.db.decisions.problem_archive import Packed, unpack
+from app.store.store import PlanRecord, PlanState
+from solvers.types.outcome import PlanReport, Prices, SolveReport, SolveStatus, Violation
+from solvers.types.plan import BoundPlan, Plan
+from solvers.types.plan_json import plan_document, plan_from_document
+from solvers.types.problem import Problem
+from solvers.types.state import Demand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    """One line of the list of plans."""
+
+    id: int
+    at: datetime
+    state: PlanState
+    policy: str
+    policy_version: int
+    catalogue_revision: int
+    generation: int | None
+    parent: int | None
+    status: str
+    cost_usd_per_hour: float
+    lower_bound_usd_per_hour: float | None
+    gap_percent: float | None
+    seconds: float
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One plan with everything but its problem, which `load_problem` gives."""
+
+    summary: PlanSummary
+    plan: Plan
+    report: PlanReport
+    bound: BoundPlan | None
+    violations: tuple[Violation, ...]
+    demands: tuple[Demand, ...]
+    has_problem: bool
+
+
+async def list_rows(
+    connection: AsyncConnection,
+    *,
+    states: tuple[PlanState, ...] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    before: int | None = None,
+    limit: int | None = None,
+) -> tuple[PlanSummary, ...]:
+    """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given."""
+    statement = select(*_SUMMARY).order_by(plan.c.id.desc()).limit(limit)
+    if states is not None:
+        statement = statement.where(plan.c.state.in_(states))
+    if since is not None:
+        statement = statement.where(plan.c.at >= since)
+    if until is not None:
+        statement = statement.where(plan.c.at < until)
+    if before is not None:
+        statement = statement.where(plan.c.id < before)
+    return tuple(_summary(row) for row in await connection.execute(statement))
+
+
+async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
+    """One plan with its steps, violations and demands. Raises NotFound."""
+    row = (
+        await connection.execute(
+            select(
+                *_SUMMARY,
+                plan.c.document,
+                plan.c.bound,
+                plan.c.prices,
+                plan.c.problem.is_not(None).label("has_problem"),
+            ).where(plan.c.id == plan_id)
+        )
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no plan {plan_id}")
+    noun, report = plan_from_document(row.document)
+    assert report is not None
+    return PlanRow(
+        summary=_summary(row),
+        plan=noun,
+        report=replace(
+            report,
+            steps=await _steps(connection, plan_id),
+            prices=None if row.prices is None else msgspec.convert(row.prices, Prices),
+        ),
+        bound=None if row.bound is None else msgspec.convert(row.bound, BoundPlan),
+        violations=await _violations(connection, plan_id),
+        demands=await _demands(connection, plan_id),
+        has_problem=row.has_problem,
+    )
+
+
+async def load_problem(connection: AsyncConnection, plan_id: int) -> Problem:
+    """What a plan was made from. Raises NotFound, also for a plan that kept none."""
+    body = (await connection.execute(select(plan.c.problem).where(plan.c.id == plan_id))).scalar_one_or_none()
+    if body is None:
+        raise NotFound(f"there is no plan {plan_id}, or its problem was not kept because it changed nothing")
+    return await unpack(connection, body)
+
+
+async def load_bound(connection: AsyncConnection, state: PlanState) -> tuple[int, BoundPlan] | None:
+    """The newest plan of a state with its id, e.g. of `target`."""
+    statement = select(plan.c.id, plan.c.bound).where(plan.c.state == state).order_by(plan.c.id.desc()).limit(1)
+    row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else (row.id, msgspec.convert(row.bound, BoundPlan))
+
+
+async def newest_proposed(connection: AsyncConnection, *, parent: int, catalogue_revision: int) -> int | None:
+    """The id of the newest plan that is proposed and made from this target and catalogue."""
+    is_fresh = (plan.c.parent == parent) & (plan.c.catalogue_revision == catalogue_revision)
+    statement = select(plan.c.id).where(plan.c.state == "proposed", is_fresh).order_by(plan.c.id.desc()).limit(1)
+    found: int | None = (await connection.execute(statement)).scalar_one_or_none()
+    return found
+
+
+async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
+    """What a plan that is there binds; it was made with GPUs."""
+    body = (await connection.execute(select(plan.c.bound).where(plan.c.id == plan_id))).scalar_one()
+    return msgspec.convert(body, BoundPlan)
+
+
+async def record(connection: AsyncConnection, noun: PlanRecord, problem: Packed | None) -> int:
+    """Write a decision down with its steps, violations and demands; returns its id."""
+    report, bound = noun.report, noun.bound
+    inserted = await connection.execute(
+        insert(plan)
+        .values(
+            at=noun.at,
+            state=noun.state,
+            policy=noun.plan.policy,
+            policy_version=noun.policy_version,
+            catalogue_revision=noun.catalogue_revision,
+            generation=None if bound is None else bound.generation,
+            parent=None if bound is None else bound.parent,
+            document=plan_document(noun.plan, report),
+            bound=None if bound is None else msgspec.to_builtins(bound),
+            problem=None if problem is None else problem.body,
+            status=report.status,
+            cost_usd_per_hour=report.cost_usd_per_hour,
+            lower_bound_usd_per_hour=report.lower_bound_usd_per_hour,
+            gap_percent=report.gap_percent,
+            seconds=report.seconds,
+            method=report.method,
+            messages=list(report.messages),
+            reason=noun.reason,
+            # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
+            prices=None if problem is None or report.prices is None else msgspec.to_builtins(report.prices),
+        )
+        .returning(plan.c.id)
+    )
+    plan_id = int(inserted.scalar_one())
+    await _record_steps(connection, plan_id, report.steps)
+    await _record_violations(connection, plan_id, noun.violations)
+    await _record_demands(connection, plan_id, noun)
+    return plan_id
+
+
+async def approve(connection: AsyncConnection, plan_id: int) -> None:
+    """A person says yes to a proposed plan: the next tick pushes it.
+
+    Raises NotFound; Conflict when it is not proposed, or was made from another target than the present one.
+    """
+    # Before the plan's row, as a push does: a push either sees this plan approved, or is seen here.
+    present, _ = await lock_target(connection)
+    parent = await _judge(connection, plan_id, "approved", of=("proposed",))
+    if parent != present:
+        raise Conflict(
+            f"plan {plan_id} was made from generation {parent}, but {present} is in force; wait for a new one"
+        )
+
+
+async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
+    """Generation in force and revision of the catalogue; neither changes until the transaction ends."""
+    now = (await connection.execute(select(cluster).with_for_update())).one()
+    return now.target_generation, now.catalogue_revision
+
+
+async def reject(connection: AsyncConnection, plan_id: int) -> None:
+    """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
+    await _judge(connection, plan_id, "rejected", of=("proposed", "approved"))
+
+
+async def _judge(
+    connection: AsyncConnection, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
+) -> int | None:
+    found = await connection.execute(
+        select(plan.c.state, plan.c.parent, plan.c.bound.is_not(None).label("is_bound"))
+        .where(plan.c.id == plan_id)
+        .with_for_update()
+    )
+    row = found.one_or_none()
+    if row is None:
+        raise NotFound(f"there is no plan {plan_id}")
+    if row.state not in of or not row.is_bound:
+        raise Conflict(f"plan {plan_id} is {row.state}; only {' or '.join(of)} plans can become {state}")
+    await connection.execute(update(plan).where(plan.c.id == plan_id).values(state=state))
+    return int(row.parent)
+
+
+async def _record_steps(connection: AsyncConnection, plan_id: int, steps: tuple[SolveReport, ...]) -> None:
+    if steps:
+        rows = [
+            {
+                "plan_id": plan_id,
+                "position": position,
+                "technique": step.technique,
+                "method": step.method,
+                "status": step.status.value,
+                "objective": step.objective,
+                "bound": step.bound,
+                "seconds": step.seconds,
+                "messages": list(step.messages),
+            }
+            for position, step in enumerate(steps)
+        ]
+        await connection.execute(insert(plan_step), rows)
+
+
+async def _record_violations(connection: AsyncConnection, plan_id: int, violations: tuple[Violation, ...]) -> None:
+    if violations:
+        rows = [
+            {
+                "plan_id": plan_id,
+                "position": position,
+                "rule": violation.rule,
+                "severity": violation.severity,
+                "place": violation.where,
+                "detail": violation.detail,
+            }
+            for position, violation in enumerate(violations)
+        ]
+        await connection.execute(insert(plan_violation), rows)
+
+
+async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanRecord) -> None:
+    if not noun.demands:
+        return
+    statement = upserting(demand)
+    changed = {name: statement.excluded[name] for name in _OF_DEMAND}
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["service", "at", "method"], set_=changed),
+        [
+            {
+                "service": entry.service,
+                "at": noun.at,
+                "arrival_rate_rps": entry.arrival_rate_rps,
+                "method": entry.method,
+                "plan_id": plan_id,
+                "low_rps": None if entry.interval_rps is None else entry.interval_rps[0],
+                "high_rps": None if entry.interval_rps is None else entry.interval_rps[1],
+            }
+            for entry in noun.demands
+        ],
+    )
+
+
+_OF_DEMAND = ("arrival_rate_rps", "plan_id", "low_rps", "high_rps")
+
+
+async def _steps(connection: AsyncConnection, plan_id: int) -> tuple[SolveReport, ...]:
+    statement = select(plan_step).where(plan_step.c.plan_id == plan_id).order_by(plan_step.c.position)
+    return tuple(
+        SolveReport(
+            technique=row.technique,
+            method=row.method,
+            status=SolveStatus(row.status),
+            objective=row.objective,
+            bound=row.bound,
+            seconds=row.seconds,
+            messages=tuple(row.messages),
+        )
+        for row in await connection.execute(statement)
+    )
+
+
+async def _violations(connection: AsyncConnection, plan_id: int) -> tuple[Violation, ...]:
+    statement = select(plan_violation).where(plan_violation.c.plan_id == plan_id).order_by(plan_violation.c.position)
+    return tuple(
+        Violation(rule=row.rule, severity=row.severity, where=row.place, detail=row.detail)
+        for row in await connection.execute(statement)
+    )
+
+
+async def _demands(connection: AsyncConnection, plan_id: int) -> tuple[Demand, ...]:
+    statement = select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
+    return tuple(
+        Demand(
+            service=row.service,
+            arrival_rate_rps=row.arrival_rate_rps,
+            method=row.method,
+            interval_rps=None if row.low_rps is None else (row.low_rps, row.high_rps),
+        )
+        for row in await connection.execute(statement)
+    )
+
+
+_SUMMARY = (
+    plan.c.id,
+    plan.c.at,
+    plan.c.state,
+    plan.c.policy,
+    plan.c.policy_version,
+    plan.c.catalogue_revision,
+    plan.c.generation,
+    plan.c.parent,
+    plan.c.status,
+    plan.c.cost_usd_per_hour,
+    plan.c.lower_bound_usd_per_hour,
+    plan.c.gap_percent,
+    plan.c.seconds,
+    plan.c.method,
+    plan.c.reason,
+)
+
+
+def _summary(row: AnyRow) -> PlanSummary:
+    values = {name: row._mapping[name] for name in PlanSummary.__slots__}
+    return PlanSummary(**{**values, "cost_usd_per_hour": float(row.cost_usd_per_hour)})
+
+
+async def plan_of(connection: AsyncConnection, generation: int) -> int | None:
+    """The id of the plan that was, or is, in force under that generation; None: there was none."""
+    found = await connection.execute(select(target.c.plan_id).where(target.c.generation == generation))
+    plan_id: int | None = found.scalar_one_or_none()
+    return plan_id

@@ -1,0 +1,212 @@
+"""The target: which plan is in force, by compare-and-set, and the commands that carry it out."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agents.base.protocol import NodeCommand
+from app.base.errors import NotFound
+from app.db.base.tables import AnyRow, cluster, command, node, plan
+from app.db.workloads.task_progress import note_places
+from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
+
+COMMAND_CHANNEL = "plimsoll_command"
+"""Notified with the generation when new commands are there."""
+
+
+async def push(
+    connection: AsyncConnection, plan_id: int, bound: BoundPlan, commands: Sequence[NodeCommand], at: datetime
+) -> bool:
+    """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
+
+    A plan that nobody approved gives way to one that a person approved and that can still be pushed.
+
+    The one row of `cluster` is locked first, as every change of the catalogue does: pushes and changes happen one
+    after the other. Raises NotFound.
+    """
+    now = (await connection.execute(select(cluster).with_for_update())).one()
+    row = (
+        await connection.execute(
+            select(plan.c.state, plan.c.catalogue_revision).where(plan.c.id == plan_id).with_for_update()
+        )
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no plan {plan_id}")
+    if row.state not in ("proposed", "approved"):
+        return False
+    is_fresh = (bound.parent, row.catalogue_revision) == (now.target_generation, now.catalogue_revision)
+    gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
+    if not is_fresh or gives_way or bound.generation <= now.target_generation:
+        await connection.execute(update(plan).where(plan.c.id == plan_id).values(state="lost"))
+        return False
+    await _replace_target(connection, plan_id, bound, at)
+    await _save_allocation(connection, plan_id, bound)
+    await note_places(connection, bound)
+    await _save_commands(connection, commands, at)
+    await connection.execute(
+        text("SELECT pg_notify(:channel, :generation)"),
+        {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
+    )
+    return True
+
+
+async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
+    """Whether the next tick can push a plan that a person approved."""
+    pushable = (plan.c.state == "approved") & (plan.c.parent == now.target_generation)
+    found = select(plan.c.id).where(pushable, plan.c.catalogue_revision == now.catalogue_revision).limit(1)
+    return (await connection.execute(found)).first() is not None
+
+
+async def newest_command(connection: AsyncConnection, name: str, after_generation: int) -> NodeCommand | None:
+    """The newest command for a node if its generation is newer than the one given."""
+    found = await connection.execute(
+        select(command.c.body)
+        .where(command.c.node == name, command.c.generation > after_generation)
+        .order_by(command.c.generation.desc())
+        .limit(1)
+    )
+    body = found.scalar_one_or_none()
+    return None if body is None else msgspec.json.decode(body, type=NodeCommand)
+
+
+async def _replace_target(connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime) -> None:
+    await connection.execute(update(plan).where(plan.c.state == "target").values(state="superseded"))
+    # Plans that wait were made from the target that ends here: nobody can push them any more.
+    await connection.execute(
+        update(plan).where(plan.c.state.in_(("proposed", "approved")), plan.c.id != plan_id).values(state="lost")
+    )
+    await connection.execute(
+        update(plan)
+        .where(plan.c.id == plan_id)
+        .values(
+            state="target",
+            bound=msgspec.to_builtins(bound),
+            generation=bound.generation,
+            parent=bound.parent,
+        )
+    )
+    # Two targets within one tick of the clock still follow each other: no period is empty.
+    closed = await connection.execute(
+        text(
+            "UPDATE target SET valid = tstzrange(lower(valid), greatest(:at, lower(valid) + interval '1 microsecond')) "
+            "WHERE upper_inf(valid) RETURNING upper(valid)"
+        ),
+        {"at": at},
+    )
+    await connection.execute(
+        text(
+            "INSERT INTO target (generation, plan_id, valid) "
+            "VALUES (:generation, :plan_id, tstzrange(CAST(:start AS timestamptz), NULL))"
+        ),
+        {"generation": bound.generation, "plan_id": plan_id, "start": closed.scalar_one_or_none() or at},
+    )
+    await connection.execute(update(cluster).values(target_generation=bound.generation))
+
+
+async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: BoundPlan) -> None:
+    """GPUs, replicas and tasks as rows, with what they were at this moment: the ground of every cost report."""
+    gpus = [
+        {
+            "plan_id": plan_id,
+            "gpu": gpu.id,
+            "node": gpu.node,
+            "gpu_type": gpu.gpu_type,
+            "clock_mhz": gpu.clock_mhz,
+            "power_cap_w": gpu.power_cap_w,
+        }
+        for gpu in bound.gpus
+        if gpu.replicas or _residents(gpu)
+    ]
+    replicas = [
+        {
+            "plan_id": plan_id,
+            "gpu": gpu.id,
+            "gpu_type": gpu.gpu_type,
+            "clock_mhz": gpu.clock_mhz,
+            "replica": replica.id,
+            "service": replica.service,
+            "network": replica.network,
+            "sm_percent": Decimal(repr(replica.sm_percent)),
+            "batch": replica.batch,
+            "memory_mib": Decimal(repr(replica.memory_mib)),
+            "arrival_rate_rps": replica.arrival_rate_rps,
+        }
+        for gpu in bound.gpus
+        for replica in gpu.replicas
+    ]
+    tasks = [_task_row(plan_id, gpu, task) for gpu in bound.gpus for task in _residents(gpu)]
+    for statement, found in ((_INSERT_GPU, gpus), (_INSERT_REPLICA, replicas), (_INSERT_TASK, tasks)):
+        if found:
+            await connection.execute(text(statement), found)
+
+
+def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
+    """Tasks that hold something of the GPU."""
+    return tuple(task for task in gpu.tasks if task.is_resident)
+
+
+def _task_row(plan_id: int, gpu: BoundGpu, task: BoundTask) -> dict[str, object]:
+    return {
+        "plan_id": plan_id,
+        "gpu": gpu.id,
+        "gpu_type": gpu.gpu_type,
+        "clock_mhz": gpu.clock_mhz,
+        "task": task.name,
+        "kind": task.kind,
+        "network": task.network,
+        "sm_percent": Decimal(repr(task.sm_percent)),
+        "batch": task.batch,
+        "memory_mib": Decimal(repr(task.memory_mib)),
+    }
+
+
+async def _save_commands(connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime) -> None:
+    known = set((await connection.execute(select(node.c.id))).scalars())
+    rows = [
+        {
+            "node": entry.node,
+            "generation": entry.generation,
+            "body": msgspec.json.encode(entry),
+            "created_at": at,
+        }
+        for entry in commands
+        if entry.node in known
+    ]
+    if rows:
+        await connection.execute(insert(command), rows)
+
+
+_INSERT_GPU = """
+INSERT INTO plan_gpu (plan_id, gpu, node, gpu_type, clock_mhz, power_cap_w, memory_mib, idle_w)
+SELECT :plan_id, :gpu, :node, name, :clock_mhz, :power_cap_w, memory_mib, idle_w
+FROM gpu_type WHERE name = :gpu_type
+"""
+
+_POWER_W = """
+       coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
+                 WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current
+                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = :clock_mhz), 0)
+"""
+
+_INSERT_REPLICA = f"""
+INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
+                          arrival_rate_rps)
+SELECT :plan_id, :gpu, :replica, r.service,
+       coalesce((SELECT project FROM service WHERE name = r.service), 'default'), r.network, r.sm_percent, r.batch,
+       :memory_mib, {_POWER_W}, :arrival_rate_rps
+FROM (SELECT CAST(:service AS text) AS service, CAST(:network AS text) AS network,
+             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+"""
+
+_INSERT_TASK = f"""
+INSERT INTO plan_task (plan_id, gpu, task, name, project, kind, network, sm_percent, batch, memory_mib, power_w)
+SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, 'default'), :kind, r.network, r.sm_percent,
+       r.batch, :memory_mib, {_POWER_W}
+FROM (SELECT CAST(:task AS text) AS task, CAST(:network AS text) AS network,
+             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+LEFT JOIN task t ON t.id = r.task
+"""

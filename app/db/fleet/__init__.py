@@ -1,0 +1,1 @@
+"""Nodes, GPU types, observations, windows."""

@@ -1,0 +1,184 @@
+"""GPU types and their prices over time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import delete, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import Conflict, NotFound
+from app.db.base.tables import AnyRow, gpu_price, gpu_type
+from app.db.base.upsert import upsert
+from solvers.types.state import GpuType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTypeRow:
+    """A GPU type with what only people care for."""
+
+    gpu_type: GpuType
+    """`price_usd_per_hour` is the price at the time that was asked for; `count` is None."""
+    provenance: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of one whole GPU over one period."""
+
+    start: datetime | None
+    """None: since ever."""
+    end: datetime | None
+    """None: until further notice."""
+    price_usd_per_hour: Decimal
+
+
+async def list_rows(
+    connection: AsyncConnection, now: datetime, *, after: str = "", limit: int | None = None
+) -> tuple[GpuTypeRow, ...]:
+    """GPU types that have a price at `now`, by name."""
+    statement = (
+        select(gpu_type, gpu_price.c.price_usd_per_hour)
+        .join(gpu_price, gpu_price.c.gpu_type == gpu_type.c.name)
+        .where(gpu_price.c.valid.contains(now), gpu_type.c.name > after)
+        .order_by(gpu_type.c.name)
+        .limit(limit)
+    )
+    return tuple(_row(row) for row in await connection.execute(statement))
+
+
+async def load_all(connection: AsyncConnection, now: datetime) -> tuple[GpuType, ...]:
+    """Every GPU type with its price at `now`, by name."""
+    return tuple(row.gpu_type for row in await list_rows(connection, now))
+
+
+async def get(connection: AsyncConnection, name: str, now: datetime) -> GpuTypeRow:
+    """One GPU type with its price at `now`. Raises NotFound."""
+    statement = (
+        select(gpu_type, gpu_price.c.price_usd_per_hour)
+        .join(gpu_price, gpu_price.c.gpu_type == gpu_type.c.name)
+        .where(gpu_price.c.valid.contains(now), gpu_type.c.name == name)
+    )
+    row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        raise NotFound(f"no GPU type is called {name!r}")
+    return _row(row)
+
+
+async def save(
+    connection: AsyncConnection,
+    noun: GpuType,
+    *,
+    at: datetime,
+    provenance: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Add or replace a GPU type; a price that differs holds from `at` on, a first price since ever."""
+    values = {
+        "memory_mib": noun.memory_mib,
+        "sm_percent_step": noun.sm_percent_step,
+        "idle_w": noun.idle_w,
+        "power_cap_w": noun.power_cap_w,
+        "clocks_mhz": list(noun.clocks_mhz),
+        "launch_per_neighbour": noun.launch_per_neighbour,
+        "launch_base": noun.launch_base,
+        "provenance": provenance,
+        "labels": dict(labels or {}),
+    }
+    await upsert(connection, gpu_type, {"name": noun.name}, values, only_new={"created_at": at})
+    await set_price(connection, noun.name, Decimal(repr(noun.price_usd_per_hour)), at=at)
+
+
+async def set_price(connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, at: datetime) -> None:
+    """The price from `at` on; the first price of a type holds since ever. Raises Conflict where later prices stand."""
+    found = await connection.execute(
+        text(
+            "SELECT price_usd_per_hour, lower(valid) AS start, upper_inf(valid) AS is_open FROM gpu_price "
+            "WHERE gpu_type = :name AND (valid @> CAST(:at AS timestamptz) OR lower(valid) > :at) "
+            "ORDER BY lower(valid) NULLS FIRST"
+        ),
+        {"name": name, "at": at},
+    )
+    rows = found.all()
+    if not rows:
+        await _insert_price(connection, name, price_usd_per_hour, start=None)
+        return
+    if not rows[0].is_open:
+        raise Conflict(f"{name} has a price that starts after {at.isoformat()}; prices are set in order of time")
+    if rows[0].price_usd_per_hour == price_usd_per_hour:
+        return
+    if rows[0].start == at:
+        await connection.execute(
+            text("DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"), {"name": name, "at": at}
+        )
+    else:
+        await connection.execute(
+            text(
+                "UPDATE gpu_price SET valid = tstzrange(lower(valid), :at) "
+                "WHERE gpu_type = :name AND valid @> CAST(:at AS timestamptz)"
+            ),
+            {"name": name, "at": at},
+        )
+    await _insert_price(connection, name, price_usd_per_hour, start=at)
+
+
+async def list_prices(connection: AsyncConnection, name: str) -> tuple[Price, ...]:
+    """All prices of a type, oldest first."""
+    statement = select(gpu_price).where(gpu_price.c.gpu_type == name).order_by(gpu_price.c.valid)
+    return tuple(
+        Price(start=row.valid.lower, end=row.valid.upper, price_usd_per_hour=row.price_usd_per_hour)
+        for row in await connection.execute(statement)
+    )
+
+
+async def remove(connection: AsyncConnection, name: str) -> None:
+    """Delete a GPU type with its prices and profiles.
+
+    Raises NotFound; Conflict while GPUs of it are registered, and for good once a target used one: the reports need
+    its prices.
+    """
+    try:
+        async with connection.begin_nested():
+            gone = await connection.execute(delete(gpu_type).where(gpu_type.c.name == name))
+    except IntegrityError as error:
+        raise Conflict(
+            f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
+            "(it is kept for the reports)"
+        ) from error
+    if gone.rowcount == 0:
+        raise NotFound(f"no GPU type is called {name!r}")
+
+
+async def _insert_price(
+    connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, start: datetime | None
+) -> None:
+    await connection.execute(
+        text(
+            "INSERT INTO gpu_price (gpu_type, valid, price_usd_per_hour) "
+            "VALUES (:name, tstzrange(CAST(:start AS timestamptz), NULL), :price)"
+        ),
+        {"name": name, "start": start, "price": price_usd_per_hour},
+    )
+
+
+def _row(row: AnyRow) -> GpuTypeRow:
+    return GpuTypeRow(
+        gpu_type=GpuType(
+            name=row.name,
+            price_usd_per_hour=float(row.price_usd_per_hour),
+            memory_mib=row.memory_mib,
+            sm_percent_step=row.sm_percent_step,
+            idle_w=row.idle_w,
+            power_cap_w=row.power_cap_w,
+            clocks_mhz=tuple(row.clocks_mhz),
+            launch_per_neighbour=row.launch_per_neighbour,
+            launch_base=row.launch_base,
+        ),
+        provenance=row.provenance,
+        labels=row.labels,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,319 @@
+"""Observations into the database: many in one transaction, each exactly once, rows by COPY.
+
+COPY has no ON CONFLICT, so new observations are told from replayed ones first, while their nodes are locked. Rows are
+locked in one order everywhere (node, then service_window, service_step, service_hour, then task, each sorted by key):
+two processes that ingest at once wait for each other and never deadlock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.observation_rows import Placed, copy_all
+from app.db.decisions import policies
+from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
+from app.db.fleet.overuses import note_overuses
+from app.db.workloads.task_progress import note_reports
+from app.store.store import Ingested
+from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
+
+WAKE_CHANNEL = "plimsoll_wake"
+"""Notified with the reason when the loop should look."""
+
+NOTABLE_DEVIATIONS = 4.0
+"""Arrivals above the planned ones by so many standard deviations (Poisson) wake the loop: chance alone does so once
+in 30,000 windows."""
+
+
+async def ensure_days(connection: AsyncConnection, days: Iterable[date]) -> None:
+    """Make the partitions of these days where they are missing."""
+    for day in sorted(days):
+        await connection.execute(text("SELECT ensure_observation_day(:day)"), {"day": day})
+
+
+async def ingest(connection: AsyncConnection, placed: Sequence[Placed], received: datetime) -> Ingested:
+    """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
+    ends = await _lock_nodes(connection, sorted({entry.observation.node for entry in placed}))
+    known = [entry for entry in placed if entry.observation.node in ends]
+    unknown = {entry.observation.node for entry in placed} - ends.keys()
+    if not known:
+        return Ingested(unknown_nodes=tuple(sorted(unknown)))
+    boots = await _load_boots(connection, sorted({entry.boot for entry in known}), received)
+    acknowledged = {key: boot.last_sequence for key, boot in boots.items()}
+    fresh = await _fresh(connection, known, acknowledged)
+    for entry in fresh:
+        acknowledged[entry.boot] = max(acknowledged[entry.boot], entry.observation.sequence)
+    await _mark_heard(connection, {entry.observation.node for entry in known}, received)
+    if fresh:
+        await _write(connection, fresh, ends, received)
+        await note_shared_names(connection, _rivals(fresh, boots), received)
+        await _save_sequences(connection, acknowledged)
+    return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(sorted(unknown)))
+
+
+async def _write(
+    connection: AsyncConnection, fresh: Sequence[Placed], ends: dict[str, datetime | None], received: datetime
+) -> None:
+    await copy_all(connection, fresh)
+    newest = _newest(fresh, ends)
+    await _save_status(connection, newest)
+    await save_health(connection, [entry.observation for entry in newest], received)
+    await note_overuses(connection, newest, received)
+    await _save_acks(connection, fresh, received)
+    await add_windows(connection, fresh)
+    await add_hours(connection, fresh)
+    await note_reports(connection, fresh, received, WAKE_CHANNEL)
+
+
+async def _lock_nodes(connection: AsyncConnection, nodes: Sequence[str]) -> dict[str, datetime | None]:
+    """End of the newest window of each known node, locked until the transaction ends."""
+    found = await connection.execute(
+        text("SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"),
+        {"nodes": list(nodes)},
+    )
+    return {row.id: row.last_window_end for row in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Boot:
+    """One start of an agent."""
+
+    last_sequence: int
+    """Highest sequence number so far."""
+    younger_at: datetime | None
+    """When the youngest start under the same name was first heard; None: it is this one."""
+
+
+async def _load_boots(
+    connection: AsyncConnection, boots: Sequence[tuple[str, str]], received: datetime
+) -> dict[tuple[str, str], _Boot]:
+    """What is known of these starts of agents; new ones are written down."""
+    found = await connection.execute(
+        text(
+            "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
+            "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
+            "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
+            "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
+            "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
+        ),
+        {"at": received, "nodes": [node for node, _ in boots], "boots": [boot for _, boot in boots]},
+    )
+    return {(row.node, row.boot): _Boot(last_sequence=row.last_sequence, younger_at=row.younger_at) for row in found}
+
+
+def _rivals(fresh: Sequence[Placed], boots: Mapping[tuple[str, str], _Boot]) -> dict[str, datetime]:
+    """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
+
+    A restarted agent never looks so: what the old one saw ended before the new one began.
+    """
+    return {
+        entry.observation.node: younger_at
+        for entry in fresh
+        if (younger_at := boots[entry.boot].younger_at) is not None and entry.end > younger_at
+    }
+
+
+async def _fresh(
+    connection: AsyncConnection, placed: Sequence[Placed], last: dict[tuple[str, str], int]
+) -> list[Placed]:
+    """The observations that are not there yet, each once. Above the last sequence number all are new."""
+    by_key = {(*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)}
+    doubtful = sorted(key for key in by_key if key[2] <= last[(key[0], key[1])])
+    if doubtful:
+        found = await connection.execute(
+            text(
+                "SELECT o.node, o.boot, o.sequence FROM observation o "
+                "JOIN unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
+                "AS w (node, boot, sequence) USING (node, boot, sequence)"
+            ),
+            {
+                "nodes": [key[0] for key in doubtful],
+                "boots": [key[1] for key in doubtful],
+                "sequences": [key[2] for key in doubtful],
+            },
+        )
+        for row in found:
+            by_key.pop((row.node, row.boot, row.sequence), None)
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def _newest(fresh: Sequence[Placed], ends: dict[str, datetime | None]) -> list[Placed]:
+    """Per node the observation with the newest window, where it is newer than what is known; by node."""
+    newest: dict[str, Placed] = {}
+    for entry in fresh:
+        node = entry.observation.node
+        known = newest[node].end if node in newest else ends[node]
+        if known is None or entry.end > known:
+            newest[node] = entry
+    return [newest[node] for node in sorted(newest)]
+
+
+async def _mark_heard(connection: AsyncConnection, nodes: set[str], received: datetime) -> None:
+    await connection.execute(
+        text("UPDATE node SET last_seen_at = greatest(last_seen_at, :at) WHERE id = ANY(:nodes)"),
+        {"nodes": sorted(nodes), "at": received},
+    )
+
+
+async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) -> None:
+    if newest:
+        await connection.execute(
+            text(
+                "UPDATE node SET last_window_end = :end, observed_generation = :generation, boot = :boot, "
+                "agent_version = :agent_version, clock_skew_s = :skew_s, problems = :problems, "
+                "repartition = :repartition "
+                "WHERE id = :node AND (last_window_end IS NULL OR last_window_end < :end)"
+            ),
+            [
+                {
+                    "node": entry.observation.node,
+                    "end": entry.end,
+                    "generation": entry.observation.generation,
+                    "boot": entry.observation.boot,
+                    "agent_version": entry.observation.agent_version,
+                    "skew_s": entry.skew_s,
+                    "problems": list(entry.observation.problems),
+                    "repartition": list(entry.observation.repartition),
+                }
+                for entry in newest
+            ],
+        )
+
+
+async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], received: datetime) -> None:
+    acks = {(entry.observation.node, ack.generation): ack for entry in fresh for ack in entry.observation.acks}
+    if acks:
+        await note_refusals(connection, acks, received)
+        await connection.execute(
+            text(
+                "INSERT INTO acknowledgement (node, generation, status, detail, at) "
+                "VALUES (:node, :generation, :status, :detail, :at) ON CONFLICT (node, generation) "
+                "DO UPDATE SET status = excluded.status, detail = excluded.detail, at = excluded.at"
+            ),
+            [
+                {"node": key[0], "generation": key[1], "status": ack.status, "detail": ack.detail, "at": received}
+                for key, ack in sorted(acks.items())
+            ],
+        )
+
+
+async def add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+    """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
+    window_s = (await policies.load_current(connection)).window_s
+    sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
+    if not sums:
+        return
+    keys = sorted(sums)
+    starts = [datetime.fromtimestamp(number * window_s, UTC) for _, number in keys]
+    counts = {**_columns(keys, sums), "starts": starts, "window_s": window_s}
+    buckets = [_dense(sums[key].latency_buckets) for key in keys]
+    added = await connection.execute(text(_ADD_WINDOWS), {**counts, "buckets": buckets})
+    rows = added.all()
+    await connection.execute(text(_ADD_STEPS), counts)
+    await connection.execute(
+        text(_WAKE_WHEN_NOTABLE),
+        {
+            "channel": WAKE_CHANNEL,
+            "services": [row.service for row in rows],
+            "arrivals": [row.arrivals for row in rows],
+            "window_s": window_s,
+            "deviations": NOTABLE_DEVIATIONS,
+        },
+    )
+
+
+async def add_hours(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+    """Add what services did to the hours."""
+    sums = add_all(
+        ((service, int(entry.start.timestamp()) // 3600), counts)
+        for entry in fresh
+        for service, counts in sums_of(entry.observation)
+    )
+    if sums:
+        keys = sorted(sums)
+        starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
+        await connection.execute(text(_ADD_HOURS), {**_columns(keys, sums), "starts": starts})
+
+
+async def _save_sequences(connection: AsyncConnection, acknowledged: dict[tuple[str, str], int]) -> None:
+    keys = sorted(acknowledged)
+    await connection.execute(
+        text(
+            "UPDATE agent_boot AS b SET last_sequence = w.sequence "
+            "FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
+            "AS w (node, boot, sequence) "
+            "WHERE b.node = w.node AND b.boot = w.boot AND b.last_sequence < w.sequence"
+        ),
+        {
+            "nodes": [node for node, _ in keys],
+            "boots": [boot for _, boot in keys],
+            "sequences": [acknowledged[key] for key in keys],
+        },
+    )
+
+
+def _columns(keys: Sequence[WindowKey], sums: dict[WindowKey, Sums]) -> dict[str, list[object]]:
+    return {
+        "services": [service for service, _ in keys],
+        "arrivals": [sums[key].arrivals for key in keys],
+        "served": [sums[key].served for key in keys],
+        "in_slo": [sums[key].in_slo for key in keys],
+        "rejected": [sums[key].rejected for key in keys],
+    }
+
+
+def _dense(buckets: dict[int, int]) -> str:
+    """A histogram as PostgreSQL writes an array; `unnest` of ragged arrays would flatten them."""
+    return "{" + ",".join(str(buckets.get(index, 0)) for index in range(max(buckets, default=-1) + 1)) + "}"
+
+
+_COUNTS = """unnest(CAST(:services AS text[]), CAST(:starts AS timestamptz[]), CAST(:arrivals AS bigint[]),
+            CAST(:served AS bigint[]), CAST(:in_slo AS bigint[]), CAST(:rejected AS bigint[])"""
+
+_ADD_WINDOWS = f"""
+INSERT INTO service_window AS s (service, window_start, window_s, arrivals, served, in_slo, rejected, latency_buckets)
+SELECT w.service, w.start, :window_s, w.arrivals, w.served, w.in_slo, w.rejected, CAST(w.buckets AS bigint[])
+FROM {_COUNTS}, CAST(:buckets AS text[])) AS w (service, start, arrivals, served, in_slo, rejected, buckets)
+ON CONFLICT (service, window_start, window_s) DO UPDATE SET
+    arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
+    in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
+    latency_buckets = add_counts(s.latency_buckets, excluded.latency_buckets)
+RETURNING service, arrivals
+"""
+
+# Rows are locked in the order in which they come: by key, as everywhere.
+_ADD_STEPS = f"""
+INSERT INTO service_step AS s (service, start, first_start, last_end, served, in_slo, rejected)
+SELECT w.service, date_bin('5 minutes', w.start, 'epoch') AS step, min(w.start),
+       max(w.start + make_interval(secs => CAST(:window_s AS float8))), sum(w.served), sum(w.in_slo), sum(w.rejected)
+FROM {_COUNTS}) AS w (service, start, arrivals, served, in_slo, rejected)
+GROUP BY 1, 2 ORDER BY w.service COLLATE "C", step
+ON CONFLICT (service, start) DO UPDATE SET
+    first_start = least(s.first_start, excluded.first_start), last_end = greatest(s.last_end, excluded.last_end),
+    served = s.served + excluded.served, in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
+"""
+
+_ADD_HOURS = f"""
+INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected)
+SELECT w.* FROM {_COUNTS}) AS w (service, hour, arrivals, served, in_slo, rejected)
+ON CONFLICT (service, hour) DO UPDATE SET
+    arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
+    in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
+"""
+
+# Only a rise wakes the loop: a fall costs money until the next period, a rise costs requests. Requests for a service
+# that is gone or never was do not: no tick could answer them. Nor does what was foreseen, where a plan leaves a part of
+# it out, as for an exceeded budget: the next one would, too.
+_WAKE_WHEN_NOTABLE = """
+SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
+    SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)
+    JOIN service ON service.name = w.service AND service.deleted_at IS NULL
+    LEFT JOIN LATERAL (SELECT greatest(arrival_rate_rps, high_rps) AS rate_rps FROM demand
+                       WHERE demand.service = w.service AND method <> 'stated' ORDER BY at DESC LIMIT 1)
+              AS planned ON true
+    CROSS JOIN LATERAL (SELECT coalesce(planned.rate_rps, 0) * :window_s AS expected) AS e
+    WHERE w.arrivals > e.expected + :deviations * sqrt(greatest(e.expected, 1)))
+"""

@@ -1,0 +1,181 @@
+"""Nodes, their GPUs, and what is known of their agents."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import InvalidRequest, NotFound
+from app.db.base.tables import AnyRow, cluster, gpu, gpu_type, node
+from app.db.base.upsert import upsert
+from app.db.fleet.overuses import lose_overuses
+from app.store.store import NodeStatus
+from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A node with what its agent last said of itself."""
+
+    node: Node
+    gpus: tuple[Gpu, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    agent_version: str = ""
+    observed_generation: int = 0
+    clock_skew_s: float = 0.0
+    """Seconds by which the agent's clock is ahead."""
+    problems: tuple[str, ...] = ()
+
+
+async def list_rows(
+    connection: AsyncConnection, now: datetime, *, after: str = "", limit: int | None = None
+) -> tuple[NodeRow, ...]:
+    """Nodes with their GPUs, by id."""
+    found = (await connection.execute(select(node).where(node.c.id > after).order_by(node.c.id).limit(limit))).all()
+    by_node: dict[str, list[Gpu]] = {row.id: [] for row in found}
+    for noun in await load_gpus(connection, nodes=tuple(by_node)):
+        by_node[noun.node].append(noun)
+    return tuple(_node_row(row, tuple(by_node[row.id]), now) for row in found)
+
+
+async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
+    """One node with its GPUs. Raises NotFound."""
+    row = (await connection.execute(select(node).where(node.c.id == name))).one_or_none()
+    if row is None:
+        raise NotFound(f"no node is called {name!r}")
+    return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
+
+
+async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[Node, ...], tuple[NodeStatus, ...]]:
+    """Every node with its agent's status, by id."""
+    found = (await connection.execute(select(node).order_by(node.c.id))).all()
+    return (
+        tuple(_node(row, now) for row in found),
+        tuple(
+            NodeStatus(
+                node=row.id,
+                last_seen=row.last_seen_at,
+                generation=row.observed_generation,
+                repartition=tuple(row.repartition),
+            )
+            for row in found
+        ),
+    )
+
+
+async def load_gpus(connection: AsyncConnection, *, nodes: Sequence[str] | None = None) -> tuple[Gpu, ...]:
+    """Every GPU, or those of some nodes, by id."""
+    statement = select(gpu).order_by(gpu.c.id)
+    if nodes is not None:
+        statement = statement.where(gpu.c.node.in_(nodes))
+    return tuple(_gpu(row) for row in await connection.execute(statement))
+
+
+async def get_gpu(connection: AsyncConnection, name: str) -> Gpu:
+    """One GPU. Raises NotFound."""
+    row = (await connection.execute(select(gpu).where(gpu.c.id == name))).one_or_none()
+    if row is None:
+        raise NotFound(f"no GPU is called {name!r}")
+    return _gpu(row)
+
+
+async def save(
+    connection: AsyncConnection,
+    name: str,
+    gpu_types: Mapping[int, str],
+    *,
+    at: datetime,
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Add or replace a node; `gpu_types`: of its GPUs, by index. Raises InvalidRequest for unknown types.
+
+    Cordons and health of GPUs that stay are kept.
+    """
+    known = set((await connection.execute(select(gpu_type.c.name))).scalars())
+    for index, wanted in sorted(gpu_types.items()):
+        if wanted not in known:
+            raise InvalidRequest(f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type")
+    await upsert(connection, node, {"id": name}, {"labels": dict(labels or {})}, only_new={"created_at": at})
+    await connection.execute(delete(gpu).where(gpu.c.node == name, gpu.c.index.not_in(list(gpu_types))))
+    for index, wanted in sorted(gpu_types.items()):
+        await upsert(
+            connection,
+            gpu,
+            {"id": gpu_id(name, index)},
+            {"gpu_type": wanted},
+            only_new={"node": name, "index": index, "created_at": at},
+        )
+
+
+async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
+    """Keep new replicas off a node, or let them on again. Raises NotFound."""
+    done = await connection.execute(update(node).where(node.c.id == name).values(cordoned=cordoned))
+    if done.rowcount == 0:
+        raise NotFound(f"no node is called {name!r}")
+
+
+async def set_power_cap(connection: AsyncConnection, name: str, *, power_cap_w: float | None) -> None:
+    """Limit what a node's GPUs may draw together; None = no limit. The same limit again changes nothing."""
+    changed = node.c.power_cap_w.is_distinct_from(power_cap_w)
+    await connection.execute(update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w))
+
+
+async def set_metrics_address(connection: AsyncConnection, name: str, address: str) -> None:
+    """Where the node's agent shows its metrics; empty = nowhere. The same again changes nothing."""
+    changed = node.c.metrics_address != address
+    await connection.execute(update(node).where(node.c.id == name, changed).values(metrics_address=address))
+
+
+async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
+    """Keep new replicas off one GPU, or let them on again. Raises NotFound."""
+    done = await connection.execute(update(gpu).where(gpu.c.id == name).values(cordoned=cordoned))
+    if done.rowcount == 0:
+        raise NotFound(f"no GPU is called {name!r}")
+
+
+async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> None:
+    """Delete a node with its GPUs and commands; what it reported stays. Raises NotFound."""
+    # In the order in which a push takes its locks.
+    await connection.execute(select(cluster).with_for_update())
+    if (await connection.execute(delete(node).where(node.c.id == name))).rowcount == 0:
+        raise NotFound(f"no node is called {name!r}")
+    await lose_overuses(connection, [name], at, why="since its node was removed")
+
+
+def _gpu(row: AnyRow) -> Gpu:
+    return Gpu(
+        id=GpuId(row.id),
+        node=NodeId(row.node),
+        gpu_type=row.gpu_type,
+        index=row._mapping["index"],  # a Row is a tuple, whose own `index` is a method
+        healthy=row.healthy,
+        cordoned=row.cordoned,
+    )
+
+
+def _node(row: AnyRow, now: datetime) -> Node:
+    heard_at = row.last_seen_at or row.created_at
+    return Node(
+        id=row.id,
+        cordoned=row.cordoned,
+        silent_for_s=max(0.0, (now - heard_at).total_seconds()),
+        power_cap_w=row.power_cap_w,
+    )
+
+
+def _node_row(row: AnyRow, gpus: tuple[Gpu, ...], now: datetime) -> NodeRow:
+    return NodeRow(
+        node=_node(row, now),
+        gpus=gpus,
+        labels=row.labels,
+        created_at=row.created_at,
+        last_seen_at=row.last_seen_at,
+        agent_version=row.agent_version,
+        observed_generation=row.observed_generation,
+        clock_skew_s=row.clock_skew_s,
+        problems=tuple(row.problems),
+    )

@@ -1,0 +1,102 @@
+"""Overuse as it begins and ends: one line of the audit each, however many windows it lasts.
+
+Agents judge it over several windows (`agents.gpu.node.attribution`) and tell it as long as it goes on; the table `overuse`
+holds what goes on, so that only changes are written down. An observation without uses says nothing about it. What goes
+on at a node ends, too, when the node is removed or falls silent; it begins anew if it still goes on afterwards.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.observation_rows import Placed
+from solvers.types.state import gpu_id
+
+
+async def note_overuses(connection: AsyncConnection, newest: Sequence[Placed], at: datetime) -> None:
+    """Compare each node's newest observation with what went on there; the nodes are locked."""
+    told = [entry for entry in newest if entry.observation.uses]
+    if not told:
+        return
+    found = [row for entry in told for row in _rows(entry)]
+    names = ("node", "gpu", "kind", "name", "quantity", "service", "granted", "used", "is_estimated")
+    columns: dict[str, object] = {name: [row[place] for row in found] for place, name in enumerate(names)}
+    nodes = [entry.observation.node for entry in told]
+    await connection.execute(text(_END), {"at": at, "nodes": nodes, **{key: columns[key] for key in _KEY}})
+    if found:
+        await connection.execute(text(_BEGIN), {"at": at, **columns})
+
+
+async def lose_overuses(connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str) -> None:
+    """End all that goes on at nodes of which nobody hears any more; `why`, as in "since its node was removed"."""
+    await connection.execute(text(_LOSE), {"at": at, "nodes": list(nodes), "why": why})
+
+
+def _rows(entry: Placed) -> Iterator[tuple[object, ...]]:
+    node = entry.observation.node
+    for use in entry.observation.uses:
+        for each in use.over:
+            yield (
+                *(node, gpu_id(node, use.gpu_index), use.kind, use.name, each.quantity, use.service),
+                *(each.granted, each.used, each.is_estimated),
+            )
+
+
+_KEY = ("gpu", "kind", "name", "quantity")
+_UNIT = "CASE quantity WHEN 'memory' THEN 'MiB of memory' WHEN 'sm_count' THEN '% of the SMs' ELSE '% SM use' END"
+_WHAT = """jsonb_build_object('node', {node}, 'gpu', gpu, 'kind', kind, 'name', name, 'service', nullif(service, ''),
+                   'quantity', quantity, 'granted', granted, 'used', used, 'is_estimated', is_estimated)"""
+_WHO = "format('%s %s%s on %s', kind, name, CASE WHEN service <> '' THEN ' of ' || service ELSE '' END, gpu)"
+
+_ENDED = f"""
+WITH over AS (
+    DELETE FROM overuse o WHERE split_part(o.gpu, '/', 1) = ANY(CAST(:nodes AS text[])) {{unless}}
+    RETURNING *
+)
+INSERT INTO event (at, actor, kind, subject, reason, before)
+SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseEnded', 'node/' || split_part(gpu, '/', 1),
+       format({{words}}, {_WHO}, round(granted::numeric), {_UNIT}, round(used::numeric),
+              CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END,
+              greatest(0, round(extract(epoch FROM CAST(:at AS timestamptz) - begun_at)))),
+       {_WHAT.format(node="split_part(gpu, '/', 1)")}
+FROM over ORDER BY gpu, kind, name, quantity
+"""
+
+_END = _ENDED.format(
+    unless="""
+    AND NOT EXISTS (SELECT FROM unnest(CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
+                                       CAST(:quantity AS text[])) AS w (gpu, kind, name, quantity)
+                    WHERE (w.gpu, w.kind, w.name, w.quantity) = (o.gpu, o.kind, o.name, o.quantity))""",
+    words="'%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s'",
+)
+
+_LOSE = _ENDED.format(
+    unless="",
+    words="'%s cannot be told any more, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
+)
+
+# What went on before is only brought up to date, and is no event; xmax is 0 of a row that is new.
+_BEGIN = f"""
+WITH told AS (
+    SELECT * FROM unnest(
+        CAST(:node AS text[]), CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
+        CAST(:quantity AS text[]), CAST(:service AS text[]), CAST(:granted AS float8[]), CAST(:used AS float8[]),
+        CAST(:is_estimated AS boolean[])) AS w (node, gpu, kind, name, quantity, service, granted, used, is_estimated)
+), begun AS (
+    INSERT INTO overuse AS o (gpu, kind, name, quantity, service, granted, used, is_estimated, begun_at)
+    SELECT DISTINCT ON (gpu, kind, name, quantity) gpu, kind, name, quantity, service, granted, used, is_estimated,
+           CAST(:at AS timestamptz) FROM told ORDER BY gpu, kind, name, quantity
+    ON CONFLICT (gpu, kind, name, quantity) DO UPDATE SET granted = excluded.granted, used = excluded.used,
+        is_estimated = excluded.is_estimated
+        WHERE (o.granted, o.used, o.is_estimated) <> (excluded.granted, excluded.used, excluded.is_estimated)
+    RETURNING o.*, o.xmax = 0 AS is_new
+)
+INSERT INTO event (at, actor, kind, subject, reason, after)
+SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseBegan', 'node/' || split_part(gpu, '/', 1),
+       format('%s uses %s%s; it was granted %s %s', {_WHO}, round(used::numeric),
+              CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END, round(granted::numeric), {_UNIT}),
+       {_WHAT.format(node="split_part(gpu, '/', 1)")}
+FROM begun WHERE is_new ORDER BY gpu, kind, name, quantity
+"""

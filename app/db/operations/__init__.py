@@ -1,0 +1,1 @@
+"""Audit, webhooks, tokens, sessions, repeated requests."""

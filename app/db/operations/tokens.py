@@ -1,0 +1,97 @@
+"""Bearer tokens, by the SHA-256 of their secret; the secret itself never comes here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, cast
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import NotFound
+from app.db.base.tables import AnyRow, token
+
+Scope = Literal["viewer", "operator", "admin", "agent"]
+
+USE_NOTED_EVERY = timedelta(minutes=1)
+"""`last_used_at` is written no more often, so that reading does not write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRow:
+    """One token without its hash."""
+
+    id: str
+    name: str
+    scope: Scope
+    projects: tuple[str, ...] | None = None
+    """None: every project."""
+    created_at: datetime
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        """Whether it may be used."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+async def create(connection: AsyncConnection, row: TokenRow, sha256: bytes) -> None:
+    """Add a token."""
+    await connection.execute(
+        insert(token).values(
+            id=row.id,
+            name=row.name,
+            sha256=sha256,
+            scope=row.scope,
+            projects=None if row.projects is None else list(row.projects),
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+        )
+    )
+
+
+async def find(connection: AsyncConnection, sha256: bytes) -> TokenRow | None:
+    """The token with that hash, valid or not."""
+    row = (await connection.execute(select(*_COLUMNS).where(token.c.sha256 == sha256))).one_or_none()
+    return None if row is None else _row(row)
+
+
+async def note_use(connection: AsyncConnection, row: TokenRow, now: datetime) -> None:
+    """Remember when a token was last used, to the minute."""
+    if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
+        await connection.execute(update(token).where(token.c.id == row.id).values(last_used_at=now))
+
+
+async def list_rows(connection: AsyncConnection, *, after: str = "", limit: int | None = None) -> tuple[TokenRow, ...]:
+    """Tokens by id, revoked ones too."""
+    statement = select(*_COLUMNS).where(token.c.id > after).order_by(token.c.id).limit(limit)
+    return tuple(_row(row) for row in await connection.execute(statement))
+
+
+async def revoke(connection: AsyncConnection, token_id: str, *, at: datetime) -> TokenRow:
+    """Make a token invalid for ever; harmless for one that is. Raises NotFound."""
+    await connection.execute(
+        update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None)).values(revoked_at=at)
+    )
+    row = (await connection.execute(select(*_COLUMNS).where(token.c.id == token_id))).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no token {token_id!r}")
+    return _row(row)
+
+
+_COLUMNS = tuple(column for column in token.c if column.name != "sha256")
+
+
+def _row(row: AnyRow) -> TokenRow:
+    projects: Sequence[str] | None = row.projects
+    return TokenRow(
+        id=row.id,
+        name=row.name,
+        scope=cast(Scope, row.scope),
+        projects=None if projects is None else tuple(projects),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )

@@ -1,0 +1,1 @@
+"""Profiles, samples, fits, health, forecasts."""

@@ -1,0 +1,138 @@
+"""How each service is forecast: the technique that was chosen, and what the back-tests said of all of them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import msgspec
+from sqlalchemy import func, or_, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from app.db.base.tables import AnyRow, forecast_choice, service
+from app.db.decisions import policies
+from app.db.predictions.rates import load_rates, load_windows, roll_up_rates
+from app.db.workloads import services
+from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
+from app.loop.forecast import horizon_s
+from app.store.store import WINDOWS_IN_SNAPSHOT
+from solvers.forecast.back_test import Score
+from solvers.forecast.choose_technique import Choice
+from solvers.forecast.techniques import DEFAULT
+from solvers.forecast.types import Season
+
+SEASON_DAYS = 28
+"""Seasons are made from so many days, where they are kept for as long."""
+
+Revision: TypeAlias = tuple[datetime | None, int]
+"""Moves with every change of a choice: the newest one's time, and how many there are."""
+
+
+async def load_revision(connection: AsyncConnection) -> Revision:
+    """Where the choices stand now."""
+    row = (await connection.execute(select(func.max(forecast_choice.c.at), func.count()))).one()
+    return row[0], row[1]
+
+
+async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
+    """The choices that are not `Choice()`, without scores, by service: what a tick needs."""
+    is_special = or_(
+        forecast_choice.c.technique != DEFAULT, forecast_choice.c.margin != 1.0, forecast_choice.c.reserve_rps != 0.0
+    )
+    statement = select(forecast_choice).where(is_special)
+    return {row.service: _choice(row, with_scores=False) for row in await connection.execute(statement)}
+
+
+async def get(connection: AsyncConnection, name: str) -> Choice:
+    """How one service is forecast; the default without scores where it was never judged."""
+    statement = select(forecast_choice).where(forecast_choice.c.service == name)
+    row = (await connection.execute(statement)).one_or_none()
+    return Choice() if row is None else _choice(row)
+
+
+async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> None:
+    """Keep the choices of these services, in place of earlier ones."""
+    if not choices:
+        return
+    statement = insert(forecast_choice)
+    changed = {
+        name: statement.excluded[name] for name in ("technique", "seasons", "margin", "reserve_rps", "scores", "at")
+    }
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["service"], set_=changed),
+        [
+            {
+                "service": name,
+                "technique": choice.technique,
+                "seasons": msgspec.to_builtins(choice.seasons),
+                "margin": choice.margin,
+                "reserve_rps": choice.reserve_rps,
+                "scores": msgspec.to_builtins(choice.scores),
+                "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
+            }
+            for name, choice in sorted(choices.items())
+        ],
+    )
+
+
+class PostgresForecasts:
+    """What `app.control.forecasts.choose_forecasts` reads and writes, in PostgreSQL."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def load_cases(self, now: datetime, limit: int) -> tuple[Case, ...]:
+        """Services that were not judged for REJUDGE_S, those first that waited longest. Brings the rates up to now."""
+        async with self._engine.begin() as connection:
+            await roll_up_rates(connection, now)
+        async with self._engine.begin() as connection:
+            settings = await policies.load_current(connection)
+            due = await _load_due(connection, now - timedelta(seconds=REJUDGE_S), limit)
+            nouns = {noun.name: noun for noun in await services.load_all(connection)}
+            # Agents report after a window is over: the newest two may be incomplete.
+            until = now - timedelta(seconds=2.0 * settings.window_s)
+            since = until - timedelta(seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * settings.window_s)
+            windows = await load_windows(connection, list(due), window_s=settings.window_s, since=since, until=until)
+            rates = await load_rates(connection, list(due), since=now - timedelta(days=SEASON_DAYS), until=now)
+        return tuple(
+            Case(
+                service=name,
+                choice=choice,
+                windows=windows.get(name),
+                rates=rates.get(name),
+                until_s=until.timestamp(),
+                horizon_s=horizon_s(settings),
+                slo=nouns[name].slo,
+                scaling=nouns[name].scaling,
+            )
+            for name, choice in due.items()
+            if name in nouns
+        )
+
+    async def save_choices(self, choices: Mapping[str, Choice]) -> None:
+        """Keep the choices of these services."""
+        async with self._engine.begin() as connection:
+            await save(connection, choices)
+
+
+async def _load_due(connection: AsyncConnection, before: datetime, limit: int) -> dict[str, Choice]:
+    statement = (
+        select(service.c.name, forecast_choice)
+        .outerjoin(forecast_choice, forecast_choice.c.service == service.c.name)
+        .where(service.c.deleted_at.is_(None), or_(forecast_choice.c.at.is_(None), forecast_choice.c.at <= before))
+        .order_by(forecast_choice.c.at.nulls_first(), service.c.name)
+        .limit(limit)
+    )
+    rows: Sequence[AnyRow] = (await connection.execute(statement)).all()
+    return {row.name: Choice() if row.at is None else _choice(row) for row in rows}
+
+
+def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
+    return Choice(
+        technique=row.technique,
+        seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
+        margin=row.margin,
+        reserve_rps=row.reserve_rps,
+        scores=msgspec.convert(row.scores, dict[str, Score]) if with_scores else {},
+        judged_until_s=row.at.timestamp(),
+    )

@@ -1,0 +1,294 @@
+"""Networks and their profiles: the operating points by GPU type, versioned."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Text, cast, delete, func, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import Conflict, NotFound
+from app.db.base.engine import driver_connection
+from app.db.base.tables import AnyRow, network, profile
+from app.db.base.upsert import upsert
+from solvers.predict.data.samples import Group
+from solvers.predict.estimate.operating_points import Performance
+from solvers.types.problem import OperatingPoint, OperatingPoints
+
+Provenance = Literal["measured", "scaled", "estimated"]
+
+SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {"measured": 0.0, "scaled": 0.15, "estimated": 0.25}
+"""Standard deviation of ln(true / stated time) where a profile states none.
+
+0.15 is that of the shipped points that were scaled to the GPU type where this went worst (T4), against the simulated
+truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest on ratios that nobody measured.
+"""
+
+
+KIND_LABEL = "kind"
+"""Label of a network that says `training` where its batch is a training step; any other network is for inference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRow:
+    """A network and the GPU types that it is profiled on."""
+
+    name: str
+    description: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime
+    gpu_types: tuple[str, ...] = ()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether tasks train it, and no service can run it."""
+        return self.labels.get(KIND_LABEL) == "training"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Operating points with where they come from."""
+
+    points: OperatingPoints
+    provenance: Provenance
+    source: str = ""
+    latency_sigma: tuple[float | None, ...] = ()
+    """Per row of `points`; None, and () for all of them: by provenance."""
+
+    @property
+    def group(self) -> Group:
+        """What it is about."""
+        return Group(network=self.points.network, gpu_type=self.points.gpu_type)
+
+    @property
+    def stated_sigma(self) -> tuple[float | None, ...]:
+        """(N,) what is stated of each row."""
+        return self.latency_sigma or (None,) * len(self.points.rows)
+
+    @property
+    def performance(self) -> Performance:
+        """The points with the uncertainty that planning reckons with."""
+        default = SIGMA_BY_PROVENANCE[self.provenance]
+        sigma = tuple(default if stated is None else stated for stated in self.stated_sigma)
+        return Performance(points=self.points, latency_sigma=sigma)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """One version of a profile, without its points."""
+
+    id: int
+    network: str
+    gpu_type: str
+    version: int
+    is_current: bool
+    sensitivity: float
+    provenance: Provenance
+    source: str
+    created_at: datetime
+
+
+async def save_network(
+    connection: AsyncConnection,
+    name: str,
+    *,
+    at: datetime,
+    description: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Add or replace a network."""
+    values = {"description": description, "labels": dict(labels or {})}
+    await upsert(connection, network, {"name": name}, values, only_new={"created_at": at})
+
+
+async def list_networks(
+    connection: AsyncConnection, *, after: str = "", limit: int | None = None, name: str | None = None
+) -> tuple[NetworkRow, ...]:
+    """Networks by name, or the one of that name."""
+    # An array of the schema's own text domain would come back as one string.
+    name_of_type = cast(profile.c.gpu_type, Text)
+    types = func.array_remove(func.array_agg(name_of_type.op("ORDER BY")(name_of_type)), None)
+    statement = (
+        select(network, types.label("gpu_types"))
+        .outerjoin(profile, (profile.c.network == network.c.name) & profile.c.is_current)
+        .where(network.c.name > after)
+        .group_by(network.c.name)
+        .order_by(network.c.name)
+        .limit(limit)
+    )
+    if name is not None:
+        statement = statement.where(network.c.name == name)
+    return tuple(
+        NetworkRow(
+            name=row.name,
+            description=row.description,
+            labels=row.labels,
+            created_at=row.created_at,
+            gpu_types=tuple(row.gpu_types),
+        )
+        for row in await connection.execute(statement)
+    )
+
+
+async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:
+    """One network. Raises NotFound."""
+    found = await list_networks(connection, name=name)
+    if not found:
+        raise NotFound(f"no network is called {name!r}")
+    return found[0]
+
+
+async def remove_network(connection: AsyncConnection, name: str) -> None:
+    """Delete a network with its profiles. Raises NotFound, Conflict when a service ever served it."""
+    try:
+        async with connection.begin_nested():
+            gone = await connection.execute(delete(network).where(network.c.name == name))
+    except IntegrityError as error:
+        raise Conflict(f"services use network {name!r}, or did; it is kept for their history") from error
+    if gone.rowcount == 0:
+        raise NotFound(f"no network is called {name!r}")
+
+
+async def list_batches(connection: AsyncConnection, network_name: str) -> tuple[int, ...]:
+    """The batches with which a network is profiled on any GPU type, ascending."""
+    found = await connection.execute(
+        text(
+            "SELECT DISTINCT o.batch FROM profile p JOIN profile_point o ON o.profile_id = p.id "
+            "WHERE p.is_current AND p.network = :network ORDER BY o.batch"
+        ),
+        {"network": network_name},
+    )
+    return tuple(found.scalars())
+
+
+async def list_profiles(
+    connection: AsyncConnection, *, network_name: str | None = None, after: int = 0, limit: int | None = None
+) -> tuple[ProfileRow, ...]:
+    """Versions of profiles by id."""
+    statement = select(profile).where(profile.c.id > after).order_by(profile.c.id).limit(limit)
+    if network_name is not None:
+        statement = statement.where(profile.c.network == network_name)
+    return tuple(_profile_row(row) for row in await connection.execute(statement))
+
+
+async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, Profile]:
+    """One version with its points. Raises NotFound."""
+    row = (await connection.execute(select(profile).where(profile.c.id == profile_id))).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no profile {profile_id}")
+    return _profile_row(row), (await _load(connection, "p.id = %s", (profile_id,)))[0]
+
+
+async def load_points(connection: AsyncConnection) -> tuple[OperatingPoints, ...]:
+    """Current operating points of all networks on all GPU types, by network and GPU type."""
+    return tuple(profile.points for profile in await load_profiles(connection))
+
+
+async def load_profiles(connection: AsyncConnection) -> tuple[Profile, ...]:
+    """Current profiles of all networks on all GPU types, by network and GPU type."""
+    return await _load(connection, "p.is_current", ())
+
+
+async def save_profiles(connection: AsyncConnection, profiles: Sequence[Profile], *, at: datetime) -> int:
+    """Make these the current versions; those that are so already stay as they are. Returns how many are new.
+
+    Networks and GPU types must exist (foreign keys).
+    """
+    current = {entry.group: entry for entry in await load_profiles(connection)}
+    new = [entry for entry in profiles if not _same(current.get(entry.group), entry)]
+    ids: list[int] = []
+    for entry in new:
+        ids.append(await _new_version(connection, entry, at))
+    driver = await driver_connection(connection)
+    async with driver.cursor() as cursor, cursor.copy(_COPY_POINTS) as copy:
+        for profile_id, entry in zip(ids, new, strict=True):
+            for point, sigma in zip(entry.points.rows, entry.stated_sigma, strict=True):
+                await copy.write_row((profile_id, *point, sigma))
+    return len(new)
+
+
+_COPY_POINTS = (
+    "COPY profile_point (profile_id, sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, "
+    "power_w, pressure, latency_sigma) FROM STDIN"
+)
+
+
+def _same(one: Profile | None, other: Profile) -> bool:
+    if one is None or one.points.sensitivity != other.points.sensitivity:
+        return False
+    return _by_row(one) == _by_row(other)
+
+
+def _by_row(entry: Profile) -> dict[OperatingPoint, float | None]:
+    return dict(zip(entry.points.rows, entry.stated_sigma, strict=True))
+
+
+async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime) -> int:
+    of_pair = (profile.c.network == entry.points.network) & (profile.c.gpu_type == entry.points.gpu_type)
+    await connection.execute(update(profile).where(of_pair, profile.c.is_current).values(is_current=False))
+    newest = await connection.execute(select(func.coalesce(func.max(profile.c.version), 0)).where(of_pair))
+    inserted = await connection.execute(
+        insert(profile)
+        .values(
+            network=entry.points.network,
+            gpu_type=entry.points.gpu_type,
+            version=newest.scalar_one() + 1,
+            sensitivity=entry.points.sensitivity,
+            provenance=entry.provenance,
+            source=entry.source,
+            created_at=at,
+        )
+        .returning(profile.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+async def _load(
+    connection: AsyncConnection, condition: Literal["p.id = %s", "p.is_current"], arguments: tuple[int, ...]
+) -> tuple[Profile, ...]:
+    """Through the driver in binary: profiles of a full catalogue are tens of thousands of rows."""
+    driver = await driver_connection(connection)
+    query = f"""
+        SELECT p.network, p.gpu_type, p.sensitivity, p.provenance, p.source, o.latency_sigma, o.sm_percent, o.batch,
+               o.clock_mhz, o.transfer_ms, o.launch_ms, o.run_ms, o.memory_mib, o.power_w, o.pressure
+        FROM profile p JOIN profile_point o ON o.profile_id = p.id WHERE {condition}
+        ORDER BY p.network, p.gpu_type, o.sm_percent, o.batch, o.clock_mhz
+    """
+    async with driver.cursor(binary=True) as cursor:
+        found = await (await cursor.execute(query.encode(), arguments)).fetchall()
+    rows: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)
+    for row in found:
+        rows[row[:5]].append(row[5:])
+    return tuple(_profile(key, figures) for key, figures in rows.items())
+
+
+def _profile(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> Profile:
+    network_name, gpu_type_name, sensitivity, provenance, source = key
+    return Profile(
+        points=OperatingPoints(
+            network=network_name,
+            gpu_type=gpu_type_name,
+            sensitivity=sensitivity,
+            rows=tuple(OperatingPoint._make(figures) for _, *figures in rows),
+        ),
+        provenance=provenance,
+        source=source,
+        latency_sigma=tuple(sigma for sigma, *_ in rows),
+    )
+
+
+def _profile_row(row: AnyRow) -> ProfileRow:
+    return ProfileRow(
+        id=row.id,
+        network=row.network,
+        gpu_type=row.gpu_type,
+        version=row.version,
+        is_current=row.is_current,
+        sensitivity=row.sensitivity,
+        provenance=row.provenance,
+        source=row.source,
+        created_at=row.created_at,
+    )

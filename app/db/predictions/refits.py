@@ -1,0 +1,237 @@
+"""Refits: load what one works on, keep what it made, and put its operating points in force where they are better."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import InvalidRequest
+from app.db.base.transaction import Engine, lock_object, transaction
+from app.db.decisions import policies
+from app.db.fleet import gpu_types, nodes
+from app.db.operations import events
+from app.db.predictions import fits, health, profiles, samples
+from app.db.predictions.fits import FitRow
+from app.db.predictions.profiles import Profile, ProfileRow
+from app.learn.refit import Candidate, RefitAnswer, RefitRequest
+from app.store.store import Event
+from solvers.predict.data.samples import Group, LayerCounts
+from solvers.types.state import Mode
+
+MOST_OWN, MOST_OTHERS = 4000, 2000
+"""Newest samples that one refit works on: a few seconds for one network with all techniques."""
+UNCOMPARED_ERROR = 0.1
+"""What may replace a profile that the samples do not speak of: twice the error of a good fit, a few samples' worth."""
+RETRY_AFTER = timedelta(minutes=15)
+"""A refit that was killed at its limit, or that failed, is tried again after so long."""
+ACTOR = "controller"
+FITTED = "fitted"
+"""The sources of profiles that refits made begin with it."""
+
+Run = Callable[[RefitRequest], Awaitable[RefitAnswer]]
+Layers = Mapping[str, LayerCounts]
+"""By network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of the operating points for one GPU type."""
+
+    gpu_type: str
+    applied: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefitOutcome:
+    """What one refit changed."""
+
+    fits: tuple[FitRow, ...]
+    """In force now, of the network."""
+    verdicts: tuple[Verdict, ...]
+
+
+async def refit(
+    engine: Engine, run: Run, network: str, *, layers: Layers, actor: str, now: Callable[[], datetime], apply: bool
+) -> RefitOutcome:
+    """Fit a network's samples anew, keep the fits, and make a new profile version where that is better and wanted.
+
+    Raises NotFound, and InvalidRequest when nothing is known of it.
+    """
+    at = now()
+    async with transaction(engine) as connection:
+        request = await load_request(connection, network, layers=layers, source=actor, now=at)
+    answer = await run(request)
+    # A fit is as old as what it knows: samples that came in while it was made still wait for the next one.
+    async with transaction(engine) as connection:
+        await lock_object(connection, "Fits", network)
+        return await save_answer(connection, network, answer, at=at, actor=actor, apply=apply)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """What the leader tried, so that a network whose samples are too few does not keep the others waiting."""
+
+    done: dict[str, datetime] = field(default_factory=dict)
+    """The newest sample with which each network was fitted."""
+    failed: dict[str, datetime] = field(default_factory=dict)
+    """When fitting it last failed."""
+
+    def is_due(self, network: str, newest_at: datetime, now: datetime) -> bool:
+        """Whether to try now."""
+        failed_at = self.failed.get(network)
+        return self.done.get(network) != newest_at and (failed_at is None or now - failed_at >= RETRY_AFTER)
+
+
+async def refit_waiting(
+    engine: Engine, run: Run, *, layers: Layers, now: Callable[[], datetime], attempts: Attempts
+) -> RefitOutcome | None:
+    """Refit the network whose new samples wait longest; None when there is none.
+
+    Its operating points are put in force where the policy is in mode auto and learning. Raises what `refit` does; then
+    the others come first, and this one after RETRY_AFTER again.
+    """
+    async with transaction(engine) as connection:
+        waiting = await samples.list_unfitted(connection)
+        settings = await policies.load_current(connection)
+    due = ((name, newest_at) for name, newest_at in waiting if attempts.is_due(name, newest_at, now()))
+    network, newest_at = next(due, (None, None))
+    if network is None or newest_at is None:
+        return None
+    attempts.failed[network] = now()
+    apply = settings.learning and settings.mode is Mode.AUTO
+    outcome = await refit(engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply)
+    attempts.done[network] = newest_at
+    del attempts.failed[network]
+    return outcome
+
+
+async def load_request(
+    connection: AsyncConnection, network: str, *, layers: Layers, source: str, now: datetime
+) -> RefitRequest:
+    """What a refit of the network works on. Raises NotFound, and InvalidRequest when nothing is known of it."""
+    is_training = (await profiles.get_network(connection, network)).is_training
+    found = await samples.load(connection, network=network, own_limit=MOST_OWN, other_limit=MOST_OTHERS)
+    if not len(found) and network not in layers:
+        raise InvalidRequest(
+            f"there are no samples of {network!r}, and its layers are not known; send some to "
+            f"/networks/{network}/samples first"
+        )
+    points = await profiles.load_points(connection)
+    # A training step says nothing of how fast or large inference is, nor the other way round.
+    like = {row.name for row in await profiles.list_networks(connection) if row.is_training == is_training} - {network}
+    return RefitRequest(
+        network=network,
+        samples=found,
+        gpu_types=await gpu_types.load_all(connection, now),
+        present=tuple(entry for entry in points if entry.network == network),
+        relatives=tuple(entry for entry in points if entry.network in like),
+        fleet=frozenset(gpu.gpu_type for gpu in await nodes.load_gpus(connection)),
+        layers=layers,
+        source=source,
+    )
+
+
+async def save_answer(
+    connection: AsyncConnection, network: str, answer: RefitAnswer, *, at: datetime, actor: str, apply: bool
+) -> RefitOutcome:
+    """Keep the fits, judge the operating points, and write both in the audit."""
+    before = {
+        row.gpu_type: row
+        for row in await fits.list_rows(connection, network=network, current_only=True)
+        if row.quantity == "latency_ms"
+    }
+    in_force = {
+        row.gpu_type: row for row in await profiles.list_profiles(connection, network_name=network) if row.is_current
+    }
+    alarmed = {row.group for row in await health.load_all(connection, network) if row.now.is_alarmed}
+    verdicts = [Verdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
+    applied: list[Profile] = []
+    for candidate in answer.candidates:
+        group = Group(network, candidate.performance.points.gpu_type)
+        profile = in_force.get(group.gpu_type)
+        bar = _bar(candidate, profile, before.get(group.gpu_type))
+        verdict = judge(candidate, bar=bar, is_alarmed=group in alarmed, apply=apply)
+        if verdict.applied:
+            applied.append(_profile(candidate))
+        verdicts.append(verdict)
+    if applied:
+        await profiles.save_profiles(connection, applied, at=at)
+    ids = await fits.save(connection, answer.fits, at=at)
+    if ids or applied:
+        await events.add(connection, _event(network, answer, verdicts, at=at, actor=actor))
+    rows = await fits.list_rows(connection, network=network, current_only=True)
+    return RefitOutcome(fits=rows, verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)))
+
+
+def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> Verdict:
+    """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
+    gpu_type = candidate.performance.points.gpu_type
+    figures = candidate.technique
+    if not candidate.is_estimated:
+        figures += f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
+
+    def say(applied: bool, why: str) -> Verdict:
+        return Verdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
+
+    if not apply:
+        return say(False, "nobody asked to apply it")
+    if candidate.is_estimated:
+        return say(True, "never measured there, so it is planned with care")
+    if not math.isfinite(candidate.error):
+        return say(False, "there are too few samples to judge it")
+    if bar is None:
+        return say(True, "there was nothing to compare with")
+    if is_alarmed and candidate.error > bar:
+        return say(True, "the profile in force has drifted")
+    if candidate.present_error is None:
+        why = "the samples are at too few conditions of the profile in force to compare them"
+        return say(candidate.error <= bar, f"{why}; an error up to {_percent(bar)} is taken")
+    if candidate.error <= bar:
+        return say(True, f"no worse than the profile in force ({_percent(bar)})")
+    return say(False, f"the profile in force is better ({_percent(bar)})")
+
+
+def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
+    """The error not to exceed; None: there is nothing that deserves to be kept.
+
+    A profile that was fitted to these samples knew them: its held-out error counts, too.
+    """
+    if profile is None:
+        return None
+    if candidate.present_error is None:
+        return None if profile.provenance == "estimated" else UNCOMPARED_ERROR
+    if profile.source.startswith(FITTED) and before is not None and before.cross_validated_error is not None:
+        return max(candidate.present_error, before.cross_validated_error)
+    return candidate.present_error
+
+
+def _profile(candidate: Candidate) -> Profile:
+    if candidate.is_estimated:
+        source = f"estimated by {candidate.technique}"
+    else:
+        source = f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
+    return Profile(
+        points=candidate.performance.points,
+        provenance="estimated" if candidate.is_estimated else "measured",
+        source=source,
+        latency_sigma=candidate.performance.latency_sigma,
+    )
+
+
+def _event(network: str, answer: RefitAnswer, verdicts: Sequence[Verdict], *, at: datetime, actor: str) -> Event:
+    told = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
+    return Event(
+        at=at,
+        actor=actor,
+        kind="NetworkFitted",
+        subject=f"network/{network}",
+        reason=told or "no latency could be fitted",
+        after={"fits": len(answer.fits), "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied]},
+    )
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:.1f} %" if math.isfinite(error) else "unknown"

@@ -1,0 +1,1 @@
+"""Rows of reporting views, and what the dashboard shows."""

@@ -1,0 +1,91 @@
+"""What the metrics of the cluster say of nodes, GPUs, services and tasks; where there are many, the first by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.tables import AnyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """What a service did and cost since the hour began."""
+
+    cost_usd: float | None = None
+    energy_j: float | None = None
+    arrivals: int | None = None
+    served: int | None = None
+    in_slo: int | None = None
+    rejected: int | None = None
+
+
+async def load_nodes(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+    """Nodes with what is known of their agents, by name; `last_seen_at` is null where one was never heard."""
+    return (await connection.execute(text(_NODES), {"most": most})).all()
+
+
+async def load_target_gpus(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+    """GPUs of the plan in force with their limits and the SM percents that were given away, by id."""
+    return (await connection.execute(text(_TARGET_GPUS), {"most": most})).all()
+
+
+async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
+    """Numbers of tasks by kind and state."""
+    statement = "SELECT kind, state, count(*) AS tasks FROM task WHERE deleted_at IS NULL GROUP BY kind, state"
+    return (await connection.execute(text(f"{statement} ORDER BY kind, state"))).all()
+
+
+async def load_metrics_addresses(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+    """Nodes whose agents say where their metrics are, with that address, by name."""
+    statement = "SELECT id, metrics_address FROM node WHERE metrics_address <> '' ORDER BY id COLLATE \"C\" LIMIT :most"
+    return (await connection.execute(text(statement), {"most": most})).all()
+
+
+async def load_hour(connection: AsyncConnection, hour: datetime) -> Mapping[tuple[str, str], Hour]:
+    """By project and service, `(idle)` and `(tasks)` among them, as the reporting views say."""
+    found = await connection.execute(text(_HOUR), {"hour": hour})
+    return {
+        (row.project, row.service): Hour(
+            cost_usd=None if row.cost_usd is None else float(row.cost_usd),
+            energy_j=None if row.energy_wh is None else float(row.energy_wh) * 3600.0,
+            arrivals=row.requests,
+            served=row.served,
+            in_slo=row.in_slo,
+            rejected=row.rejected,
+        )
+        for row in found
+    }
+
+
+_NODES = """
+SELECT n.id, n.cordoned, n.last_seen_at, n.clock_skew_s, n.observed_generation, cardinality(n.problems) AS problems,
+       c.generation AS wanted_generation, a.status AS last_ack
+FROM node n
+LEFT JOIN LATERAL (SELECT max(generation) AS generation FROM command WHERE node = n.id) AS c ON true
+LEFT JOIN LATERAL (SELECT status FROM acknowledgement WHERE node = n.id ORDER BY generation DESC LIMIT 1) AS a ON true
+ORDER BY n.id COLLATE "C" LIMIT :most
+"""
+
+_TARGET_GPUS = """
+SELECT g.gpu, g.node, g.gpu_type, g.clock_mhz, g.power_cap_w,
+       (SELECT coalesce(sum(r.sm_percent), 0) FROM plan_replica r WHERE r.plan_id = g.plan_id AND r.gpu = g.gpu)
+       AS sm_percent
+FROM target t JOIN plan_gpu g USING (plan_id)
+WHERE upper_inf(t.valid)
+ORDER BY g.gpu COLLATE "C" LIMIT :most
+"""
+
+# Requests of a service that is gone have no project; nobody asks for them here.
+_HOUR = """
+SELECT project, service, c.cost_usd, e.energy_wh, s.requests, s.served, s.in_slo, s.rejected
+FROM (SELECT project, service, cost_usd FROM report.cost_by_service_hour
+      WHERE hour = CAST(:hour AS timestamptz)) AS c
+FULL JOIN (SELECT project, service, energy_wh FROM report.energy_by_service_hour
+           WHERE hour = CAST(:hour AS timestamptz)) AS e USING (project, service)
+FULL JOIN (SELECT project, service, requests, served, in_slo, rejected FROM report.slo_attainment_hour
+           WHERE hour = CAST(:hour AS timestamptz) AND project IS NOT NULL) AS s USING (project, service)
+ORDER BY project COLLATE "C", service COLLATE "C"
+"""

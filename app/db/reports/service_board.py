@@ -1,0 +1,123 @@
+"""What the dashboard shows of services: their recent past in steps, replicas, generations, and error budgets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.tables import AnyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Counts of a service over a few of the loop's windows."""
+
+    start: datetime
+    heard_s: float
+    """Of how many seconds somebody reported."""
+    arrivals: int
+    served: int
+    in_slo: int
+    rejected: int
+    latency_buckets: tuple[int, ...]
+
+
+async def load_steps(
+    connection: AsyncConnection, service: str, *, since: datetime, until: datetime, step_s: float
+) -> tuple[Step, ...]:
+    """Sums of the windows of [since, until) in steps that begin at multiples of `step_s`, by time."""
+    found = await connection.execute(
+        text(_STEPS), {"service": service, "since": since, "until": until, "step": timedelta(seconds=step_s)}
+    )
+    return tuple(
+        Step(**{**row._mapping, "latency_buckets": tuple(int(count) for count in row.latency_buckets)}) for row in found
+    )
+
+
+async def load_replicas(
+    connection: AsyncConnection, service: str, *, now: datetime, since: datetime
+) -> Sequence[AnyRow]:
+    """Replicas of the plan in force, and those that were seen after `since`, by GPU and id; null where one lacks."""
+    return (await connection.execute(text(_REPLICAS), {"service": service, "now": now, "since": since})).all()
+
+
+async def load_versions(connection: AsyncConnection, service: str, limit: int) -> Sequence[AnyRow]:
+    """What was asked for, newest generation first."""
+    return (await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})).all()
+
+
+async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
+    """The 5th and the 95th percentile of the newest forecast that a plan was made for, by service."""
+    return {row.service: (row.low_rps, row.high_rps) for row in await connection.execute(text(_EXPECTED))}
+
+
+async def load_budgets(connection: AsyncConnection, projects: Sequence[str] | None) -> Sequence[AnyRow]:
+    """Rows of report.slo_budget, of some projects where given."""
+    chosen = None if projects is None else list(projects)
+    return (await connection.execute(text(_BUDGETS), {"projects": chosen})).all()
+
+
+_STEPS = """
+WITH part AS MATERIALIZED (
+    SELECT date_bin(CAST(:step AS interval), window_start, 'epoch') AS start, window_s, arrivals, served, in_slo,
+           rejected, latency_buckets
+    FROM service_window WHERE service = :service AND window_start >= :since AND window_start < :until
+), buckets AS (
+    SELECT start, array_agg(count ORDER BY position) AS latency_buckets
+    FROM (SELECT start, position, sum(count) AS count
+          FROM part CROSS JOIN unnest(latency_buckets) WITH ORDINALITY AS b (count, position)
+          GROUP BY start, position) AS counted
+    GROUP BY start
+)
+SELECT start, sum(window_s) AS heard_s, CAST(sum(arrivals) AS bigint) AS arrivals,
+       CAST(sum(served) AS bigint) AS served, CAST(sum(in_slo) AS bigint) AS in_slo,
+       CAST(sum(rejected) AS bigint) AS rejected, coalesce(min(b.latency_buckets), '{}') AS latency_buckets
+FROM part LEFT JOIN buckets b USING (start)
+GROUP BY start ORDER BY start
+"""
+
+_REPLICAS = """
+WITH planned AS (
+    SELECT r.gpu, g.gpu_type, r.replica, r.sm_percent, r.batch, r.memory_mib, r.arrival_rate_rps, g.clock_mhz,
+           r.sm_percent / 100 * p.price_usd_per_hour AS cost_usd_per_hour
+    FROM target t
+    JOIN plan_gpu g USING (plan_id)
+    JOIN plan_replica r USING (plan_id, gpu)
+    JOIN gpu_price p ON p.gpu_type = g.gpu_type AND p.valid @> CAST(:now AS timestamptz)
+    WHERE upper_inf(t.valid) AND r.service = :service
+), seen AS (
+    SELECT DISTINCT ON (gpu, replica) gpu, replica, state, sm_percent, batch, memory_mib
+    FROM replica_observation WHERE window_start > CAST(:since AS timestamptz) AND service = :service
+    ORDER BY gpu, replica, window_start DESC
+)
+SELECT gpu, replica, coalesce(p.gpu_type, u.gpu_type) AS gpu_type, p.gpu_type IS NOT NULL AS is_planned, s.state,
+       coalesce(p.sm_percent, s.sm_percent) AS sm_percent, coalesce(p.batch, s.batch) AS batch,
+       coalesce(p.memory_mib, s.memory_mib) AS memory_mib, p.arrival_rate_rps, p.clock_mhz, p.cost_usd_per_hour
+FROM planned p FULL JOIN seen s USING (gpu, replica)
+LEFT JOIN gpu u ON u.id = gpu
+ORDER BY gpu COLLATE "C", replica COLLATE "C"
+"""
+
+_VERSIONS = """
+SELECT generation, created_at, created_by, network, slo_latency_ms, slo_percentile, min_replicas, max_replicas,
+       upscale_delay_s, downscale_delay_s, buffer_replicas, priority, allowed_gpu_types, excluded_gpu_types, mode,
+       variants, accuracy_floor, labels
+FROM service_version WHERE service = :service ORDER BY generation DESC LIMIT :limit
+"""
+
+# What a person stated for a preview is no forecast.
+_EXPECTED = """
+SELECT s.name AS service, d.low_rps, d.high_rps
+FROM service s
+CROSS JOIN LATERAL (SELECT low_rps, high_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
+                    ORDER BY at DESC LIMIT 1) AS d
+WHERE s.deleted_at IS NULL AND d.low_rps IS NOT NULL
+"""
+
+_BUDGETS = """
+SELECT service, period, burn_rate, budget_used_percent, is_alerting, counted_since FROM report.slo_budget
+WHERE CAST(:projects AS text[]) IS NULL OR project = ANY(CAST(:projects AS text[]))
+ORDER BY service COLLATE "C", period_s
+"""

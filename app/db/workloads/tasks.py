@@ -1,0 +1,251 @@
+"""Tasks: training and offline work as teams submitted it, and how far it has come."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, case, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.base.errors import Conflict, InvalidRequest, NotFound
+from app.db.base.tables import AnyRow, task
+from app.store.task_book import TaskPhase, TaskRecord, as_of
+from app.store.task_book import cancelled as cancelled_record
+from solvers.types.state import GpuId, Json, Task, Variant
+
+MOST_OPEN = 2000
+"""Tasks that are not over, of all projects: each of them is looked at in every tick."""
+
+FIXED = ("kind", "network", "layers", "memory_mib", "variants", "batch", "iterations")
+"""What a task does; none of it can be changed under a task that may run."""
+
+_TOLD = frozenset(("labels", "annotations"))
+"""What may be said of a task that is over, too."""
+
+IS_OPEN = task.c.finished_at.is_(None) & task.c.cancelled_at.is_(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a team asks for."""
+
+    task: Task
+    """Its name as its team calls it."""
+    stated: Mapping[str, Json] = field(default_factory=dict)
+    """What the manifest says that the control loop has no use for."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task in its present generation."""
+
+    name: str
+    """As its team calls it; `record.task.name` is what plans and nodes call it."""
+    record: TaskRecord
+    generation: int
+    stated: Mapping[str, Json]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    submitted_by: str
+
+
+async def load_open(connection: AsyncConnection, now: datetime) -> tuple[Task, ...]:
+    """Every task that is not over, as it stands now, by id."""
+    found = await connection.execute(select(task).where(IS_OPEN).order_by(task.c.id.collate("C")))
+    return tuple(as_of(record_of(row), now) for row in found)
+
+
+async def list_rows(
+    connection: AsyncConnection,
+    *,
+    projects: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    phases: Sequence[TaskPhase] | None = None,
+    after: str = "",
+    limit: int | None = None,
+) -> tuple[TaskRow, ...]:
+    """Tasks by name; of some projects, with all of some labels, and that stand so, where given."""
+    statement = _listed().where(task.c.name > after).order_by(task.c.name).limit(limit)
+    if projects is not None:
+        statement = statement.where(task.c.project.in_(projects))
+    if labels:
+        statement = statement.where(task.c.labels.contains(dict(labels)))
+    if phases is not None:
+        statement = statement.where(_PHASE.in_(phases))
+    return tuple(_row(row) for row in await connection.execute(statement))
+
+
+async def get(connection: AsyncConnection, name: str) -> TaskRow:
+    """One task. Raises NotFound."""
+    row = (await connection.execute(_listed().where(task.c.name == name))).one_or_none()
+    if row is None:
+        raise NotFound(f"no task is called {name!r}")
+    return _row(row)
+
+
+async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime, actor: str) -> int:
+    """Submit a task, or change when and how urgently it is wanted; returns its generation, which stays when nothing
+    changes.
+
+    Raises Conflict for a name that another project has, for a task that is over, and where too many tasks are open;
+    InvalidRequest for a change of what a task does.
+    """
+    noun = wanted.task
+    row = (await connection.execute(_listed().where(task.c.name == noun.name).with_for_update())).one_or_none()
+    if row is None:
+        return await _insert(connection, wanted, at=at, actor=actor)
+    if row.project != noun.project:
+        raise Conflict(f"project {row.project!r} has a task {noun.name!r}; names are unique in the cluster")
+    values = _specification(wanted)
+    changed = [key for key, value in values.items() if getattr(row, key) != value]
+    if not changed:
+        return int(row.generation)
+    for key in FIXED:
+        if key in changed:
+            # How much is to be done may be written in other words.
+            stated = _way(wanted) if key == "iterations" else key
+            raise InvalidRequest(
+                "cannot be changed once the task is submitted; delete it and submit it again, or give the new one "
+                "another name",
+                field=f"spec.{stated}",
+            )
+    if not _TOLD.issuperset(changed) and (before := record_of(row)).is_over:
+        raise Conflict(f"task {noun.name!r} is over ({before.phase}); delete it and submit it again")
+    generation = int(row.generation) + 1
+    await connection.execute(update(task).where(task.c.id == row.id).values(generation=generation, **values))
+    return generation
+
+
+def _way(wanted: Submission) -> str:
+    return next((name for name in ("epochs", "inputs") if name in wanted.stated), "iterations")
+
+
+async def cancel(connection: AsyncConnection, name: str, *, at: datetime) -> bool:
+    """End a task, which stays in the list; False: it was so before. Raises NotFound; Conflict for a finished one."""
+    row = (await connection.execute(_listed().where(task.c.name == name).with_for_update())).one_or_none()
+    if row is None:
+        raise NotFound(f"no task is called {name!r}")
+    before = record_of(row)
+    after = cancelled_record(before, at)
+    if after == before:
+        return False
+    ended = {"cancelled_at": at, "gpu": None, "sm_percent": None, "state": None}
+    await connection.execute(update(task).where(task.c.id == row.id).values(**ended))
+    return True
+
+
+async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> None:
+    """Take a task out of the list, and end it where it is not over; what it cost stays. Raises NotFound."""
+    if not (await get(connection, name)).record.is_over:
+        await cancel(connection, name, at=at)
+    listed = (task.c.name == name) & task.c.deleted_at.is_(None)
+    await connection.execute(update(task).where(listed).values(deleted_at=at))
+
+
+async def _insert(connection: AsyncConnection, wanted: Submission, *, at: datetime, actor: str) -> int:
+    count = (await connection.execute(select(func.count()).select_from(task).where(IS_OPEN))).scalar_one()
+    if count >= MOST_OPEN:
+        raise Conflict(f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done")
+    name = wanted.task.name
+    before = await connection.execute(select(func.max(task.c.run)).where(task.c.name == name))
+    run = 1 + (before.scalar_one() or 0)
+    await connection.execute(
+        insert(task).values(
+            id=name if run == 1 else f"{name}.{run}",
+            name=name,
+            run=run,
+            project=wanted.task.project,
+            generation=1,
+            submitted_at=at,
+            submitted_by=actor,
+            done_iterations=wanted.task.done_iterations,
+            **_specification(wanted),
+        )
+    )
+    return 1
+
+
+def _listed() -> Select[*tuple[Any, ...]]:
+    return select(task).where(task.c.deleted_at.is_(None))
+
+
+_PHASE = case(
+    (task.c.finished_at.is_not(None), "finished"),
+    (task.c.cancelled_at.is_not(None), "cancelled"),
+    (task.c.state == "swapping", "swapped"),
+    else_=func.coalesce(task.c.state, "queued"),
+)
+"""`TaskRecord.phase`."""
+
+
+def _specification(wanted: Submission) -> dict[str, object]:
+    noun = wanted.task
+    return {
+        "labels": dict(wanted.labels),
+        "annotations": dict(wanted.annotations),
+        "kind": noun.kind,
+        "network": noun.network,
+        "layers": [list(entry) for entry in noun.layers],
+        "memory_mib": noun.memory_mib,
+        "variants": [[entry.network, entry.accuracy] for entry in noun.variants],
+        "accuracy_floor": noun.accuracy_floor,
+        "batch": noun.batch,
+        "iterations": noun.iterations,
+        "deadline_after_s": noun.due_in_s,
+        "priority": noun.priority,
+        "weight": noun.weight,
+        "stated": dict(wanted.stated),
+    }
+
+
+def record_of(row: AnyRow) -> TaskRecord:
+    """A row of the table as the task's record."""
+    after_s = row.deadline_after_s
+    return TaskRecord(
+        task=_noun(row),
+        submitted_at=row.submitted_at,
+        deadline_at=None if after_s is None else row.submitted_at + timedelta(seconds=after_s),
+        place=None if row.gpu is None else (GpuId(row.gpu), row.sm_percent),
+        state=row.state,
+        done_iterations=row.done_iterations,
+        iteration_ms=row.iteration_ms,
+        last_ran_at=row.last_ran_at,
+        finished_at=row.finished_at,
+        cancelled_at=row.cancelled_at,
+        ran_s=row.ran_s,
+        starts=row.starts,
+        swaps=row.swaps,
+    )
+
+
+def _noun(row: AnyRow) -> Task:
+    return Task(
+        name=row.id,
+        project=row.project,
+        kind=row.kind,
+        network=row.network,
+        batch=row.batch,
+        iterations=row.iterations,
+        due_in_s=row.deadline_after_s,
+        priority=row.priority,
+        weight=row.weight,
+        variants=tuple(Variant(network=network, accuracy=accuracy) for network, accuracy in row.variants),
+        accuracy_floor=row.accuracy_floor,
+        layers=tuple((kind, number) for kind, number in row.layers),
+        memory_mib=row.memory_mib,
+    )
+
+
+def _row(row: AnyRow) -> TaskRow:
+    return TaskRow(
+        name=row.name,
+        record=record_of(row),
+        generation=row.generation,
+        stated=row.stated,
+        labels=row.labels,
+        annotations=row.annotations,
+        submitted_by=row.submitted_by,
+    )

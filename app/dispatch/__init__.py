@@ -1,0 +1,1 @@
+"""The dispatcher of offline jobs beside the tick (OLTunes)."""

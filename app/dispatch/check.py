@@ -1,0 +1,260 @@
+"""Dispatch beside the checker: what it refuses keeps nobody else from a GPU, and is not proposed there again.
+
+A refused batch is taken apart. Settings that break a rule by themselves beside what stands on the GPU are struck out
+there, whoever's they are, until something else stands there; where only the jobs of the batch together break one, its
+last job leaves the GPU for this round. Then the queue is scheduled again, at most MOST_TRIES times; a GPU whose batch
+is refused in the last try takes none in this round.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from solvers.check import task_violations
+from solvers.papers.oltunes.queues import Queues, enqueue, without
+from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, schedule
+from solvers.papers.oltunes.types import Batch, GpuView, Job, Placed, Setting
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.state import GpuId, Task
+
+MOST_TRIES = 8
+"""Of one round. What was struck out stays so in the next one, so that the search goes on there."""
+
+
+class Point(NamedTuple):
+    """What the checker judges of a setting."""
+
+    network: str
+    gpu_type: str
+    sm_percent: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """GPUs that may take jobs, as they stand, and by what the checker judges them."""
+
+    gpus: Mapping[GpuId, BoundGpu]
+    """Without tasks that are done."""
+    tasks: Mapping[str, Task]
+    jobs: Set[str]
+    """Which of the tasks are dispatched."""
+    problem: Problem
+    points: tuple[OperatingPoints, ...]
+
+    def bare(self, gpu: GpuId) -> BoundGpu:
+        """The GPU without jobs: what stands there however long one waits."""
+        own = self.gpus[gpu]
+        return replace(own, tasks=tuple(task for task in own.tasks if task.name not in self.jobs))
+
+    def refusal(self, gpu: BoundGpu, members: Iterable[Placed]) -> str | None:
+        """The first rule that the GPU breaks with these jobs: of the device, or what its replicas promise."""
+        found = task_violations(self.problem, [self.with_members(gpu, members)], self.points)
+        return f"{found[0].rule} at {gpu.id}: {found[0].detail}" if found else None
+
+    def with_members(self, gpu: BoundGpu, members: Iterable[Placed]) -> BoundGpu:
+        """The GPU with these jobs on it."""
+        started = (_bound(member, self.tasks[member.job.name]) for member in members)
+        return replace(gpu, tasks=(*gpu.tasks, *started))
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """Points that break a rule on a GPU, each with the rule: as long as the same stands there."""
+
+    by_gpu: dict[GpuId, dict[BoundGpu, dict[Point, str]]] = field(default_factory=dict)
+    """For the GPU as it stood: without jobs where it is refused even there, else with those that ran."""
+
+    def forget_changed(self, standing: Standing) -> None:
+        """Drop what was refused of GPUs that have gone or that carry something else now."""
+        kept = {}
+        for gpu in self.by_gpu.keys() & standing.gpus.keys():
+            present = (standing.bare(gpu), standing.gpus[gpu])
+            own = {stood: found for stood, found in self.by_gpu[gpu].items() if stood in present}
+            if own:
+                kept[gpu] = own
+        self.by_gpu = kept
+
+    def for_good(self, gpu: GpuId, standing: Standing) -> Mapping[Point, str]:
+        """What is refused on the GPU even without jobs."""
+        return self.by_gpu[gpu].get(standing.bare(gpu), {}) if gpu in self.by_gpu else {}
+
+    def now(self, gpu: GpuId, standing: Standing) -> frozenset[Point]:
+        """What is refused on the GPU as it stands."""
+        if gpu not in self.by_gpu:
+            return frozenset()
+        return frozenset((*self.for_good(gpu, standing), *self.by_gpu[gpu].get(standing.gpus[gpu], ())))
+
+    def strike(self, batch: Batch, view: GpuView, standing: Standing) -> bool:
+        """Take a refused batch apart; whether a setting that it has is struck out."""
+        full, bare = standing.gpus[batch.gpu], standing.bare(batch.gpu)
+        own = self.by_gpu.setdefault(batch.gpu, {})
+        seen: set[Point] = set()
+        for job, setting in _judged(batch, view):
+            # Members often have the same settings.
+            if point_of(setting) in seen:
+                continue
+            seen.add(point_of(setting))
+            member = [Placed(job, setting)]
+            reason = standing.refusal(full, member)
+            if reason is not None:
+                alone = reason if full == bare else standing.refusal(bare, member)
+                own.setdefault(full if alone is None else bare, {})[point_of(setting)] = alone or reason
+        struck = self.now(batch.gpu, standing)
+        return any(point_of(member.setting) in struck for member in batch.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What `schedule` is asked in this round, with what it is checked by."""
+
+    state: DispatchState
+    views: Sequence[GpuView]
+    now_s: float
+    rules: DispatchRules
+    standing: Standing
+
+
+def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
+    """One round of the scheduler in which every batch is accepted by the checker; `refusals` learns of the others."""
+    refusals.forget_changed(attempt.standing)
+    views = {view.id: view for view in attempt.views}
+    left_out: set[tuple[GpuId, str]] = set()
+    for _ in range(MOST_TRIES):
+        decided = _schedule(attempt, refusals, left_out)
+        refused = [batch for batch in decided.batches if _is_refused(batch, attempt.standing)]
+        for batch in refused:
+            if not refusals.strike(batch, views[batch.gpu], attempt.standing):
+                left_out.add((batch.gpu, batch.members[-1].job.name))
+        if not refused:
+            return decided
+    return replace(decided, batches=tuple(batch for batch in decided.batches if batch not in refused))
+
+
+def refused_jobs(attempt: Attempt, refusals: Refusals) -> tuple[tuple[str, str], ...]:
+    """Waiting jobs that the checker refuses on every GPU that might take them, each with the first rule; by name."""
+    if not refusals.by_gpu:
+        return ()
+    struck = {view.id: refusals.for_good(view.id, attempt.standing) for view in attempt.views}
+    found = ((job.name, _reason(job, attempt.views, struck)) for job in attempt.state.queues.jobs)
+    return tuple(sorted((name, reason) for name, reason in found if reason is not None))
+
+
+def point_of(setting: Setting) -> Point:
+    """What the checker judges of it."""
+    return Point(setting.network, setting.gpu_type, setting.sm_percent, setting.batch)
+
+
+def _schedule(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]) -> Round:
+    """GPUs on which nothing is refused first, as if there were no others; then those with the same refusals together.
+
+    (How full the fleet is, by which affinity is judged, is then that of these GPUs.)
+    """
+    left = attempt.state.queues
+    rounds: list[Round] = []
+    for (struck, names), views in _groups(attempt, refusals, left_out).items():
+        queues = _allowed(left, struck, names)
+        if rounds and not len(queues):
+            continue
+        rounds.append(schedule(replace(attempt.state, queues=queues), views, attempt.now_s, attempt.rules))
+        left = without(left, {member.job.name for batch in rounds[-1].batches for member in batch.members})
+    return Round(
+        batches=tuple(batch for each in rounds for batch in each.batches),
+        state=replace(rounds[0].state, queues=left, most_jobs=max(each.state.most_jobs for each in rounds)),
+        held_until_s=min((each.held_until_s for each in rounds if each.held_until_s is not None), default=None),
+    )
+
+
+Group = tuple[frozenset[Point], frozenset[str]]
+"""What is struck out on some GPUs, and which jobs may not go there in this round."""
+
+
+def _groups(
+    attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]
+) -> Mapping[Group, Sequence[GpuView]]:
+    found: dict[Group, list[GpuView]] = {(frozenset(), frozenset()): []}
+    waited_for = set(_waited_for(attempt, refusals))
+    for view in attempt.views:
+        if view.id not in waited_for:
+            names = frozenset(name for gpu, name in left_out if gpu == view.id)
+            found.setdefault((refusals.now(view.id, attempt.standing), names), []).append(view)
+    return found
+
+
+def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
+    """GPUs that take none until their jobs are done: one for each job that has waited for too long, that is refused
+    beside them, and that would not be without them."""
+    views = [view for view in attempt.views if view.id in refusals.by_gpu and view.residents]
+    now = {view.id: refusals.now(view.id, attempt.standing) for view in views}
+    late = (job for job in attempt.state.queues.jobs if attempt.now_s - job.queued_s >= attempt.rules.patience_s)
+    taken: set[GpuId] = set()
+    for job in sorted(late, key=lambda job: (job.queued_s, job.name)):
+        for view in views:
+            own = {point_of(setting) for setting in _with_room(job, view)}
+            for_good = refusals.for_good(view.id, attempt.standing).keys()
+            if own and own <= now[view.id] and not own <= for_good and view.id not in taken:
+                taken.add(view.id)
+                yield view.id
+                break
+
+
+def _allowed(queues: Queues, struck: Set[Point], names: Set[str]) -> Queues:
+    """Who may go to a GPU on which these points are struck out, with the settings that are left."""
+    if not struck and not names:
+        return queues
+    jobs = []
+    for job in queues.jobs:
+        settings = tuple(setting for setting in job.settings if point_of(setting) not in struck)
+        if settings and job.name not in names:
+            jobs.append(replace(job, settings=settings))
+    return enqueue(Queues(), jobs)
+
+
+def _is_refused(batch: Batch, standing: Standing) -> bool:
+    return standing.refusal(standing.gpus[batch.gpu], batch.members) is not None
+
+
+def _judged(batch: Batch, view: GpuView) -> Iterator[tuple[Job, Setting]]:
+    """Settings of the batch's jobs for which there is room: for any other one a job may still wait."""
+    for member in batch.members:
+        for setting in member.job.settings:
+            has_room = setting.sm_percent <= view.free_percent and setting.memory_mib <= view.free_mib
+            if setting == member.setting or (setting.gpu_type == view.gpu_type and has_room):
+                yield member.job, setting
+
+
+def _reason(job: Job, views: Sequence[GpuView], struck: Mapping[GpuId, Mapping[Point, str]]) -> str | None:
+    """Why the checker lets no GPU take the job; None where one may, or where none has room for it."""
+    reason = None
+    for view in views:
+        for setting in _with_room(job, view):
+            if point_of(setting) not in struck[view.id]:
+                return None
+            reason = reason or struck[view.id][point_of(setting)]
+    return reason
+
+
+def _with_room(job: Job, view: GpuView) -> Iterator[Setting]:
+    """Settings for which there is room on the GPU once its jobs are done."""
+    for setting in job.settings:
+        has_room = setting.sm_percent <= view.sm_percent and setting.memory_mib <= view.memory_mib
+        if setting.gpu_type == view.gpu_type and has_room:
+            yield setting
+
+
+def _bound(member: Placed, task: Task) -> BoundTask:
+    """The task at its setting; it goes on from the inputs that were reported as done."""
+    setting = member.setting
+    iterations = -(-task.batch * task.iterations // setting.batch)
+    done = task.done_iterations * task.batch // setting.batch
+    return BoundTask(
+        name=task.name,
+        kind="offline",
+        network=setting.network,
+        batch=setting.batch,
+        sm_percent=setting.sm_percent,
+        memory_mib=setting.memory_mib,
+        iterations=iterations,
+        done_iterations=min(done, iterations - 1.0),
+    )

@@ -1,0 +1,205 @@
+"""Dispatch: the event loop that gives offline jobs their GPUs, beside the tick and at most every PERIOD_S.
+
+Woken by new and finished tasks, it reads a snapshot, lets `dispatch_round` decide, checks and pushes a target by the
+same compare-and-set as the tick. The two take turns in their process, so that neither makes the other's plan lose; a
+push that is lost to another process is feedback: the jobs go to the front of the queue, and the next round, on the new
+target, starts them. Nothing is remembered that the store does not know but the window: a crash loses no job.
+
+Source: OLTunes, section 3.4. Its scheduler runs for ever; this one sleeps while no job waits.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.base.clock import Clock
+from app.dispatch.jobs import DispatchMemory
+from app.dispatch.round import Dispatched, dispatch
+from app.loop.controller import Wakeups
+from app.loop.deliver import effective_mode, make_commands
+from app.loop.events import pushed_event, refused_events
+from app.loop.observe import Telemetry
+from app.loop.tasks import is_used
+from app.store.store import PlanRecord, Snapshot, Store
+from solvers.papers.oltunes.schedule import deployment_failed
+from solvers.policies.registry import DISPATCHES_JOBS
+from solvers.predict.data.samples import LayerCounts
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import BoundPlan, anonymous
+from solvers.types.state import GpuType, Mode
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S = 0.05
+"""Least time between two rounds (OLTunes: 50 ms)."""
+WAITING_S = 1.0
+"""After so long it looks again while a job waits: progress and free GPUs are not announced."""
+IDLE_S = 10.0
+"""The same while none waits: a wake-up that was lost costs no more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatcher:
+    """The parts of a round, and what it remembers."""
+
+    store: Store
+    clock: Clock
+    turn: asyncio.Lock
+    """Held by whoever reads, decides and pushes in this process: the tick or a round."""
+    kernel_ratios: Mapping[str, float] = field(default_factory=dict)
+    """Compute to memory by network, of those whose kernels were profiled."""
+    layers: Sequence[LayerCounts] = ()
+    """Of training networks, by which training that was never profiled is judged."""
+    memory: DispatchMemory = field(default_factory=DispatchMemory)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """When it looked and whom it heard: after an outage it starts nothing elsewhere before the tick does."""
+    next_s: float = IDLE_S
+    """After so long the next round is due, if nothing happens."""
+
+    async def round(self) -> bool:
+        """Read, decide, push; whether there is a new target."""
+        async with self.turn:
+            snapshot = await self.store.load_snapshot(self.clock.now())
+            if self.telemetry.hold_reason(snapshot) is not None:
+                self.next_s = WAITING_S
+                return False
+            if not may_dispatch(snapshot):
+                self.next_s = IDLE_S
+                return False
+            decided = await asyncio.to_thread(dispatch, snapshot, self.memory, self.kernel_ratios, self.layers)
+            self.next_s = _next_s(decided, snapshot)
+            await self._tell_refused(decided, snapshot)
+            if decided.bound is None:
+                self._take(decided)
+                return False
+            won = await self._push(snapshot, decided, decided.bound)
+        self._take(decided) if won else self._feed_back(decided)
+        return won
+
+    async def _push(self, snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> bool:
+        plan_id = await self.store.record_plan(_record(snapshot, decided, bound))
+        commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
+        won = await self.store.push_target(plan_id, bound, commands, snapshot.at)
+        if won:
+            await self.store.add_events(pushed_event(snapshot, bound, plan_id))
+        else:
+            log.warning("jobs are dispatched again: another plan became the target first", jobs=_jobs(decided))
+        return won
+
+    async def _tell_refused(self, decided: Dispatched, snapshot: Snapshot) -> None:
+        """Of a job that no GPU takes: once, as long as it waits."""
+        new = [entry for entry in decided.refused if entry[0] not in self.memory.told]
+        if new:
+            log.error("jobs wait: the checker refuses them on every GPU", jobs=[name for name, _ in new][:10])
+            await self.store.add_events(*refused_events(new, snapshot.at))
+            self.memory.told |= {name for name, _ in new}
+
+    def _take(self, decided: Dispatched) -> None:
+        self.memory.state = decided.state
+
+    def _feed_back(self, decided: Dispatched) -> None:
+        """A deployment failed: its jobs in front, a smaller window and smaller batches."""
+        for batch in decided.batches:
+            self.memory.state = deployment_failed(self.memory.state, batch)
+        for name in _jobs(decided):
+            self.memory.failures[name] = self.memory.failures.get(name, 0) + 1
+        self.next_s = 0.0
+
+
+def may_dispatch(snapshot: Snapshot) -> bool:
+    """Whether jobs may be dispatched: some policy does, a target is there, no person wants to see plans first, and none
+    has one to judge: it would be lost to any other target."""
+    settings = snapshot.settings
+    modes = [settings.mode, *(group.mode for group in settings.groups if group.policy == DISPATCHES_JOBS)]
+    is_free = not settings.paused and all(mode is Mode.AUTO for mode in modes)
+    is_ready = is_used(settings) and snapshot.target is not None and snapshot.approved is None
+    return is_free and is_ready and not _awaits_approval(snapshot)
+
+
+def _awaits_approval(snapshot: Snapshot) -> bool:
+    """Whether a plan waits for a person's approval.
+
+    Not one that is only advice, nor one of a policy that was given up for the target's, nor what a push that failed
+    left: for these nobody waits.
+    """
+    proposed, settings = snapshot.proposed, snapshot.settings
+    if proposed is None or snapshot.target is None:
+        return False
+    is_wanted = proposed.policy in (snapshot.target.policy, settings.planner)
+    return is_wanted and effective_mode(settings, snapshot.state, snapshot.target, proposed) is Mode.APPROVE
+
+
+async def run_dispatcher(dispatcher: Dispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]) -> None:
+    """Rounds until cancelled, while it is on. Broad by intent: a fault costs one round.
+
+    `is_on`: whether this process leads and some policy dispatches jobs; asked before every round.
+    """
+    woken = asyncio.Event()
+    listening = asyncio.create_task(_listen(wakeups, woken), name="plimsoll-dispatch-wakeups")
+    try:
+        while True:
+            await _sleep_until(woken, dispatcher)
+            woken.clear()
+            try:
+                if await is_on():
+                    await dispatcher.round()
+                else:
+                    dispatcher.next_s = IDLE_S
+            except Exception as error:
+                dispatcher.next_s = WAITING_S
+                log.error("dispatch failed; the next round starts over", error=str(error))
+            await dispatcher.clock.sleep(PERIOD_S)
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+
+
+async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:
+    async for _ in wakeups.listen():
+        woken.set()
+
+
+async def _sleep_until(woken: asyncio.Event, dispatcher: Dispatcher) -> None:
+    """Until somebody wakes it, or the next round is due by itself."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(woken.wait(), timeout=dispatcher.next_s / dispatcher.clock.speed)
+
+
+def _next_s(decided: Dispatched, snapshot: Snapshot) -> float:
+    if decided.held_until_s is not None:
+        return max(0.0, decided.held_until_s - snapshot.at.timestamp())
+    return WAITING_S if decided.waiting else IDLE_S
+
+
+def _jobs(decided: Dispatched) -> tuple[str, ...]:
+    return tuple(member.job.name for batch in decided.batches for member in batch.members)
+
+
+def _record(snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> PlanRecord:
+    names = _jobs(decided)
+    report = PlanReport(
+        status="greedy",
+        cost_usd_per_hour=_hourly_usd(bound, snapshot.state.gpu_types),
+        method="dispatch",
+        messages=(f"jobs started: {', '.join(names)}",),
+    )
+    return PlanRecord(
+        at=snapshot.at,
+        state="proposed",
+        policy_version=snapshot.settings.version,
+        catalogue_revision=snapshot.state.catalogue_revision,
+        plan=anonymous(bound),
+        report=report,
+        bound=bound,
+        problem=decided.problem,
+        reason=f"{len(names)} jobs are dispatched",
+    )
+
+
+def _hourly_usd(bound: BoundPlan, gpu_types: tuple[GpuType, ...]) -> float:
+    """Price of the GPUs with replicas: what a plan's report states; tasks are charged apart."""
+    prices = {gpu_type.name: gpu_type.price_usd_per_hour for gpu_type in gpu_types}
+    return sum(prices.get(gpu.gpu_type, 0.0) for gpu in bound.gpus if gpu.replicas)

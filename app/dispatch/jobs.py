@@ -1,0 +1,222 @@
+"""Jobs of the dispatcher: which tasks they are, and with which settings they queue.
+
+Who is dispatched: offline tasks whose policy, that of their project's group or the cluster's, is `oltunes`. A job's
+settings are found when it comes, from the operating points in force and the GPU types that are there, and anew when
+these change or its team changes what it wants.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from app.dispatch.check import Refusals
+from app.loop.predict import PlannedPoints
+from app.store.store import Snapshot
+from solvers.papers.oltunes.queues import Queues, enqueue
+from solvers.papers.oltunes.schedule import DispatchState
+from solvers.papers.oltunes.tuning_score import Board, Option, Wish, best_types, mean_latency_s, tune
+from solvers.papers.oltunes.types import GpuView, Job, Setting, fleet_load
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import GpuType, Task, Variant
+
+MOST_PER_GPU = 3
+"""Jobs of a GPU: what `solvers.backfill` lets stand there at the next tick."""
+MOST_WAITING = 256
+"""Jobs that one round looks at, of those that some GPU type can run: who waits longest, and whom the checker refuses
+everywhere last of all."""
+SOLE = 1.0
+"""Accuracy of a network without variants: compared with nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchMemory:
+    """What the dispatcher remembers between rounds; a new leader begins without."""
+
+    state: DispatchState = field(default_factory=lambda: DispatchState(most_jobs=MOST_PER_GPU))
+    """Without queues: who waits is in the store."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Deployments that failed, by job."""
+    planned_points: PlannedPoints = field(default_factory=PlannedPoints)
+    settings: dict[str, "Found"] = field(default_factory=dict)
+    """Of waiting jobs, by name, as they were found when the job came."""
+    made_from: "MadeFrom | None" = None
+    """What they follow from, but for the job."""
+    refusals: Refusals = field(default_factory=Refusals)
+    refused: frozenset[str] = frozenset()
+    """Waiting jobs that the checker refused on every GPU when they were looked at."""
+    told: frozenset[str] = frozenset()
+    """Those of them that were told."""
+
+
+class GpuFacts(NamedTuple):
+    """What settings read of a GPU type of the fleet."""
+
+    name: str
+    board: Board
+    top_clock_mhz: float
+
+
+class MadeFrom(NamedTuple):
+    """What the settings of all jobs, and what the checker says of them, follow from."""
+
+    points: tuple[OperatingPoints, ...]
+    types: tuple[GpuFacts, ...]
+    catalogue_revision: int
+    policy_version: int
+
+    def has_settings_of(self, other: "MadeFrom | None") -> bool:
+        """Whether settings are the same; points are known by identity."""
+        return other is not None and self.types == other.types and self._has_points_of(other)
+
+    def is_same(self, other: "MadeFrom | None") -> bool:
+        """Whether settings and refusals are the same."""
+        return other is not None and self[2:] == other[2:] and self.has_settings_of(other)
+
+    def _has_points_of(self, other: "MadeFrom") -> bool:
+        one, another = self.points, other.points
+        return len(one) == len(another) and all(a is b for a, b in zip(one, another, strict=True))
+
+
+class JobFacts(NamedTuple):
+    """What settings read of a job."""
+
+    networks: tuple[Variant, ...]
+    inputs: int
+    weight: float
+    deadline_s: float
+
+
+class Found(NamedTuple):
+    """Settings of a job, the best first, and for what job they were found."""
+
+    facts: JobFacts
+    settings: tuple[Setting, ...]
+
+
+def variants_of(task: Task) -> tuple[Variant, ...]:
+    """Networks that may do the task and are accurate enough."""
+    if not task.variants:
+        return (Variant(network=task.network, accuracy=SOLE),)
+    return tuple(variant for variant in task.variants if variant.accuracy >= task.accuracy_floor)
+
+
+def queues_of(
+    snapshot: Snapshot,
+    memory: DispatchMemory,
+    waiting: Sequence[Task],
+    points: tuple[OperatingPoints, ...],
+    views: Sequence[GpuView],
+) -> Queues:
+    """The waiting tasks, given with the longest wait first, as jobs: the first MOST_WAITING of those that can run.
+
+    Those that no GPU type of the fleet can run wait outside, and take nobody's place.
+    """
+    _forget(snapshot, memory, {task.name for task in waiting}, points)
+    by_network: dict[str, list[OperatingPoints]] = defaultdict(list)
+    for entry in points:
+        by_network[entry.network].append(entry)
+    load = fleet_load(views, min(len(waiting), MOST_WAITING))
+    now_s = snapshot.at.timestamp()
+    jobs: list[Job] = []
+    for task in sorted(waiting, key=lambda task: task.name in memory.refused):
+        if len(jobs) == MOST_WAITING:
+            break
+        facts = _facts(task, now_s)
+        found = memory.settings.get(task.name)
+        if found is None or found.facts != facts:
+            found = memory.settings[task.name] = Found(facts, _tuned(task, memory, by_network, load))
+        if found.settings:
+            jobs.append(_job(task, memory, now_s))
+    return enqueue(Queues(), jobs)
+
+
+def note_refused(memory: DispatchMemory, names: Iterable[str]) -> None:
+    """Remember whom the checker refuses everywhere; of jobs that were not looked at it stays known."""
+    looked_at = {job.name for job in memory.state.queues.jobs}
+    memory.refused = (memory.refused - looked_at) | frozenset(names)
+
+
+def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points: tuple[OperatingPoints, ...]) -> None:
+    """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
+    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
+    fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
+    made_from = MadeFrom(
+        points,
+        tuple(_gpu_facts(types[name]) for name in sorted(fleet & types.keys())),
+        snapshot.state.catalogue_revision,
+        snapshot.settings.version,
+    )
+    if not made_from.has_settings_of(memory.made_from):
+        memory.settings = {}
+    if not made_from.is_same(memory.made_from):
+        memory.refusals, memory.refused = Refusals(), frozenset()
+    memory.made_from = made_from
+    memory.settings = {name: own for name, own in memory.settings.items() if name in known}
+    memory.failures = {name: count for name, count in memory.failures.items() if name in known}
+    memory.refused &= known
+    memory.told &= known
+
+
+def _gpu_facts(gpu_type: GpuType) -> GpuFacts:
+    return GpuFacts(gpu_type.name, Board(gpu_type.memory_mib, gpu_type.power_cap_w), gpu_type.clocks_mhz[-1])
+
+
+def _facts(task: Task, now_s: float) -> JobFacts:
+    # Rounded: what is left until a deadline is computed anew in every round.
+    deadline_s = math.inf if task.due_in_s is None else round(now_s + task.due_in_s, 1)
+    return JobFacts(variants_of(task), _inputs(task), task.weight, deadline_s)
+
+
+def _tuned(
+    task: Task, memory: DispatchMemory, points: Mapping[str, Sequence[OperatingPoints]], load: float
+) -> tuple[Setting, ...]:
+    assert memory.made_from is not None
+    left_s = math.inf if task.due_in_s is None else task.due_in_s
+    wish = Wish(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
+    boards = {each.name: each.board for each in memory.made_from.types}
+    top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
+    return tune(list(_options(task, points, top_mhz)), boards, wish)
+
+
+def _job(task: Task, memory: DispatchMemory, now_s: float) -> Job:
+    settings = memory.settings[task.name].settings
+    types = best_types(settings)
+    return Job(
+        name=task.name,
+        weight=task.weight,
+        inputs=_inputs(task),
+        queued_s=now_s - task.waiting_s,
+        deadline_s=math.inf if task.due_in_s is None else now_s + task.due_in_s,
+        variants=task.variants,
+        settings=settings,
+        best_types=types,
+        mean_latency_s=mean_latency_s(settings, types),
+        failures=memory.failures.get(task.name, 0),
+    )
+
+
+def _inputs(task: Task) -> int:
+    """That are still to be done."""
+    return max(1, math.ceil(task.batch * (task.iterations - task.done_iterations)))
+
+
+def _options(
+    task: Task, points: Mapping[str, Sequence[OperatingPoints]], top_mhz: Mapping[str, float]
+) -> Iterator[Option]:
+    """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
+    for variant in variants_of(task):
+        for entry in points.get(variant.network, ()):
+            for row in entry.rows:
+                if row.clock_mhz == top_mhz.get(entry.gpu_type):
+                    yield Option(
+                        network=entry.network,
+                        accuracy=variant.accuracy,
+                        gpu_type=entry.gpu_type,
+                        sm_percent=row.sm_percent,
+                        batch=row.batch,
+                        clock_mhz=row.clock_mhz,
+                        memory_mib=row.memory_mib,
+                        iteration_ms=row.solo_ms,
+                    )

@@ -1,0 +1,1 @@
+"""What changes beliefs beside the tick: corrections, samples, forecasts' techniques, refits."""

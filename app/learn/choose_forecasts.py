@@ -1,0 +1,168 @@
+"""Which technique forecasts each service: judged beside the tick, a few services at a time, on what really came.
+
+Every window is judged once: the back-test of a service covers what came since the last one (at most an hour of it), and
+its scores are added to the earlier ones, which count less from day to day. The tick only applies the choice.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
+from app.loop.observe import age_s
+from app.store.store import WINDOWS_IN_SNAPSHOT, Snapshot
+from solvers.forecast.back_test import Question, Score, back_test
+from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
+from solvers.forecast.reserve import reserve_rps
+from solvers.forecast.seasonal import PERIODS_S
+from solvers.forecast.seasons import make_seasons
+from solvers.forecast.techniques import forecast_by
+from solvers.forecast.types import History, Season, Series, widen, windows_ahead
+from solvers.types.state import Scaling, Slo
+
+CHOOSE_PERIOD_S = 60.0
+"""Between two runs of `choose_forecasts`."""
+
+MOST_SERVICES = 16
+"""Judged in one run, 60 ms each: eighty services every five minutes, a thousand within about an hour."""
+
+REJUDGE_S = 300.0
+"""A service is judged again after so long at the earliest."""
+
+JUDGED_S = 3600.0
+"""Of a longer time without judgement only the newest hour is judged."""
+
+MOST_ORIGINS = 120
+"""Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""
+
+START_S = 10.0
+"""From a plan to the first answer of what it starts: small networks with their weights in the page cache."""
+
+SHOWN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One service to be judged."""
+
+    service: str
+    choice: Choice
+    windows: Series | None
+    """The loop's windows of the last hour and a little more; None: nothing was heard."""
+    rates: Series | None
+    """Five minutes each, over weeks; None: there are none."""
+    until_s: float
+    """Windows that end before this moment are complete, seconds since 1970."""
+    horizon_s: float
+    slo: Slo
+    scaling: Scaling
+
+
+class ForecastHistory(Protocol):
+    """What is remembered for the choice; `app.db.predictions.forecasts.PostgresForecasts`."""
+
+    async def load_cases(self, now: datetime, limit: int) -> tuple[Case, ...]:
+        """Services that were not judged for REJUDGE_S, those first that waited longest."""
+        ...
+
+    async def save_choices(self, choices: Mapping[str, Choice]) -> None:
+        """Keep the choices of these services."""
+        ...
+
+
+async def choose_forecasts(history: ForecastHistory, now: datetime) -> Mapping[str, Choice]:
+    """Judge up to MOST_SERVICES services that are due, and keep what was chosen; returns it by service."""
+    cases = await history.load_cases(now, MOST_SERVICES)
+    # One by one: between two services the tick gets its turn.
+    chosen = {case.service: await asyncio.to_thread(judge, case) for case in cases}
+    await history.save_choices(chosen)
+    return chosen
+
+
+def judge(case: Case) -> Choice:
+    """The choice after what came since the last judgement; the old one, where nothing was heard."""
+    old, windows = case.choice, case.windows
+    seasons_now = () if case.rates is None else make_seasons(case.rates)
+    if windows is None:
+        return _chosen(case, old.technique, old.scores, seasons_now)
+    from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
+    before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
+    first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
+    question = Question(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MOST_ORIGINS)
+    margins = {name: margin_of(score) for name, score in old.scores.items()}
+    new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
+    scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
+    return _chosen(case, choose(scores, old.technique), scores, seasons_now)
+
+
+def needed_reserve_rps(windows: Series | None, *, slo: Slo, scaling: Scaling, horizon_s: float) -> float:
+    """The reserve that one service's windows of the last hour ask for."""
+    if windows is None:
+        return 0.0
+    reaction_s = scaling.upscale_delay_s + horizon_s + START_S
+    # The other half of what the SLO forgives is for queues.
+    percentile = (1.0 + slo.percentile) / 2.0
+    return reserve_rps(windows, percentile=percentile, hold_s=scaling.downscale_delay_s, reaction_s=reaction_s)
+
+
+def _chosen(case: Case, technique: str, scores: Mapping[str, Score], seasons: tuple[Season, ...]) -> Choice:
+    return Choice(
+        technique=technique,
+        seasons=tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique)),
+        margin=margin_of(scores.get(technique)),
+        reserve_rps=needed_reserve_rps(case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s),
+        scores=scores,
+        judged_until_s=case.until_s,
+    )
+
+
+def _until(series: Series, end_s: float) -> Series:
+    return series.part(0, max(0, int((end_s - series.start_s) // series.window_s)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastView:
+    """What the loop expects of one service, and what it rests on."""
+
+    service: str
+    technique: str
+    """The one that was chosen."""
+    margin: float
+    """Factor on its spread that the back-tests ask for, ≥ 1."""
+    telemetry: Literal["heard", "stopped", "never"]
+    """stopped, never: nobody reports of the service lately, or ever did; the planned rate stays."""
+    silent_for_s: float | None
+    """Since the end of the newest window; None: never heard in the windows that the loop looks at."""
+    horizon_s: float
+    levels: tuple[float, ...]
+    rates_rps: tuple[float, ...]
+    """Quantiles at `levels`, without head-room; empty where telemetry is missing. All 0: a quiet service."""
+    scores: Mapping[str, Score]
+    """Back-test of each technique; empty before the first one."""
+    judged_until_s: float
+    """Seconds since 1970; 0: never."""
+
+
+def view_forecast(snapshot: Snapshot, service: str, choice: Choice) -> ForecastView:
+    """The forecast of one service as the loop makes it. choice: with scores, as the database has it."""
+    windows = [window for window in snapshot.windows if window.service == service]
+    rates_rps: tuple[float, ...] = ()
+    if is_heard(windows, snapshot):
+        history = History(recent=make_series(complete_windows(windows, snapshot)), seasons=choice.seasons)
+        ahead_s = horizon_s(snapshot.settings)
+        made = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=SHOWN_LEVELS)
+        rates_rps = () if made is None else widen(made, choice.margin).rates_rps
+    return ForecastView(
+        service=service,
+        technique=choice.technique,
+        margin=choice.margin,
+        telemetry="heard" if rates_rps else "stopped" if windows else "never",
+        silent_for_s=max(0.0, age_s(windows[-1], snapshot.at)) if windows else None,
+        horizon_s=horizon_s(snapshot.settings),
+        levels=SHOWN_LEVELS,
+        rates_rps=rates_rps,
+        scores=choice.scores,
+        judged_until_s=choice.judged_until_s,
+    )

@@ -1,0 +1,237 @@
+"""Learn: every few seconds, what replicas executed corrects what their operating points state.
+
+Beside the tick, not in it: a plan waits for nothing here, and a fault costs one period. All that is learned is in the
+store, so that a new leader continues where the last one ended. A period is read once: the end of the last one is kept
+with what was learned from it, so that a repeated reading changes nothing and a late one is let go.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import structlog
+
+from app.base.clock import Clock
+from app.learn.readings import StatedTimes, make_readings
+from app.learn.served_samples import EVERY_S, Condition, served_samples
+from app.loop.predict import normal_deviate, row_keys, sigma_of
+from app.store.store import Correction, Event, Execution, FitHealth, Snapshot, Store
+from solvers.predict.data.samples import Group
+from solvers.predict.learn.online import Health, Reading, learn, log_factors, new_health
+from solvers.types.plan import BoundGpu
+from solvers.types.problem import OperatingPoints
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S = 10.0
+SETTLE_S = 5.0
+"""Windows arrive this late at most: an agent's period and the way."""
+LONGEST_S = 60.0
+"""After a pause the newest minute is read, as one period."""
+RISE = 0.02
+"""Planning takes over times that are longer by 2 % at once, and by less never: plans must not follow noise."""
+FALL, FALL_AFTER_S = 0.05, 60.0
+"""Times that are shorter save money only: by 5 %, and a minute after the last change."""
+MOST_GPUS = 400
+"""GPUs that are looked at in one round, in turn: of 2,000 GPUs with four replicas each a round takes 50 ms of CPU."""
+FORGET_AFTER_S = 86400.0
+"""A network that was slow on a GPU type is planned elsewhere, and nobody would ever learn that it is slow no more."""
+GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
+SAMPLE_EVERY_S = 60.0
+"""Of what is served samples are made this often, see `served.EVERY_S`."""
+ACTOR = "controller"
+
+Settings = tuple[float, tuple[tuple[str, float, int], ...]]
+"""What a GPU runs: its clock, and (replica, SM percent, batch) of each replica."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Learner:
+    """The parts that learning works with; it remembers how far it read, and since when each GPU runs what it runs."""
+
+    store: Store
+    clock: Clock
+    settled: dict[str, tuple[Settings, float]] = field(default_factory=dict)
+    read_until_s: float = 0.0
+    sampled_s: dict[Condition, float] = field(default_factory=dict)
+    """When each condition was last made a sample of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnOutcome:
+    """What one round learned."""
+
+    readings: int = 0
+    changed: tuple[FitHealth, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+async def learn_once(learner: Learner) -> LearnOutcome:
+    """Read the periods that are over, and keep what they say.
+
+    Under a governor nothing is learned: clocks and batches are then not those that the plan's points state times for.
+    """
+    snapshot = await learner.store.load_snapshot(learner.clock.now())
+    steady_since = _note_settled(learner, snapshot)
+    if not snapshot.settings.learning or snapshot.target is None or snapshot.target.governor is not None:
+        return LearnOutcome()
+    known = {row.group: row for row in await learner.store.load_fit_health()}
+    since_s, until_s = _stretch(learner, snapshot.at.timestamp(), known.values())
+    if until_s <= since_s:
+        return LearnOutcome()
+    gpus = some_of([gpu for gpu in snapshot.target.gpus if steady_since[gpu.id] <= since_s], until_s)
+    executions = await learner.store.load_executions(_moment(since_s), _moment(until_s), [gpu.id for gpu in gpus])
+    outcome = await asyncio.to_thread(judge, snapshot, known, gpus, executions, until_s)
+    if outcome.changed and not await learner.store.save_fit_health(outcome.changed, snapshot.state.catalogue_revision):
+        log.info("the catalogue changed while it was learned about; the next round reads the same period again")
+        return LearnOutcome()
+    learner.read_until_s = until_s
+    if until_s % SAMPLE_EVERY_S == 0.0:
+        await _keep_samples(learner, gpus, executions, since_s, snapshot.at)
+    for event in outcome.events:
+        log.warning("operating points", subject=event.subject, kind=event.kind, reason=event.reason)
+    if outcome.events:
+        await learner.store.add_events(*outcome.events)
+    return outcome
+
+
+def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
+    """At most MOST_GPUS of them, others in every period, evenly spread, at every pace of asking."""
+    stride = max(1, math.ceil(len(gpus) / MOST_GPUS))
+    # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
+    # every full minute, when samples are made.
+    first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))
+    return list(gpus[first::stride])
+
+
+async def _keep_samples(
+    learner: Learner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], since_s: float, at: datetime
+) -> None:
+    """A few of what was served from `since_s` to where it was read, for fits to come."""
+    until_s = learner.read_until_s
+    recent = {condition: when for condition, when in learner.sampled_s.items() if until_s - when < EVERY_S}
+    rows = served_samples(gpus, executions, recent, since_s=since_s, until_s=until_s)
+    if rows:
+        await learner.store.add_samples(tuple(rows.values()), at)
+    learner.sampled_s = recent | dict.fromkeys(rows, until_s)
+
+
+def judge(
+    snapshot: Snapshot,
+    known: Mapping[Group, FitHealth],
+    gpus: Iterable[BoundGpu],
+    executions: tuple[Execution, ...],
+    until_s: float,
+) -> LearnOutcome:
+    """What these executions, of a period that ended at `until_s`, say of the operating points."""
+    points = {Group(entry.network, entry.gpu_type): entry for entry in snapshot.points}
+    stated = StatedTimes(points, {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types})
+    readings = make_readings(gpus, executions, stated)
+    changed = []
+    for group in sorted(readings):
+        before = known.get(group)
+        after = _learned(points[group], sigma_of(snapshot, points[group]), before, readings[group], until_s)
+        if before is None or after is not before.now:
+            changed.append(_row(snapshot, points[group], before, after))
+    events = [event for row in changed for event in _events(snapshot.at, known.get(row.group), row)]
+    for group in _forgotten(snapshot, known, until_s):
+        changed.append(
+            _row(snapshot, points[group], None, new_health(np.array(sigma_of(snapshot, points[group])), until_s))
+        )
+        events.append(_forgotten_event(snapshot.at, group))
+    return LearnOutcome(readings=sum(map(len, readings.values())), changed=tuple(changed), events=tuple(events))
+
+
+def _learned(
+    points: OperatingPoints,
+    sigma: tuple[float, ...],
+    before: FitHealth | None,
+    readings: list[Reading],
+    until_s: float,
+) -> Health:
+    health = new_health(np.array(sigma), until_s - PERIOD_S) if before is None else before.now
+    return learn(health, readings, dict(zip(row_keys(points), sigma, strict=True)), until_s)
+
+
+def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: Health) -> FitHealth:
+    """The health with what planning reckons with from here on."""
+    group = Group(points.network, points.gpu_type)
+    if before is None or _is_taken_over(snapshot, points, before.planned, now):
+        return FitHealth(group=group, now=now, planned=Correction(group=group, health=now, at=snapshot.at))
+    return replace(before, now=now)
+
+
+def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: Health) -> bool:
+    """Whether planning follows what was learned since it last did."""
+    sigma, keys, z = np.array(sigma_of(snapshot, points)), row_keys(points), normal_deviate(snapshot.settings)
+    change = log_factors(now, keys, sigma, z) - log_factors(planned.health, keys, sigma, z)
+    age_s = (snapshot.at - planned.at).total_seconds()
+    return (
+        now.is_alarmed != planned.health.is_alarmed
+        or float(change.max()) > RISE
+        or (float(change.min()) < -FALL and age_s >= FALL_AFTER_S)
+    )
+
+
+def _forgotten(snapshot: Snapshot, known: Mapping[Group, FitHealth], until_s: float) -> list[Group]:
+    """What plans stayed away from for so long that what was learned of it is out of date."""
+    target = snapshot.target.gpus if snapshot.target else ()
+    planned = {Group(replica.network, gpu.gpu_type) for gpu in target for replica in gpu.replicas}
+    stated = {Group(points.network, points.gpu_type) for points in snapshot.points}
+    return [
+        group
+        for group in sorted(known.keys() & stated - planned)
+        if known[group].now.readings and until_s - known[group].now.seen_until_s >= FORGET_AFTER_S
+    ]
+
+
+def _forgotten_event(at: datetime, group: Group) -> Event:
+    reason = f"on {group.gpu_type} it was not planned for a day: what was learned of its times counts no more"
+    return Event(at=at, actor=ACTOR, kind="FitForgotten", subject=f"network/{group.network}", reason=reason)
+
+
+def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[Event]:
+    was_alarmed = before is not None and before.now.is_alarmed
+    if was_alarmed == after.now.is_alarmed:
+        return
+    network, gpu_type = after.group
+    now = after.now
+    if not now.is_alarmed:
+        effect = "they are learned"
+    elif now.shortfall > 0.0:
+        effect = "more room is kept until they are learned"
+    else:
+        effect = "they are not planned shorter until they are learned"
+    yield Event(
+        at=at,
+        actor=ACTOR,
+        kind="FitDrifted" if now.is_alarmed else "FitRecovered",
+        subject=f"network/{network}",
+        reason=f"on {gpu_type} times were {100 * now.error:.1f} % off (band {100 * now.band:.1f} %); {effect}",
+    )
+
+
+def _stretch(learner: Learner, now_s: float, known: Iterable[FitHealth]) -> tuple[float, float]:
+    """From the end of the last period that was read to that of the last one whose windows are all here."""
+    until_s = PERIOD_S * math.floor((now_s - SETTLE_S) / PERIOD_S)
+    read_s = max([learner.read_until_s, *(row.now.seen_until_s for row in known)]) or until_s - PERIOD_S
+    return max(read_s, until_s - LONGEST_S), until_s
+
+
+def _note_settled(learner: Learner, snapshot: Snapshot) -> Mapping[str, float]:
+    """Since when each GPU of the target has been meant to run what it runs, as far as this process saw."""
+    now_s = snapshot.at.timestamp()
+    settled: dict[str, tuple[Settings, float]] = {}
+    for gpu in snapshot.target.gpus if snapshot.target else ():
+        settings = (gpu.clock_mhz, tuple((each.id, each.sm_percent, each.batch) for each in gpu.replicas))
+        before = learner.settled.get(gpu.id)
+        settled[gpu.id] = before if before is not None and before[0] == settings else (settings, now_s)
+    learner.settled = settled
+    return {gpu: since_s for gpu, (_, since_s) in settled.items()}
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,142 @@
+"""Readings: what replicas executed → how far that lies from what their operating points state. Pure functions.
+
+The stated time of a replica is that of its row next to its neighbours, by the contract's law, at the mean size of the
+batches that it executed: between the rows of its SM percent and clock, each term changes linearly with the batch.
+"""
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.store.store import Execution
+from solvers.laws.colocation import execution_ms, neighbours_of
+from solvers.predict.data.samples import Group
+from solvers.predict.learn.online import Reading, RowKey
+from solvers.types.plan import BoundGpu
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
+
+LEAST_BATCHES = 5
+"""Fewer batches in a period say nothing."""
+BATCH_CV = 0.15
+"""Standard deviation of one batch's time over its mean; iGniter's co-located runs have 0.02 to 0.1."""
+COMPANY_SHARE = 0.25
+"""What neighbours add to ln(time) is known but for this share: how much they overlap depends on how busy they are.
+
+Faster next to neighbours than stated is put down to them first, up to this share; slower is put down to the row.
+"""
+FILL_SIGMA = 0.03
+"""Per doubling between the mean executed batch and the row's own."""
+
+
+@dataclass(slots=True)
+class StatedTimes:
+    """Operating points by network, GPU type, SM percent and clock; indexed when first asked for."""
+
+    points: Mapping[Group, OperatingPoints]
+    gpu_types: Mapping[str, GpuType]
+    _lines: dict[Group, dict[tuple[float, float], list[OperatingPoint]]] = field(default_factory=dict)
+
+    def row(self, group: Group, key: RowKey) -> OperatingPoint | None:
+        """The row of that SM percent, batch and clock, or None."""
+        return next((row for row in self._line(group, key) if row.batch == key.batch), None)
+
+    def at_batch(self, group: Group, key: RowKey, batch: float) -> OperatingPoint | None:
+        """The row that batches of this mean size have; None outside the rows of that SM percent and clock."""
+        line = self._line(group, key)
+        right = bisect_left(line, batch, key=lambda row: row.batch)
+        if right == len(line) or (right == 0 and line[0].batch > batch):
+            return None
+        if line[right].batch == batch:
+            return line[right]
+        low, high = line[right - 1], line[right]
+        weight = (batch - low.batch) / (high.batch - low.batch)
+        return high._replace(
+            transfer_ms=low.transfer_ms + weight * (high.transfer_ms - low.transfer_ms),
+            launch_ms=low.launch_ms + weight * (high.launch_ms - low.launch_ms),
+            run_ms=low.run_ms + weight * (high.run_ms - low.run_ms),
+        )
+
+    def _line(self, group: Group, key: RowKey) -> list[OperatingPoint]:
+        if group not in self._lines:
+            lines: dict[tuple[float, float], list[OperatingPoint]] = defaultdict(list)
+            for row in self.points[group].rows if group in self.points else ():
+                lines[_place(row.sm_percent, row.clock_mhz)].append(row)
+            self._lines[group] = {place: sorted(rows, key=lambda row: row.batch) for place, rows in lines.items()}
+        return self._lines[group].get(_place(key.sm_percent, key.clock_mhz), [])
+
+
+def make_readings(
+    gpus: Iterable[BoundGpu], executions: Sequence[Execution], stated: StatedTimes
+) -> dict[Group, list[Reading]]:
+    """Readings by network and GPU type, of GPUs that ran exactly what the plan says all the while."""
+    by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
+    for execution in executions:
+        by_gpu[execution.gpu][execution.replica] = execution
+    readings: dict[Group, list[Reading]] = defaultdict(list)
+    for gpu in gpus:
+        seen = by_gpu.get(gpu.id, {})
+        if runs_as_planned(gpu, seen):
+            for group, reading in _readings_of(gpu, seen, stated):
+                readings[group].append(reading)
+    return dict(readings)
+
+
+def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
+    """Whether the GPU had the planned replicas, all ready with their settings, and no other.
+
+    Next to a task a time says nothing sure of a replica: what tasks do to it is not learned.
+    """
+    if gpu.tasks:
+        return False
+    planned = {replica.id: (replica.sm_percent, replica.batch) for replica in gpu.replicas}
+    return planned.keys() == seen.keys() and all(
+        each.is_steady and _same((each.sm_percent, each.batch), planned[each.replica])  # type: ignore[index]
+        for each in seen.values()
+    )
+
+
+def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes) -> Iterable[tuple[Group, Reading]]:
+    keys = [RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas]
+    found = [stated.row(Group(each.network, gpu.gpu_type), key) for each, key in zip(gpu.replicas, keys, strict=True)]
+    rows = [row for row in found if row is not None]
+    if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
+        return
+    for at, (replica, key) in enumerate(zip(gpu.replicas, keys, strict=True)):
+        execution, group = seen[replica.id], Group(replica.network, gpu.gpu_type)
+        if execution.batches < LEAST_BATCHES or execution.execution_ms <= 0.0:
+            continue
+        fill = execution.requests / execution.batches
+        row = stated.at_batch(group, key, fill)
+        if row is not None:
+            expected_ms = execution_ms(
+                row,
+                neighbours_of(rows, at),
+                sensitivity=stated.points[group].sensitivity,
+                gpu_type=stated.gpu_types[gpu.gpu_type],
+            )
+            company = COMPANY_SHARE * math.log(expected_ms / row.solo_ms)
+            log_ratio = math.log(execution.execution_ms / expected_ms)
+            variance = (
+                BATCH_CV**2 / execution.batches + company**2 + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
+            )
+            yield (
+                group,
+                Reading(
+                    replica=replica.id,
+                    row=key,
+                    log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + company),
+                    variance=variance,
+                ),
+            )
+
+
+def _place(sm_percent: float, clock_mhz: float) -> tuple[float, float]:
+    """To the contract's tolerances: 1e-6 percent, 1e-3 MHz."""
+    return round(sm_percent, 6), round(clock_mhz, 3)
+
+
+def _same(one: tuple[float, int], other: tuple[float, int]) -> bool:
+    return round(one[0], 6) == round(other[0], 6) and one[1] == other[1]

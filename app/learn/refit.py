@@ -1,0 +1,255 @@
+"""Refit: samples → fits and, from them, operating points that may replace those in force.
+
+Fitting takes seconds of CPU, so it runs in a process of its own, which is killed at its time limit.
+"""
+
+import asyncio
+import math
+import multiprocessing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import TypeVar, cast
+
+import numpy as np
+
+from app.base.errors import InvalidRequest, Unavailable
+from app.solver.process import follow_parent
+from solvers.predict.data.fit import Coefficients, Fit, Fits, TooFewSamples
+from solvers.predict.data.samples import Group, LayerCounts, Samples, make_queries, make_samples
+from solvers.predict.estimate.operating_points import Facts, Performance, make_grid, make_performance
+from solvers.predict.estimate.predict import predict_quantity
+from solvers.predict.estimate.predict_alone import GPU_TYPE_RATIO, LAYER_COUNTS
+from solvers.predict.interference import pressure
+from solvers.predict.learn.fit_samples import make_fits
+from solvers.types.errors import InvalidInput
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import GpuType
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+PERIOD_S = 60.0
+"""How often the leader looks whether samples came in."""
+LIMIT_S = 60.0
+"""A refit of thousands of samples takes tens of seconds."""
+MOST_RELATIVES = 12
+"""Networks that an estimate asks; more would tell little more and take longer."""
+RELATIVES_TECHNIQUE = "locally_weighted"
+FULL_QUOTA = 100.0
+FEWEST_COMPARED = 3
+"""Samples at conditions of its rows, without which nothing is said of a profile's error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RefitRequest:
+    """All that one refit works on."""
+
+    network: str
+    samples: Samples
+    """Of the network, and of others on the same GPU types."""
+    gpu_types: tuple[GpuType, ...]
+    present: tuple[OperatingPoints, ...] = ()
+    """The network's profiles in force."""
+    relatives: tuple[OperatingPoints, ...] = ()
+    """Profiles in force of other networks, on all GPU types."""
+    fleet: frozenset[str] = frozenset()
+    """GPU types of which there are GPUs: there the network is estimated where it was never measured."""
+    layers: Mapping[str, LayerCounts] = field(default_factory=dict)
+    source: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Operating points that a fit makes, beside the error of those in force."""
+
+    performance: Performance
+    technique: str
+    sample_count: int
+    error: float
+    """Cross-validated error of the latency fit; infinite = there were too few samples to hold any out."""
+    present_error: float | None
+    """Mean error of the profile in force on the same samples; None = not known."""
+    is_estimated: bool = False
+    """The network was never measured on the GPU type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RefitAnswer:
+    """What one refit made."""
+
+    fits: tuple[Fit, ...]
+    """Of the network, and the interference fits of its GPU types."""
+    candidates: tuple[Candidate, ...]
+    problems: tuple[tuple[str, str], ...] = ()
+    """(GPU type, why there are no operating points for it)."""
+
+
+def run_refit(request: RefitRequest) -> RefitAnswer:
+    """Fit, choose, and make operating points for the GPU types on which the network was sampled, or could be estimated.
+
+    Raises InvalidInput for samples that no measurement can be.
+    """
+    fits = Fits(fits=())
+    if len(request.samples):
+        fits = make_fits(request.samples, layers=request.layers, seed=request.seed, source=request.source)
+    types = {gpu_type.name: gpu_type for gpu_type in request.gpu_types}
+    kept = tuple(fit for fit in fits.fits if fit.group.network in (request.network, ""))
+    fitted = {fit.group.gpu_type: fit for fit in kept if fit.quantity == "latency_ms"}
+    candidates, problems = [], []
+    for name in sorted({*fitted, *_cold_types(request, fitted)} & types.keys()):
+        try:
+            if name in fitted:
+                candidates.append(_candidate(request, fits, fitted[name], types[name]))
+            else:
+                candidates.append(_estimate(request, fits, types[name]))
+        except (TooFewSamples, InvalidInput) as error:
+            problems.append((name, str(error)))
+    sampled = {group.gpu_type for group in request.samples.at.groups() if group.network == request.network}
+    told = {name for name, _ in problems} | {entry.performance.points.gpu_type for entry in candidates}
+    problems += [(name, "there are too few samples for any technique") for name in sorted(sampled - told)]
+    return RefitAnswer(fits=kept, candidates=tuple(candidates), problems=tuple(problems))
+
+
+def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
+    """GPU types of the fleet on which nothing says how the network runs."""
+    return set(request.fleet) - set(fitted) - {entry.gpu_type for entry in request.present}
+
+
+def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> Candidate:
+    """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
+    group = Group(request.network, gpu_type.name)
+    there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MOST_RELATIVES]
+    names = {entry.network for entry in there}
+    relatives = _fit_relatives([entry for entry in request.relatives if entry.network in names])
+    own = {(fit.quantity, fit.group) for fit in fits.fits}
+    known = Fits(fits=(*fits.fits, *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own)))
+    facts = Facts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    is_moved = any(fit.quantity == "latency_ms" and fit.group.network == request.network for fit in fits.fits)
+    return Candidate(
+        performance=make_performance(known, group, make_grid(facts), facts),
+        technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
+        sample_count=0,
+        error=math.inf,
+        present_error=None,
+        is_estimated=True,
+    )
+
+
+def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
+    """Latency fits of stated times, alone and at the highest clock; rough, since estimates are so anyway."""
+    if not relatives:
+        return Fits(fits=())
+    rows = [
+        (entry, row)
+        for entry in relatives
+        for top in [max(row.clock_mhz for row in entry.rows)]
+        for row in entry.rows
+        if row.clock_mhz == top
+    ]
+    at = make_queries(
+        [entry.network for entry, _ in rows],
+        [entry.gpu_type for entry, _ in rows],
+        batch=[float(row.batch) for _, row in rows],
+        sm_percent=[row.sm_percent for _, row in rows],
+    )
+    return make_fits(make_samples(at, [row.solo_ms for _, row in rows]), technique=RELATIVES_TECHNIQUE)
+
+
+def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> Candidate:
+    present = next((entry for entry in request.present if entry.gpu_type == gpu_type.name), None)
+    everything = request.samples.take(request.samples.at.groups()[fit.group])
+    if not (everything.at.time_quota_percent == FULL_QUOTA).any():
+        raise TooFewSamples("replicas run at full time quota, of which there is no sample")
+    own = _alone(everything)
+    facts = Facts(
+        gpu_type=gpu_type,
+        present=present,
+        # A network that was only ever measured in company is known where it had company.
+        sampled=own.at if len(own) else everything.at,
+        company=_company(request.samples, fits, gpu_type.name),
+        relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
+    )
+    return Candidate(
+        performance=make_performance(fits, fit.group, make_grid(facts), facts),
+        technique=fit.technique,
+        sample_count=fit.quality.sample_count,
+        error=fit.quality.cross_validated_error,
+        present_error=None if present is None else error_of(present, own, gpu_type),
+    )
+
+
+def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> float | None:
+    """Mean |stated − measured| / measured over samples, alone, at conditions of some row; None: fewer than three.
+
+    Rows state times at full time quota and without a power limit; other samples say nothing of them.
+    """
+    solo = {row[:3]: row.solo_ms for row in points.rows}
+    top = gpu_type.clocks_mhz[-1]
+    at = samples.at
+    is_plain = (at.time_quota_percent == FULL_QUOTA) & np.isnan(at.power_limit_w)
+    conditions = zip(at.sm_percent, at.batch, np.where(np.isnan(at.clock_mhz), top, at.clock_mhz), strict=True)
+    errors = [
+        abs(solo[key] - measured) / measured
+        for key, measured, plain in zip(conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True)
+        if plain and key in solo
+    ]
+    return math.fsum(errors) / len(errors) if len(errors) >= FEWEST_COMPARED else None
+
+
+def _alone(samples: Samples) -> Samples:
+    rows = [row for row, company in enumerate(samples.at.neighbours) if not company]
+    return samples.take(np.array(rows, dtype=np.intp))
+
+
+def _company(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:
+    """The pressure law of a GPU type; None where nothing was sampled in company there."""
+    rows = np.array([row for row, name in enumerate(samples.at.gpu_type) if name == gpu_type], dtype=np.intp)
+    of_type = samples.take(rows)
+    try:
+        return pressure.fit(of_type, predict_quantity(fits, "latency_ms", of_type.at.alone()))
+    except TooFewSamples:
+        return None
+
+
+async def run_in_process(run: Callable[[Request], Answer], request: Request, *, limit_s: float) -> Answer:
+    """`run(request)` in a fresh process; `run` is a function of a module.
+
+    Raises Unavailable at the limit, which kills it, and when it dies; InvalidRequest when it raised InvalidInput.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit")
+    process.start()
+    theirs.close()
+    try:
+        async with asyncio.timeout(limit_s):
+            is_done, answer = await asyncio.to_thread(_exchange, ours, request)
+    except TimeoutError:
+        raise Unavailable(f"fitting was ended after {limit_s:g} s; fit fewer samples") from None
+    except (EOFError, OSError) as error:
+        raise Unavailable("the process that fits died; try again") from error
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.join, 5.0)
+        ours.close()
+    if not is_done:
+        raise InvalidRequest(str(answer))
+    return cast(Answer, answer)
+
+
+def _exchange(pipe: Connection, request: Request) -> tuple[bool, object]:
+    """Send and receive, in a thread: the pipe takes a long request only once the process has started, in seconds."""
+    pipe.send(request)
+    said: tuple[bool, object] = pipe.recv()
+    return said
+
+
+def _answer(pipe: Connection, run: Callable[[Request], Answer]) -> None:
+    """The process's main. What is not the samples' fault ends it with its traceback; the caller hears of a death."""
+    follow_parent()
+    try:
+        pipe.send((True, run(pipe.recv())))
+    except InvalidInput as error:
+        pipe.send((False, str(error)))

@@ -1,0 +1,87 @@
+"""Served: what replicas executed → samples for the next fit, a few per condition and hour."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import median_low
+
+from app.learn.readings import LEAST_BATCHES, runs_as_planned
+from app.store.store import SERVED, Execution, SampleRow
+from solvers.predict.data.samples import Company, Group, Neighbour
+from solvers.types.plan import BoundGpu, BoundReplica
+
+EVERY_S = 1200.0
+"""A condition is sampled so often: three times an hour say as much about a GPU type as three hundred."""
+
+BUSY_SHARE = 0.8
+"""Of the period; next to neighbours that executed less a time says little of what they cost when they are busy.
+
+Such samples would teach that company costs nothing, and plans would put more of it together than holds under load.
+"""
+
+Condition = tuple[Group, float, int, float, Company]
+"""Network and GPU type, SM percent, batch, clock, neighbours."""
+
+
+def served_samples(
+    gpus: Iterable[BoundGpu],
+    executions: Sequence[Execution],
+    sampled_s: Mapping[Condition, float],
+    *,
+    since_s: float,
+    until_s: float,
+) -> dict[Condition, SampleRow]:
+    """One sample of every condition that was not sampled for EVERY_S: of the replica with the middle time.
+
+    `sampled_s`: when each was, last; `since_s`, `until_s`: the period in which the replicas executed.
+    """
+    by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
+    for execution in executions:
+        by_gpu[execution.gpu][execution.replica] = execution
+    found: dict[Condition, list[Execution]] = defaultdict(list)
+    for gpu in gpus:
+        seen = by_gpu.get(gpu.id, {})
+        if runs_as_planned(gpu, seen):
+            idle = {each for each, said in seen.items() if not _is_busy(said, until_s - since_s)}
+            for replica in gpu.replicas:
+                execution = seen[replica.id]
+                if idle - {replica.id}:
+                    continue
+                if execution.requests >= execution.batches >= LEAST_BATCHES and execution.execution_ms > 0.0:
+                    found[_condition(gpu, replica)].append(execution)
+    return {
+        condition: _sample(condition, found[condition], until_s)
+        for condition in sorted(found)
+        if until_s - sampled_s.get(condition, 0.0) >= EVERY_S
+    }
+
+
+def _is_busy(execution: Execution, period_s: float) -> bool:
+    return execution.batches * execution.execution_ms >= BUSY_SHARE * 1000.0 * period_s
+
+
+def _condition(gpu: BoundGpu, replica: BoundReplica) -> Condition:
+    others = [each for each in gpu.replicas if each.id != replica.id]
+    company = sorted(Neighbour(each.network, float(each.batch), each.sm_percent) for each in others)
+    group = Group(replica.network, gpu.gpu_type)
+    return group, replica.sm_percent, replica.batch, gpu.clock_mhz, tuple(company)
+
+
+def _sample(condition: Condition, executions: Sequence[Execution], until_s: float) -> SampleRow:
+    group, sm_percent, _, clock_mhz, company = condition
+    middle_ms = median_low(execution.execution_ms for execution in executions)
+    middle = min(
+        (execution for execution in executions if execution.execution_ms == middle_ms),
+        key=lambda execution: execution.replica,
+    )
+    return SampleRow(
+        network=group.network,
+        gpu_type=group.gpu_type,
+        batch=middle.requests / middle.batches,
+        sm_percent=sm_percent,
+        clock_mhz=clock_mhz,
+        neighbours=company,
+        latency_ms=middle_ms,
+        source=SERVED,
+        measured_at=datetime.fromtimestamp(until_s, UTC),
+    )

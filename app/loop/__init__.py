@@ -1,0 +1,1 @@
+"""The tick: observe, forecast, predict, plan, check, bind, fill, deliver, and its audit lines."""

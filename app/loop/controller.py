@@ -1,0 +1,189 @@
+"""The controller: one process leads and ticks; the others wait for the lead.
+
+The tick runs every period and whenever somebody wakes it (a service changed, a plan was approved, load jumped).
+Wake-ups that come while a tick runs are answered by one more tick, however many they were.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from app.base.clock import Clock
+from app.loop.tick import Loop, TickOutcome, tick
+from app.solver.process import SolverUnavailable
+
+log = structlog.get_logger(__name__)
+
+MAINTENANCE_PERIOD_S = 3600.0
+FIRST_PERIOD_S = 5.0
+RETRY_S = 2.0
+"""Pause after a failed tick or a lost database, in this clock's seconds."""
+
+SHORTEST_GAP_S = 0.5
+"""Least time between two ticks, so that a storm of wake-ups cannot occupy the database."""
+
+
+LEAST_JOB_S = 1.0
+"""On the wall: a fast demo's slow jobs must leave the machine to its ticks."""
+
+JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+"""However late a job runs, it runs once."""
+
+
+class Lead(Protocol):
+    """The right to decide: at most one process has it."""
+
+    async def acquire(self) -> bool:
+        """Try to get or confirm the lead; False: another process has it."""
+        ...
+
+    async def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowJob:
+    """Work beside the tick that only the leader does; a failed run is logged, and tried again at its next time."""
+
+    name: str
+    period_s: float
+    run: Callable[[], Awaitable[object]]
+
+
+class Wakeups(Protocol):
+    """Somebody else's changes, as they happen."""
+
+    def listen(self) -> AsyncIterator[str]:
+        """Yields what changed; reconnects by itself."""
+        ...
+
+
+def _ignore(outcome: TickOutcome) -> None:
+    """Nobody watches."""
+
+
+class Controller:
+    """Runs the loop in this process for as long as it leads."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        lead: Lead,
+        wakeups: Wakeups,
+        *,
+        period_s: Callable[[], Awaitable[float]],
+        maintain: Callable[[], Awaitable[None]],
+        on_tick: Callable[[TickOutcome], None] = _ignore,
+        slow_jobs: Sequence[SlowJob] = (),
+    ) -> None:
+        self._loop = loop
+        self._clock: Clock = loop.clock
+        self._lead = lead
+        self._wakeups = wakeups
+        self._period_s = period_s
+        self._maintain = maintain
+        self._slow_jobs = tuple(slow_jobs)
+        self._wake = asyncio.Event()
+        self.last: TickOutcome | None = None
+        """The newest tick's outcome, for health checks and the live view."""
+        self.leads = False
+        self.on_tick = on_tick
+
+    def wake(self) -> None:
+        """Ask for a tick soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Lead and tick until cancelled."""
+        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
+        # Until the database answers; `_reschedule` follows what it says.
+        period_s = FIRST_PERIOD_S
+        scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
+        scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
+        for job in self._slow_jobs:
+            run = partial(self._safely_run, job)
+            seconds = max(self._wall(job.period_s), LEAST_JOB_S)
+            scheduler.add_job(run, "interval", seconds=seconds, id=job.name)
+        listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")
+        scheduler.start()
+        self.wake()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._round()
+                period_s = await self._reschedule(scheduler, period_s)
+                await self._clock.sleep(SHORTEST_GAP_S)
+        finally:
+            scheduler.shutdown(wait=False)
+            listener.cancel()
+            await asyncio.wait([listener])
+            await self._lead.release()
+
+    async def _round(self) -> None:
+        """One tick, if this process leads. Broad by intent: a fault costs one round, never the loop."""
+        try:
+            led, self.leads = self.leads, await self._lead.acquire()
+            if self.leads and not led:
+                log.info("this process leads")
+                await self._start_solver()
+                await self._safely_maintain()
+            if self.leads:
+                async with self._loop.turn:
+                    self.last = await tick(self._loop)
+                self.on_tick(self.last)
+        except Exception as error:
+            self.leads = False
+            log.error("tick failed; the next one starts over", error=str(error), kind=type(error).__name__)
+            await self._clock.sleep(RETRY_S)
+
+    async def _start_solver(self) -> None:
+        """Have the solver ready for the first tick; where it is not, ticks keep the plan and say why."""
+        try:
+            await self._loop.solver.start()
+        except SolverUnavailable as error:
+            log.error("the solver does not start", error=str(error))
+
+    async def _reschedule(self, scheduler: AsyncIOScheduler, period_s: float) -> float:
+        """Follow a changed period; keep the old one while the database is away."""
+        try:
+            wanted_s = await self._period_s()
+        except Exception as error:
+            log.warning("period is not readable", error=str(error))
+            return period_s
+        if wanted_s != period_s:
+            scheduler.reschedule_job("tick", trigger="interval", seconds=self._wall(wanted_s))
+        return wanted_s
+
+    async def _wake_on_time(self) -> None:
+        # A coroutine: the scheduler runs plain functions in another thread, which must not set an asyncio.Event.
+        self.wake()
+
+    async def _listen(self) -> None:
+        async for _ in self._wakeups.listen():
+            self.wake()
+
+    async def _safely_maintain(self) -> None:
+        if not self.leads:
+            return
+        try:
+            await self._maintain()
+        except Exception as error:
+            log.error("maintenance failed; it runs again within the hour", error=str(error))
+
+    async def _safely_run(self, job: SlowJob) -> None:
+        if not self.leads:
+            return
+        try:
+            await job.run()
+        except Exception as error:
+            log.error("slow job failed; it runs again at its next time", job=job.name, error=str(error))
+
+    def _wall(self, seconds: float) -> float:
+        return seconds / self._clock.speed

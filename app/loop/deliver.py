@@ -1,0 +1,119 @@
+"""Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
+
+from collections import defaultdict
+from dataclasses import asdict
+
+from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
+from app.store.store import PolicySettings
+from solvers.governors.registry import GOVERNORS
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, planned_rates_rps
+from solvers.types.state import ClusterState, GpuType, Mode
+
+NET = 1.1
+"""The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
+breach between two of its steps must stay small."""
+
+
+def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
+    """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one.
+
+    GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan.
+    """
+    index_of = {gpu.id: gpu.index for gpu in state.gpus}
+    types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
+    by_node: dict[str, list[BoundGpu]] = defaultdict(list)
+    for gpu in bound.gpus:
+        if gpu.id in index_of:
+            by_node[gpu.node].append(gpu)
+    routes = _routes(bound, state)
+    return tuple(
+        NodeCommand(
+            node=node.id,
+            generation=bound.generation,
+            gpus=tuple(
+                _gpu(gpu, index_of[gpu.id], _governor(bound.governor, gpu, types[gpu.gpu_type]))
+                for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
+            ),
+            routes=routes,
+        )
+        for node in sorted(state.nodes, key=lambda node: node.id)
+    )
+
+
+def _governor(name: str | None, gpu: BoundGpu, gpu_type: GpuType) -> GovernorCommand | None:
+    """The governor of a GPU: any of its type's clocks, batches up to the plan's, power up to the plan's cap."""
+    if name is None:
+        return None
+    return GovernorCommand(
+        name=name,
+        clocks_mhz=gpu_type.clocks_mhz,
+        power_limit_w=gpu.power_cap_w * (NET if GOVERNORS[name].holds_power else 1.0),
+    )
+
+
+def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuCommand:
+    return GpuCommand(
+        index=index,
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu.clock_mhz,
+        power_cap_w=gpu.power_cap_w,
+        replicas=tuple(
+            ReplicaCommand(
+                id=replica.id,
+                service=replica.service,
+                network=replica.network,
+                sm_percent=replica.sm_percent,
+                batch=replica.batch,
+                memory_mib=replica.memory_mib,
+                arrival_rate_rps=replica.arrival_rate_rps,
+            )
+            for replica in gpu.replicas
+        ),
+        tasks=tuple(TaskCommand(**asdict(task)) for task in gpu.tasks),
+        governor=governor,
+    )
+
+
+def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:
+    rates = planned_rates_rps(bound)
+    return tuple(
+        Route(
+            service=service.name,
+            slo_ms=service.slo.latency_ms,
+            percentile=service.slo.percentile,
+            arrival_rate_rps=rates[service.name],
+        )
+        for service in sorted(state.services, key=lambda service: service.name)
+    )
+
+
+CAUTION = (Mode.OFF, Mode.ADVISE, Mode.APPROVE, Mode.AUTO)
+"""Most cautious first."""
+
+
+def effective_mode(settings: PolicySettings, state: ClusterState, target: BoundPlan | None, bound: BoundPlan) -> Mode:
+    """The most cautious of the policy's mode and those of the services whose replicas change, and of their groups.
+
+    A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending. Where
+    switches want approval, a plan of another policy than the target's waits for it.
+    """
+    changed = changed_services(target, bound)
+    services = [service for service in state.services if service.name in changed]
+    groups = [group for group in map(settings.group_of, services) if group is not None]
+    modes = [service.mode for service in services if service.mode is not Mode.OFF]
+    if settings.approve_switch and target is not None and target.policy != bound.policy:
+        modes.append(Mode.APPROVE)
+    return min([settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index)
+
+
+def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:
+    """Services whose replicas differ in place, SM percent, batch or clock; routing weights alone are no change."""
+    before, after = _settings(target), _settings(bound)
+    return {entry[0] for entry in before ^ after}
+
+
+def _settings(plan: BoundPlan | None) -> set[tuple[str, str, str, float, int, float]]:
+    def key(gpu: str, clock_mhz: float, replica: BoundReplica) -> tuple[str, str, str, float, int, float]:
+        return replica.service, replica.id, gpu, replica.sm_percent, replica.batch, clock_mhz
+
+    return {key(gpu.id, gpu.clock_mhz, replica) for gpu in (plan.gpus if plan else ()) for replica in gpu.replicas}

@@ -1,0 +1,211 @@
+"""Report: the audit's lines about what the loop did, in words that an operator can act on."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.store.store import Event, Snapshot
+from app.store.task_book import TaskRecord, waited_s
+from solvers.types.plan import BoundPlan, anonymous, diff
+
+ACTOR = "controller"
+
+
+def held_event(at: datetime, reason: str) -> Event:
+    """The loop decided nothing."""
+    return Event(at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason)
+
+
+def refused_event(at: datetime, plan_id: int, reason: str) -> Event:
+    """The checker refused a plan."""
+    return Event(at=at, actor=ACTOR, kind="PlanRefused", subject=f"plan/{plan_id}", reason=reason, plan_id=plan_id)
+
+
+def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[Event, ...]:
+    """One line per node that fell silent or was heard again."""
+    lost = [
+        Event(
+            at=at,
+            actor=ACTOR,
+            kind="NodeSilent",
+            subject=f"node/{node}",
+            reason="its agent is silent for longer than the limit; its GPUs are planned without",
+        )
+        for node in after
+        if node not in before
+    ]
+    back = [
+        Event(at=at, actor=ACTOR, kind="NodeHeard", subject=f"node/{node}", reason="its agent reports again")
+        for node in before
+        if node not in after
+    ]
+    return (*lost, *back)
+
+
+def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[Event, ...]:
+    """One line per GPU whose governor has come to ask for other SM percents."""
+    return tuple(
+        Event(
+            at=at,
+            actor=ACTOR,
+            kind="RepartitionAsked",
+            subject=f"gpu/{gpu}",
+            reason="for three seconds no clock and batch within the plan kept both the power cap and the latencies; "
+            "policy morak gives its services more SMs with the next plan",
+        )
+        for gpu in after
+        if gpu not in before
+    )
+
+
+def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> Event:
+    """A plan became the target; says what changes in replicas per service."""
+    return Event(
+        at=snapshot.at,
+        actor=ACTOR,
+        kind="PlanPushed",
+        subject=f"plan/{plan_id}",
+        reason=describe_change(snapshot.target, bound),
+        plan_id=plan_id,
+        before=None if snapshot.target is None else {"generation": snapshot.target.generation},
+        after={"generation": bound.generation, "gpus": len(bound.gpus)},
+    )
+
+
+def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
+    """What changes between two plans, e.g. `chat: +2 on T4, -1 on V100; photo: other SM percent, batch or clock`."""
+    old = anonymous(before) if before is not None else anonymous(BoundPlan(generation=0, parent=0, policy="none"))
+    moves: Counter[tuple[str, str]] = Counter()
+    reshaped: Counter[str] = Counter()
+    for change in diff(old, anonymous(after)):
+        moves[(change.service, change.gpu_type)] += change.after - change.before
+        reshaped[change.service] += 1
+    phrases, same_counts = [], []
+    for service in sorted(reshaped):
+        counts = [f"{count:+d} on {kind}" for (name, kind), count in sorted(moves.items()) if name == service and count]
+        if counts:
+            phrases.append(f"{service}: {', '.join(counts)}")
+        else:
+            same_counts.append(service)
+    if same_counts:
+        phrases.append(f"{', '.join(same_counts)}: other SM percent, batch or clock")
+    if (before.governor if before else None) != after.governor:
+        phrases.append(f"governor {after.governor or 'none'}")
+    phrases.extend(_task_changes(before, after))
+    if not phrases and before is None:
+        return "no replicas: no service asks for one"
+    return "; ".join(phrases) or "only routing weights change"
+
+
+def _task_changes(before: BoundPlan | None, after: BoundPlan) -> Iterator[str]:
+    """Where tasks go, e.g. `task nightly: on n1/gpu-0`, `task nightly: swapped out`."""
+    old, new = _task_places(before), _task_places(after)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield f"task {name}: {new.get(name, 'stops')}"
+
+
+def _task_places(plan: BoundPlan | None) -> dict[str, str]:
+    return {
+        task.name: f"on {gpu.id}" if task.is_resident else "swapped out"
+        for gpu in (plan.gpus if plan else ())
+        for task in gpu.tasks
+    }
+
+
+STARVED_AFTER_S = 900.0
+"""A task that has not run for so long is told: for 600 s it waits by design before an idle GPU is paid for it."""
+
+LOOK_PERIOD_S = 30.0
+"""So often the leader looks who waits for long."""
+
+
+def progress_event(name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime) -> Event | None:
+    """What a node's report changed about a task; None where it only came on. `name`: as its team calls it."""
+    found = _change(before, after)
+    if found is None:
+        return None
+    kind, reason = found
+    return Event(at=at, actor=f"node/{node}", kind=kind, subject=f"task/{name}", reason=reason)
+
+
+def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
+    if before.phase == after.phase:
+        return None
+    done = f"{after.done_iterations:,.0f} of {after.task.iterations:,} iterations"
+    match after.phase:
+        case "finished":
+            return "TaskFinished", _ending(after)
+        case "running" if before.phase == "swapped":
+            return "TaskSwappedIn", f"{_place(after)}, after {done}"
+        case "running":
+            return "TaskStarted", f"{_place(after)}, after {done}"
+        case "swapped":
+            return "TaskSwappedOut", f"its room on {_gpu(after)} is needed; {done} are done"
+        case "failed":
+            return "TaskFailed", f"on {_gpu(after)}, after {done}; its agent starts it again"
+        case _:
+            return None
+
+
+def _ending(record: TaskRecord) -> str:
+    assert record.finished_at is not None
+    took_s = (record.finished_at - record.submitted_at).total_seconds()
+    words = f"{record.task.iterations:,} iterations in {took_s:,.0f} s, of which it waited {_waited(record):,.0f} s"
+    if record.deadline_at is None:
+        return words
+    late_s = (record.finished_at - record.deadline_at).total_seconds()
+    return f"{words}; {abs(late_s):,.0f} s {'after' if late_s > 0.0 else 'before'} its deadline"
+
+
+def _waited(record: TaskRecord) -> float:
+    assert record.finished_at is not None
+    return waited_s(record, record.finished_at)
+
+
+def _place(record: TaskRecord) -> str:
+    percent = f" with {record.place[1]:g} % of its SMs" if record.place else ""
+    return f"on {_gpu(record)}{percent}"
+
+
+def _gpu(record: TaskRecord) -> str:
+    return record.place[0] if record.place else "a GPU where it is not wanted any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starved:
+    """A task that has not run for STARVED_AFTER_S or longer."""
+
+    name: str
+    network: str
+    batch: int
+    waiting_s: float
+    has_points: bool
+    """Whether its network has operating points with its batch on a GPU type that is there."""
+
+
+def starved_event(task: Starved, at: datetime) -> Event:
+    """A task waits for long, and why."""
+    why = "services leave no room for it; more GPUs, a higher priority or a smaller batch would help"
+    if not task.has_points:
+        why = (
+            f"{task.network} has no operating points with batch {task.batch} on the GPU types that are here; "
+            "send a profile, or add nodes of another type"
+        )
+    reason = f"it has not run for {task.waiting_s:,.0f} s: {why}"
+    return Event(at=at, actor=ACTOR, kind="TaskStarved", subject=f"task/{task.name}", reason=reason)
+
+
+def refused_events(refused: Iterable[tuple[str, str]], at: datetime) -> tuple[Event, ...]:
+    """The checker left tasks out of a plan: (id, rule with its detail) of each."""
+    return tuple(
+        Event(
+            at=at,
+            actor=ACTOR,
+            kind="TaskRefused",
+            subject=f"task/{task.partition('.')[0]}",
+            reason=f"the checker left it out of the plan: {detail}",
+        )
+        for task, detail in sorted(refused)
+    )

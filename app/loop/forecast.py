@@ -1,0 +1,141 @@
+"""Forecast: recent windows → the arrival rate that the next plan must serve, per service.
+
+Each service is forecast by the technique that was chosen for it (`app.learn.choose_forecasts`), at the planning horizon: the
+windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
+`downscale_delay_s`, as Kubernetes' stabilisation windows do: it leaves the planned rate only when every forecast of the
+last delay agrees. It is never below the service's reserve, which is there for bursts that come too suddenly.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from app.loop.budgets import KEPT, degraded, shares_of
+from app.loop.observe import age_s
+from app.store.store import PolicySettings, ServiceWindow, Snapshot
+from solvers.forecast.choose_technique import Choice
+from solvers.forecast.techniques import forecast_by
+from solvers.forecast.types import PLANNING_LEVEL, Forecast, History, Series, widen
+from solvers.types.plan import planned_rates_rps
+from solvers.types.state import Demand, Service
+
+MOST_FORECASTS = 12
+"""Looks back over a delay; more would cost a large fleet's tick more than they tell."""
+
+RESERVE = "reserve"
+"""Method of a demand that is above the forecast, for bursts."""
+
+_LEVELS = (PLANNING_LEVEL, 0.05)
+_DEFAULT = Choice()
+
+
+def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
+    """One Demand per service. A service that was never observed, or whose telemetry stopped, keeps its planned rate.
+
+    The planned rate is the one that the target serves; without a target it is zero. For an exceeded budget's sake some
+    services' demands are only a share of what they would be.
+    """
+    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in snapshot.windows:
+        windows[window.service].append(window)
+    planned = planned_rates_rps(snapshot.target)
+    made = (
+        _demand(service, windows[service.name], snapshot, planned[service.name])
+        for service in sorted(snapshot.state.services, key=lambda service: service.name)
+    )
+    return degraded(made, shares_of(snapshot.state.services, snapshot.degradations))
+
+
+def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
+    """The demands without what they hold for bursts: for when that takes room from what is there."""
+    return tuple(
+        replace(
+            demand, arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps, reserve_rps=0.0, method="forecast"
+        )
+        if demand.reserve_rps
+        else demand
+        for demand in demands
+    )
+
+
+def without_headroom(demands: Iterable[Demand]) -> tuple[Demand, ...]:
+    """The demands as they are foreseen: for when the headroom of some takes what others will need."""
+    return tuple(
+        replace(demand, arrival_rate_rps=demand.arrival_rate_rps - demand.headroom_rps, headroom_rps=0.0)
+        for demand in demands
+    )
+
+
+def horizon_s(settings: PolicySettings) -> float:
+    """How far ahead a plan must look: until the next one is made."""
+    return max(settings.period_s, settings.window_s)
+
+
+def is_heard(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> bool:
+    """Whether anybody reported of a service lately; windows: its own, oldest first."""
+    return bool(windows) and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s
+
+
+def make_series(windows: Sequence[ServiceWindow]) -> Series:
+    """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
+    window_s = windows[0].window_s
+    start_s = windows[0].start.timestamp()
+    places = [round((window.start.timestamp() - start_s) / window_s) for window in windows]
+    arrivals = np.full(places[-1] + 1, np.nan)
+    arrivals[places] = [window.arrivals for window in windows]
+    return Series(start_s=start_s, window_s=window_s, arrivals=arrivals)
+
+
+def complete_windows(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> Sequence[ServiceWindow]:
+    """The windows that are over; all of them where none is."""
+    return [window for window in windows if age_s(window, snapshot.at) >= 0.0] or windows
+
+
+def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> Demand:
+    if not is_heard(windows, snapshot):
+        return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
+    series = make_series(complete_windows(windows, snapshot))
+    scaling = service.scaling
+    rising = _ends(series, snapshot.at.timestamp(), scaling.upscale_delay_s)
+    falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
+    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    newest = made[rising[0]]
+    low = min(made[end].rates_rps[0] for end in rising)
+    high = max(made[end].rates_rps[0] for end in falling)
+    headroom = snapshot.settings.headroom
+    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    reserve_rps = max(0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps)
+    return Demand(
+        service=service.name,
+        arrival_rate_rps=followed_rps + reserve_rps,
+        method=RESERVE if reserve_rps else newest.technique,
+        reserve_rps=reserve_rps,
+        headroom_rps=followed_rps * (1.0 - 1.0 / headroom),
+        interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
+    )
+
+
+def _ends(series: Series, now_s: float, delay_s: float) -> Sequence[int]:
+    """Ends of the newest window, and of up to MOST_FORECASTS in all within the delay, evenly spaced; newest first.
+
+    An end is the number of windows before it, the last of them heard.
+    """
+    ends = (series.heard[::-1] + 1).tolist()
+    within = [end for end in ends if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s]
+    return within[:: max(1, math.ceil(len(within) / MOST_FORECASTS))]
+
+
+def _forecasts(service: str, series: Series, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:
+    """The forecast as of each end."""
+    choice = snapshot.choices.get(service, _DEFAULT)
+    ahead_s = horizon_s(snapshot.settings)
+    made: dict[int, Forecast] = {}
+    for end in ends:
+        history = History(recent=series.part(0, end), seasons=choice.seasons)
+        forecast = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=_LEVELS)
+        assert forecast is not None, "the last window of each end was heard"
+        made[end] = widen(forecast, choice.margin)
+    return made

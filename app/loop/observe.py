@@ -1,0 +1,164 @@
+"""Observe: recent windows → readings per service, and the reasons why the loop must hold.
+
+A quiet service and a missing metric are different things: a node that reports zero arrivals is telemetry, silence is
+not. Silence of one node takes its GPUs out of the plan; silence of all nodes makes the loop hold.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from agents.base.protocol import bucket_end_ms
+from app.store.store import ServiceWindow, Snapshot
+from solvers.types.state import ClusterState, GpuId, Observed, Reading, Service, gpu_id
+
+READING_WINDOW_S = 60.0
+"""Readings for policies look back this far."""
+
+
+def observe(snapshot: Snapshot) -> Observed:
+    """One Reading per service that was ever observed, over the last READING_WINDOW_S seconds."""
+    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in snapshot.windows:
+        by_service[window.service].append(window)
+    services = {service.name: service for service in snapshot.state.services}
+    return Observed(
+        at_s=snapshot.at.timestamp(),
+        readings=tuple(
+            make_reading(services[name], windows, snapshot.at)
+            for name, windows in sorted(by_service.items())
+            if name in services
+        ),
+        repartition=asking_services(snapshot),
+        actor=snapshot.actor,
+    )
+
+
+def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
+    """GPUs of the target whose governor asks for other SM percents, of nodes that follow it; sorted."""
+    target = snapshot.target
+    if target is None:
+        return ()
+    follow = [status for status in snapshot.statuses if status.generation == target.generation]
+    asking = {gpu_id(status.node, index) for status in follow for index in status.repartition}
+    return tuple(sorted(asking & {gpu.id for gpu in target.gpus}))
+
+
+def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
+    """Services that run on those GPUs, sorted."""
+    asking = set(asking_gpus(snapshot))
+    gpus = snapshot.target.gpus if snapshot.target is not None else ()
+    return tuple(sorted({replica.service for gpu in gpus if gpu.id in asking for replica in gpu.replicas}))
+
+
+def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> Reading:
+    """The reading of one service from its windows, oldest first; at least one.
+
+    A window that is still open counts only while there is no other.
+    """
+    recent = [window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S] or [windows[-1]]
+    seconds = sum(window.window_s for window in recent)
+    served = sum(window.served for window in recent)
+    finished = served + sum(window.rejected for window in recent)
+    return Reading(
+        service=service.name,
+        arrival_rate_rps=sum(window.arrivals for window in recent) / seconds,
+        served_rps=served / seconds,
+        latency_ms=latency_percentile_ms(recent, service.slo.percentile),
+        attainment=sum(window.in_slo for window in recent) / finished if finished else None,
+        age_s=age_s(windows[-1], now),
+    )
+
+
+def latency_percentile_ms(windows: Sequence[ServiceWindow], percentile: float) -> float | None:
+    """Upper end of the latency bucket that holds the percentile; None when nothing finished."""
+    counts: dict[int, int] = defaultdict(int)
+    for window in windows:
+        for bucket, count in window.latency_buckets:
+            counts[bucket] += count
+    return bucket_percentile_ms(counts, percentile)
+
+
+def bucket_percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
+    """Upper end of the bucket that holds the percentile of the counted requests; None when there are none."""
+    total = sum(counts.values())
+    below = 0
+    for bucket in sorted(counts):
+        below += counts[bucket]
+        if total and below >= percentile * total:
+            return bucket_end_ms(bucket)
+    return None
+
+
+def hold_reason(snapshot: Snapshot) -> str | None:
+    """Why the loop must not decide now, in words; None when it may."""
+    if not snapshot.state.gpus:
+        return "no GPU is registered: start an agent or apply a Node"
+    heard = [node for node in snapshot.state.nodes if node.silent_for_s <= snapshot.settings.stale_after_s]
+    if not heard:
+        freshest = min(node.silent_for_s for node in snapshot.state.nodes)
+        return (
+            f"telemetry is stale: no node was heard for {freshest:.0f} s "
+            f"(limit {snapshot.settings.stale_after_s:.0f} s); the current plan stays"
+        )
+    return None
+
+
+def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Nodes whose agents are silent for longer than the limit."""
+    limit = snapshot.settings.stale_after_s
+    return tuple(sorted(node.id for node in snapshot.state.nodes if node.silent_for_s > limit))
+
+
+def without_silent_nodes(state: ClusterState, silent: Sequence[str]) -> ClusterState:
+    """The state in which the GPUs of silent nodes are not healthy, so that nothing is planned there."""
+    gone = set(silent)
+    gpus = tuple(replace(gpu, healthy=False) if gpu.node in gone else gpu for gpu in state.gpus)
+    return replace(state, gpus=gpus)
+
+
+def age_s(window: ServiceWindow, now: datetime) -> float:
+    """Seconds since the window ended; negative while it is still open."""
+    return (now - window.start).total_seconds() - window.window_s
+
+
+MISSED_PERIODS = 3
+"""A loop that did not look for so many periods was away."""
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """What one loop remembers of when it looked and whom it heard."""
+
+    looked_at: datetime | None = None
+    flows_since: datetime | None = None
+    """When somebody was heard again after the last outage; None: nobody is."""
+
+    def hold_reason(self, snapshot: Snapshot) -> str | None:
+        """Why the loop must not decide now, in words; None when it may."""
+        reason = hold_reason(snapshot)
+        was_away = self._was_away(snapshot)
+        self.looked_at = snapshot.at
+        if reason is not None:
+            self.flows_since = None
+            return reason
+        if was_away or self.flows_since is None:
+            self.flows_since = snapshot.at
+        return self._comeback_reason(snapshot, self.flows_since)
+
+    def _was_away(self, snapshot: Snapshot) -> bool:
+        settings = snapshot.settings
+        longest_s = max(settings.stale_after_s, MISSED_PERIODS * settings.period_s)
+        return self.looked_at is None or snapshot.at - self.looked_at > timedelta(seconds=longest_s)
+
+    def _comeback_reason(self, snapshot: Snapshot, since: datetime) -> str | None:
+        """Give every agent the time after which it would count as silent, where there is a plan to keep meanwhile."""
+        silent = silent_nodes(snapshot)
+        left_s = snapshot.settings.stale_after_s - (snapshot.at - since).total_seconds()
+        if snapshot.target is None or not silent or left_s <= 0.0:
+            return None
+        return (
+            f"telemetry comes back: {len(silent)} of {len(snapshot.state.nodes)} nodes were not heard yet and have "
+            f"{left_s:.0f} s left; the current plan stays"
+        )

@@ -1,0 +1,231 @@
+"""Plan: call the policy, check what it proposes, bind it to GPUs. Solver proposes, checker disposes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from app.loop.groups import Question, ask
+from app.loop.networks import words_on_variants
+from app.loop.power_caps import holds_power, too_little, with_caps
+from app.solver.process import PlanAnswer, Solver, SolverUnavailable
+from app.store.store import PlanState, PolicySettings
+from solvers.check import violations
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.laws.operating_rows import OperatingRows
+from solvers.tick.bind import bind
+from solvers.tick.transition import TransitionStep
+from solvers.types.outcome import PlanReport, Violation
+from solvers.types.plan import BoundPlan, Plan, anonymous, planned_rates_rps
+from solvers.types.problem import Problem
+from solvers.types.state import ClusterState, Json, Observed
+
+WEIGHT_TOLERANCE = 0.05
+"""A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
+
+RATE_TOLERANCE = 0.25
+"""And a service's planned rate by this one: the target's rates are what holds when telemetry is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one tick decided, before anything is written."""
+
+    state: PlanState
+    plan: Plan
+    report: PlanReport
+    bound: BoundPlan | None = None
+    steps: tuple[TransitionStep, ...] = ()
+    """The way from the target to it."""
+    violations: tuple[Violation, ...] = ()
+    memory: Json = None
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """By group; of those whose policy was asked."""
+    reason: str = ""
+    is_without_place: bool = False
+    """Some GPU of the plan found no place in the fleet: only cordoned ones were left."""
+    refused_tasks: tuple[tuple[str, str], ...] = ()
+    """(task, broken rule) of those that the checker left out."""
+
+
+async def decide(
+    solver: Solver,
+    problem: Problem,
+    state: ClusterState,
+    observed: Observed,
+    *,
+    settings: PolicySettings,
+    target: BoundPlan | None,
+    memory: Json,
+    group_memory: Mapping[str, Json] | None = None,
+    promises_may_break: bool,
+) -> Decision:
+    """The policies' checked and bound plan; else the current plan with the reason why it stays."""
+    question = Question(
+        problem=problem,
+        observed=observed,
+        settings=settings,
+        services=state.services,
+        memory=memory,
+        group_memory=group_memory or {},
+    )
+    try:
+        answer = await ask(solver, question, question.budget)
+    except SolverUnavailable as error:
+        return keep(problem, target, reason=str(error), memory=memory)
+    words = words_on_variants(problem, state.services, settings)
+    return await judge(
+        problem,
+        state,
+        replace(answer, report=replace(answer.report, messages=(*answer.report.messages, *words))),
+        governor=settings.governor,
+        target=target,
+        memory=memory,
+        promises_may_break=promises_may_break,
+    )
+
+
+async def judge(
+    problem: Problem,
+    state: ClusterState,
+    answer: PlanAnswer,
+    *,
+    governor: str | None,
+    target: BoundPlan | None,
+    memory: Json,
+    promises_may_break: bool,
+) -> Decision:
+    """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
+    # Where a governor holds power, shares of the budget are caps that it keeps; a plan need not fit in it.
+    checked = replace(problem, power_budget_w=None) if holds_power(governor) else problem
+    # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
+    broken = await asyncio.to_thread(violations, checked, answer.plan)
+    fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]
+    if fatal:
+        return Decision(
+            state="refused",
+            plan=answer.plan,
+            report=answer.report,
+            violations=broken,
+            memory=memory,
+            reason=f"the checker refused it: {fatal[0].rule} at {fatal[0].where}: {fatal[0].detail}",
+        )
+    decision = await asyncio.to_thread(_bound, answer, problem, state, target, governor)
+    return replace(decision, violations=broken)
+
+
+def _bound(
+    answer: PlanAnswer,
+    problem: Problem,
+    state: ClusterState,
+    target: BoundPlan | None,
+    governor: str | None,
+) -> Decision:
+    generation = 1 if target is None else target.generation + 1
+    result = bind(problem, answer.plan, state.gpus, state.nodes, running=target, generation=generation)
+    bound = replace(result.plan, governor=governor)
+    decision = Decision(
+        state="proposed",
+        plan=answer.plan,
+        report=answer.report,
+        bound=bound,
+        steps=result.steps,
+        memory=answer.memory,
+        group_memory=answer.group_memory,
+    )
+    if result.unplaced:
+        missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
+        return replace(
+            decision,
+            state="refused",
+            bound=None,
+            is_without_place=True,
+            reason=f"no free GPU for {missing} of the plan",
+        )
+    capped = with_caps(problem, bound, state.nodes)
+    if capped is None:
+        reason = too_little(problem, bound, state.nodes)
+        return replace(decision, state="refused", bound=None, reason=reason)
+    bound, decision = capped, replace(decision, bound=capped)
+    if target is not None and same_state(bound, target):
+        return replace(decision, state="kept", bound=None, reason="nothing would change")
+    return decision
+
+
+def keep(problem: Problem, target: BoundPlan | None, *, reason: str, memory: Json) -> Decision:
+    """The current plan stays; the report says why."""
+    plan = Plan(policy="none") if target is None else anonymous(target)
+    cost = cost_usd_per_hour(problem, _known(problem, plan))
+    report = PlanReport(status="kept", cost_usd_per_hour=cost, method="keep", messages=(reason,))
+    return Decision(state="kept", plan=plan, report=report, memory=memory, reason=reason)
+
+
+def with_words(decision: Decision, words: Sequence[str]) -> Decision:
+    """The decision with more to say in its report."""
+    report = replace(decision.report, messages=(*decision.report.messages, *words))
+    return replace(decision, report=report) if words else decision
+
+
+def _known(problem: Problem, plan: Plan) -> Plan:
+    """The part of the plan that can be priced: services, GPU types and rows may have gone since it was made."""
+    rows, services = OperatingRows(problem), {service.name: service.network for service in problem.services}
+    types = {gpu_type.name for gpu_type in problem.gpu_types}
+    gpus = (
+        replace(
+            gpu,
+            replicas=tuple(
+                replica
+                for replica in gpu.replicas
+                if replica.service in services
+                and rows.find(
+                    services[replica.service], gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+                )
+            ),
+        )
+        for gpu in plan.gpus
+        if gpu.gpu_type in types
+    )
+    return replace(plan, gpus=tuple(gpus))
+
+
+def same_state(new: BoundPlan, old: BoundPlan) -> bool:
+    """Whether both plans want the same replicas, settings and governor, and nearly the same weights and rates.
+
+    How much of a short service's rate stays unserved moves with the demand and alone pushes nothing.
+    """
+    return (
+        _shape(new) == _shape(old)
+        and new.governor == old.governor
+        and _shortages(new) == _shortages(old)
+        and _close(_weights(new), _weights(old), WEIGHT_TOLERANCE)
+        and _close(planned_rates_rps(new), planned_rates_rps(old), RATE_TOLERANCE)
+    )
+
+
+def _close(new: Mapping[str, float], old: Mapping[str, float], tolerance: float) -> bool:
+    return all(abs(value - old[key]) <= tolerance * max(value, old[key]) for key, value in new.items())
+
+
+def _shortages(plan: BoundPlan) -> frozenset[tuple[str, int]]:
+    return frozenset((entry.service, entry.replicas_missing) for entry in plan.unserved)
+
+
+def _shape(plan: BoundPlan) -> frozenset[tuple[object, ...]]:
+    return frozenset(
+        (gpu.id, gpu.clock_mhz, gpu.power_cap_w, replica.id, replica.sm_percent, replica.batch)
+        for gpu in plan.gpus
+        for replica in gpu.replicas
+    )
+
+
+def _weights(plan: BoundPlan) -> dict[str, float]:
+    """Each replica's share of its service's planned rate; equal shares where the plan routes nothing."""
+    replicas = [replica for gpu in plan.gpus for replica in gpu.replicas]
+    totals = planned_rates_rps(plan)
+    counts = Counter(replica.service for replica in replicas)
+    return {
+        replica.id: replica.arrival_rate_rps / totals[replica.service]
+        if totals[replica.service] > 0
+        else 1.0 / counts[replica.service]
+        for replica in replicas
+    }

@@ -1,0 +1,101 @@
+"""Watts: a budget of the cluster and caps of nodes become power caps of GPUs, by what the next watt brings on each.
+
+Without a governor a plan draws what it draws: every GPU gets that, and an equal part of what is left as head-room.
+Where a governor holds power, a GPU may be given less than its plan would draw, and clocks follow the watts. Caps are
+whole watts, so that the same plan gets the same caps although the figures that it was made from move a little.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from solvers.governors.registry import GOVERNORS
+from solvers.laws.operating_rows import OperatingRows
+from solvers.tick.water_filling import Taker, fill, throughput_curve
+from solvers.types.plan import BoundGpu, BoundPlan
+from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.state import Node
+
+
+def holds_power(governor: str | None) -> bool:
+    """Whether a governor of that name keeps a GPU's cap by itself, whatever the plan draws."""
+    return governor is not None and governor in GOVERNORS and GOVERNORS[governor].holds_power
+
+
+def is_limited(problem: Problem, nodes: Sequence[Node]) -> bool:
+    """Whether there is any limit on watts beyond those of the GPUs."""
+    return problem.power_budget_w is not None or any(node.power_cap_w is not None for node in nodes)
+
+
+def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> BoundPlan | None:
+    """The plan with a power cap for every GPU, together within all limits; None where they leave too little for it.
+
+    Where nothing is limited, the plan itself.
+    """
+    if not is_limited(problem, nodes):
+        return bound
+    rows, governed = OperatingRows(problem), holds_power(bound.governor)
+    takers = [_taker(problem, rows, gpu, governed=governed) for gpu in bound.gpus]
+    caps = {node.id: node.power_cap_w for node in nodes if node.power_cap_w is not None}
+    budget_w = math.inf if problem.power_budget_w is None else problem.power_budget_w
+    watts = fill(takers, budget_w=budget_w, node_caps_w={str(node): cap_w for node, cap_w in caps.items()})
+    if watts is None:
+        return None
+    least_w = {taker.id: taker.least_w for taker in takers}
+    return replace(
+        bound,
+        gpus=tuple(
+            replace(gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), least_w[gpu.id])) for gpu in bound.gpus
+        ),
+    )
+
+
+def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str:
+    """Why a plan has no caps, in words, with the remedy."""
+    rows, governed = OperatingRows(problem), holds_power(bound.governor)
+    drawn_w = {gpu.id: _taker(problem, rows, gpu, governed=governed).least_w for gpu in bound.gpus}
+    remedy = "" if governed else ", or set the policy's governor to power_latency, which holds a share of it"
+    for node in sorted(nodes, key=lambda node: node.id):
+        on_node_w = sum(drawn_w[gpu.id] for gpu in bound.gpus if gpu.node == node.id)
+        if node.power_cap_w is not None and on_node_w > node.power_cap_w:
+            words = f"the plan draws at least {on_node_w:.0f} W on node {node.id}; its power_cap_w is"
+            return f"{words} {node.power_cap_w:g}: raise it, cordon some of its GPUs{remedy}"
+    words = f"the plan draws at least {sum(drawn_w.values()):.0f} W; the policy's power_budget_w is"
+    return f"{words} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
+
+
+def _taker(problem: Problem, rows: OperatingRows, gpu: BoundGpu, *, governed: bool) -> Taker:
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    planned = _rows_at(rows, gpu, gpu.clock_mhz)
+    least_w = gpu_type.idle_w + sum(row.power_w for row in planned)
+    if not governed:
+        return Taker(id=gpu.id, node=gpu.node, least_w=least_w, most_w=max(least_w, gpu_type.power_cap_w))
+    points = list(_points(rows, gpu, gpu_type.clocks_mhz, idle_w=gpu_type.idle_w))
+    least_w = min([least_w, gpu_type.power_cap_w, *(watts for watts, _ in points)])
+    return Taker(
+        id=gpu.id,
+        node=gpu.node,
+        least_w=least_w,
+        most_w=gpu_type.power_cap_w,
+        curve=throughput_curve(points),
+    )
+
+
+def _points(
+    rows: OperatingRows, gpu: BoundGpu, clocks_mhz: Sequence[float], *, idle_w: float
+) -> Iterator[tuple[float, float]]:
+    """(watts, throughput) at every clock at which all its replicas have rows: the sum of their parts of their best."""
+    by_clock = {clock: _rows_at(rows, gpu, clock) for clock in clocks_mhz}
+    whole = {clock: found for clock, found in by_clock.items() if len(found) == len(gpu.replicas)}
+    best_ms = [min(found[at].solo_ms for found in whole.values()) for at in range(len(gpu.replicas))] if whole else []
+    for found in whole.values():
+        throughput = sum(best / row.solo_ms for best, row in zip(best_ms, found, strict=True))
+        yield idle_w + sum(row.power_w for row in found), throughput
+
+
+def _rows_at(rows: OperatingRows, gpu: BoundGpu, clock_mhz: float) -> list[OperatingPoint]:
+    found = (
+        rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, clock_mhz))
+        for replica in gpu.replicas
+    )
+    return [row for row in found if row is not None]

@@ -1,0 +1,117 @@
+"""Restore: an earlier plan, bound anew to the fleet as it is. It goes the way of every plan: checked, recorded, pushed.
+
+What was in force is taken as it was: GPUs, SM percents, batches, clocks and rates. Physical rules decide whether it may
+be in force again; promises that it cannot keep today are said to the person who asks, and are theirs to weigh.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.loop.forecast import make_demands
+from app.loop.observe import silent_nodes, without_silent_nodes
+from app.loop.plan import Decision, judge
+from app.loop.power_caps import holds_power
+from app.loop.predict import PlannedPoints, make_problem
+from app.loop.tasks import tasks_to_fill, with_tasks
+from app.solver.process import PlanAnswer
+from app.store.store import PlanRecord, Snapshot
+from solvers.check import violations
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.policies.registry import fill_of
+from solvers.predict.data.samples import LayerCounts
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import BoundPlan, Plan, anonymous
+from solvers.types.problem import Problem
+from solvers.types.state import ClusterState, Demand, Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What came of it; nothing is written yet."""
+
+    decision: Decision
+    """Proposed, kept (nothing would change) or refused, with the reason."""
+    problem: Problem
+    demands: tuple[Demand, ...]
+
+    def record(self, snapshot: Snapshot, reason: str) -> PlanRecord:
+        """As it is written down."""
+        return PlanRecord(
+            at=snapshot.at,
+            state="proposed",
+            policy_version=snapshot.settings.version,
+            catalogue_revision=snapshot.state.catalogue_revision,
+            plan=self.decision.plan,
+            report=self.decision.report,
+            bound=self.decision.bound,
+            demands=self.demands,
+            problem=self.problem,
+            violations=self.decision.violations,
+            reason=reason,
+        )
+
+
+def hold_reason(snapshot: Snapshot) -> str | None:
+    """Why the loop would not push anything now."""
+    if snapshot.settings.paused:
+        return "the control loop is paused; `plimsoll resume` lets it go on"
+    if snapshot.settings.mode is Mode.OFF:
+        return f"policy {snapshot.settings.policy} is in mode off"
+    return None
+
+
+async def restore(snapshot: Snapshot, earlier: BoundPlan, *, layers: Sequence[LayerCounts] = ()) -> Restored:
+    """The earlier plan on the present fleet, with the tasks of now on what it leaves over."""
+    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    demands = make_demands(snapshot)
+    problem = await asyncio.to_thread(_problem, snapshot, state, demands)
+    decision = await _decide(snapshot, state, problem, _plan(earlier, problem))
+    decision = await asyncio.to_thread(
+        with_tasks,
+        decision,
+        problem,
+        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
+        fill=fill_of(snapshot.settings.policy),
+        points=snapshot.points,
+        target=snapshot.target,
+        layers=layers,
+        promises_may_break=True,
+    )
+    return Restored(decision=decision, problem=problem, demands=demands)
+
+
+def _problem(snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]) -> Problem:
+    points = PlannedPoints().of(snapshot)
+    return make_problem(state, points, demands, snapshot.settings, target=snapshot.target, at=snapshot.at)
+
+
+def _plan(earlier: BoundPlan, problem: Problem) -> Plan:
+    """Without what it left unserved of services that are gone."""
+    names = {service.name for service in problem.services}
+    plan = anonymous(earlier)
+    return replace(plan, unserved=tuple(entry for entry in plan.unserved if entry.service in names))
+
+
+async def _decide(snapshot: Snapshot, state: ClusterState, problem: Problem, plan: Plan) -> Decision:
+    # As in `judge`: where a governor holds power, a plan need not fit into the budget. Only of a plan without broken
+    # physical rules is the cost known: others name what is gone.
+    checked = replace(problem, power_budget_w=None) if holds_power(snapshot.settings.governor) else problem
+    broken = await asyncio.to_thread(violations, checked, plan)
+    physical = [entry for entry in broken if entry.severity == "physical"]
+    if physical:
+        words = dict.fromkeys(entry.detail for entry in physical)
+        report = PlanReport(status="kept", cost_usd_per_hour=0.0, method="restore")
+        return Decision(state="refused", plan=plan, report=report, violations=broken, reason="; ".join([*words][:5]))
+    cost = cost_usd_per_hour(problem, plan)
+    return await judge(
+        problem,
+        state,
+        PlanAnswer(
+            plan=plan, report=PlanReport(status="feasible", cost_usd_per_hour=cost, method="restore"), memory=None
+        ),
+        governor=snapshot.settings.governor,
+        target=snapshot.target,
+        memory=None,
+        promises_may_break=True,
+    )

@@ -1,0 +1,1 @@
+"""The objects that users write, and from there to the solvers' types."""

@@ -1,0 +1,141 @@
+"""What the control loop's Policy is written as: its settings, and groups of services with a policy of their own."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+
+from app.manifests.parts import Amount, LabelValue, Name, Size, Strict
+from solvers.governors.registry import GOVERNORS
+from solvers.types.outcome import LEAST_MOVES, TICK
+
+
+class PolicyGroup(Strict):
+    """Services that a policy of their own decides on, with GPUs of their own."""
+
+    name: Name
+    policy: str = Field(max_length=63)
+    projects: list[Name] = Field(default_factory=list, max_length=100, description="Services of these; empty: of any")
+    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
+        default_factory=dict, max_length=64, description="Services that have all of these labels"
+    )
+    mode: Literal["advise", "approve", "auto"] = Field(
+        default="auto", description="For its services; the more cautious of this, theirs and the policy's counts"
+    )
+
+    @model_validator(mode="after")
+    def _chooses(self) -> "PolicyGroup":
+        if not self.projects and not self.labels:
+            raise ValueError("give projects or labels: a group of all services is what `policy` is for")
+        return self
+
+
+def _unique(groups: list[PolicyGroup]) -> list[PolicyGroup]:
+    names = [group.name for group in groups]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two groups are called {repeated[0]!r}; a name says which one is meant")
+    return groups
+
+
+Groups = Annotated[list[PolicyGroup], Field(max_length=16), AfterValidator(_unique)]
+"""Groups of services in the order in which they are decided."""
+
+
+class PolicySpec(Strict):
+    """How the control loop decides; every write makes a new version, which each plan records."""
+
+    policy: str = Field(default="joint", max_length=63)
+    mode: Literal["off", "advise", "approve", "auto"] = "auto"
+    paused: bool = False
+    period_s: float = Field(default=5.0, ge=0.5, le=3600, allow_inf_nan=False)
+    objective: Literal["min_cost", "max_goodput"] = "min_cost"
+    energy_price_usd_per_kwh: Amount = 0.0
+    carbon_price_usd_per_t: Amount = Field(
+        default=0.0, description="Price of a tonne of carbon dioxide; plans add it to that of energy"
+    )
+    carbon_g_per_kwh: list[Amount] = Field(
+        default_factory=list,
+        max_length=24,
+        description="Grams of carbon dioxide that the grid emits per kWh: one figure, or 24, one per hour of the day "
+        "in UTC. Empty: not known",
+    )
+    max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
+    migration_cost_usd_per_hour: Amount = 0.0
+    headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
+    stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
+    solve_seconds: float = Field(default=TICK.seconds, gt=0, le=600, allow_inf_nan=False)
+    solve_work: float = Field(default=TICK.work, gt=0, le=600, allow_inf_nan=False)
+    seed: int = Field(default=TICK.seed, ge=0, le=2**31 - 1)
+    window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
+    fit_quantile: float = Field(
+        default=0.9,
+        ge=0.5,
+        le=0.999,
+        allow_inf_nan=False,
+        description="Execution times are planned at this quantile of what they may be; 0.5: as stated and learned",
+    )
+    learning: bool = Field(
+        default=True, description="Whether served latencies correct the operating points that are planned with"
+    )
+    hysteresis: float = Field(
+        default=TICK.stability.hysteresis,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Fraction of the cost that a rearrangement must save beyond the price of its starts",
+    )
+    move_budget: float = Field(
+        default=TICK.stability.move_budget,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Replicas that one plan may start to save cost, as a fraction of those that run; "
+        f"{LEAST_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
+    )
+    min_dwell_s: float = Field(
+        default=TICK.stability.min_dwell_s,
+        ge=0.0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served "
+        "at once",
+    )
+    governor: str | None = Field(
+        default=None,
+        max_length=63,
+        description="Who turns clocks and batches on the nodes within the plan, second by second: "
+        f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
+    )
+    power_budget_w: Size | None = Field(
+        default=None,
+        description="Watts that all used GPUs together may draw, idle watts included. Without a governor that holds "
+        "power a plan that would draw more is refused; with one, every GPU gets its share as a cap. Absent: no limit",
+    )
+
+    groups: Groups = Field(
+        default_factory=list,
+        description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
+        "group that it fits, and those of none follow `policy`, last",
+    )
+    approve_switch: bool = Field(
+        default=False,
+        description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
+    )
+
+    @field_validator("carbon_g_per_kwh", mode="before")
+    @classmethod
+    def _one_figure(cls, stated: Any) -> Any:
+        return [stated] if isinstance(stated, int | float) else stated
+
+    @field_validator("carbon_g_per_kwh")
+    @classmethod
+    def _hours(cls, series: list[float]) -> list[float]:
+        if len(series) not in (0, 1, 24):
+            raise ValueError(f"must have 1 figure or 24, one per hour of the day, not {len(series)}")
+        return series
+
+    @field_validator("governor")
+    @classmethod
+    def _known_governor(cls, governor: str | None) -> str | None:
+        if governor is not None and governor not in GOVERNORS:
+            raise ValueError(f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}")
+        return governor

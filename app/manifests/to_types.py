@@ -1,0 +1,132 @@
+"""Manifests → the solvers' nouns: what users write becomes what is planned with."""
+
+import math
+
+from app.base.errors import InvalidRequest
+from app.manifests import objects as manifests
+from app.manifests import tasks as task_manifests
+from app.store.store import PolicyGroup, PolicySettings
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType, Mode, Scaling, Service, Slo, Task, Variant
+
+LARGEST_FIGURE = 1e9
+LARGEST_BATCH = 65_536
+
+
+def to_service(manifest: manifests.Service) -> Service:
+    """The service that a manifest states."""
+    spec = manifest.spec
+    return Service(
+        name=manifest.metadata.name,
+        project=manifest.metadata.project,
+        network=spec.network,
+        slo=Slo(latency_ms=spec.slo.latency_ms, percentile=spec.slo.percentile),
+        scaling=Scaling(**spec.scaling.model_dump()),
+        priority=spec.priority,
+        allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
+        excluded_gpu_types=tuple(spec.gpu_types.excluded),
+        mode=Mode(spec.mode),
+        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        accuracy_floor=spec.accuracy_floor,
+        labels=tuple(sorted(manifest.metadata.labels.items())),
+    )
+
+
+def to_task(manifest: task_manifests.Task) -> Task:
+    """The task that a manifest states; its deadline counts from its submission."""
+    spec = manifest.spec
+    return Task(
+        name=manifest.metadata.name,
+        project=manifest.metadata.project,
+        kind=spec.kind,
+        network=spec.network or manifest.metadata.name,
+        batch=spec.batch,
+        iterations=spec.total_iterations,
+        due_in_s=spec.deadline_after_s,
+        priority=spec.priority,
+        weight=spec.weight,
+        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        accuracy_floor=spec.accuracy_floor,
+        layers=tuple(sorted((spec.layers or {}).items())),
+        memory_mib=spec.memory_mib,
+    )
+
+
+def to_gpu_type(manifest: manifests.GpuType) -> GpuType:
+    """The GPU type that a manifest states."""
+    spec = manifest.spec
+    if spec.power_cap_w < spec.idle_w:
+        raise InvalidRequest(f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}", field="spec.power_cap_w")
+    return GpuType(
+        name=manifest.metadata.name,
+        price_usd_per_hour=float(spec.price_usd_per_hour),
+        memory_mib=spec.memory_mib,
+        sm_percent_step=spec.sm_percent_step,
+        idle_w=spec.idle_w,
+        power_cap_w=spec.power_cap_w,
+        clocks_mhz=tuple(spec.clocks_mhz),
+        launch_per_neighbour=spec.launch_per_neighbour,
+        launch_base=spec.launch_base,
+    )
+
+
+def to_points(manifest: manifests.Profile) -> OperatingPoints:
+    """The operating points that a manifest states. Raises InvalidRequest, which names row and field."""
+    rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
+    for index, row in enumerate(rows):
+        _check_row(row, f"spec.rows[{index}]")
+    if len({row[:3] for row in rows}) < len(rows):
+        raise InvalidRequest("two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows")
+    return OperatingPoints(
+        network=manifest.spec.network,
+        gpu_type=manifest.spec.gpu_type,
+        sensitivity=manifest.spec.sensitivity,
+        rows=rows,
+    )
+
+
+def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
+    """The uncertainty that a manifest states of each row. Raises InvalidRequest."""
+    stated, rows = manifest.spec.latency_sigma, manifest.spec.rows
+    if not isinstance(stated, list):
+        return (stated,) * len(rows)
+    if len(stated) != len(rows):
+        raise InvalidRequest(f"has {len(stated)} entries for {len(rows)} rows", field="spec.latency_sigma")
+    return tuple(stated)
+
+
+def to_settings(manifest: manifests.Policy) -> PolicySettings:
+    """The settings that a manifest states; their version is given when they are saved."""
+    groups = tuple(to_group(group) for group in manifest.spec.groups)
+    stated = {
+        **manifest.spec.model_dump(),
+        "mode": Mode(manifest.spec.mode),
+        "groups": groups,
+        "carbon_g_per_kwh": tuple(manifest.spec.carbon_g_per_kwh),
+    }
+    return PolicySettings(**stated)
+
+
+def to_group(stated: manifests.PolicyGroup) -> PolicyGroup:
+    """The group that a policy's manifest states."""
+    return PolicyGroup(
+        name=stated.name,
+        policy=stated.policy,
+        projects=tuple(stated.projects),
+        labels=tuple(sorted(stated.labels.items())),
+        mode=Mode(stated.mode),
+    )
+
+
+def _check_row(row: OperatingPoint, where: str) -> None:
+    for index, (name, value) in enumerate(zip(row._fields, row, strict=True)):
+        if not (math.isfinite(value) and 0 <= value <= LARGEST_FIGURE):
+            raise InvalidRequest(f"{name} must be from 0 to {LARGEST_FIGURE:g}", field=f"{where}[{index}]")
+    if not 0 < row.sm_percent <= 100:
+        raise InvalidRequest("sm_percent must be above 0 and at most 100", field=f"{where}[0]")
+    if not 1 <= row.batch <= LARGEST_BATCH:
+        raise InvalidRequest(f"batch must be from 1 to {LARGEST_BATCH}", field=f"{where}[1]")
+    if not row.clock_mhz > 0:
+        raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
+    if not row.solo_ms > 0:
+        raise InvalidRequest("transfer_ms, launch_ms and run_ms are all 0", field=where)

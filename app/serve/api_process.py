@@ -1,0 +1,187 @@
+"""The only place where the control plane's parts are wired together: API, controller, and both in one process."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from app.api.application import make_api
+from app.api.caches.commands import CommandBoard
+from app.api.caches.request_metrics import ApiMetrics
+from app.api.http.parts import Check, Parts
+from app.base.errors import PlimsollError, Unavailable
+from app.base.settings import Settings
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.base.listen import Listener
+from app.db.base.transaction import transaction, translated
+from app.db.decisions import policies
+from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.postgres_store import PostgresStore
+from app.serve.child_process import controller_process
+from app.serve.controller import ControllerBody, _on_stop_signals
+from app.serve.loop_metrics import LoopMetrics
+from app.serve.plane import Plane, make_plane
+from app.simulate.requests.desk import ScenarioDesk
+from app.simulate.requests.runner import SimulationRunner
+from app.solver.process import SolverWorker
+from app.store.ingest_queue import IngestQueue
+from app.web import application as dashboard
+
+log = structlog.get_logger(__name__)
+
+DRAIN_S = 5
+"""Open requests get this long at the end; an agent that waits for a command loses nothing."""
+
+BACKLOG = 2048
+"""Connections that may wait to be taken; a fleet's agents come back all at once."""
+
+
+def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
+    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = make_engine(plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api")
+        store = PostgresStore(engine)
+        parts = Parts(
+            engine=engine,
+            store=store,
+            clock=plane.clock,
+            ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
+            commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
+            solver=SolverWorker(threads=plane.settings.solver_threads),
+            metrics=metrics,
+            simulations=ScenarioDesk(),
+            lease=plane.settings.lease,
+        )
+        parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
+        app.state.parts = parts
+        parts.ingest.start()
+        parts.commands.start()
+        runner = SimulationRunner(engine, plane.clock)
+        runner.start()
+        try:
+            yield
+        finally:
+            await runner.stop()
+            await parts.ingest.stop()
+            await parts.commands.stop()
+            await parts.solver.close()
+            await engine.dispose()
+
+    metrics = ApiMetrics(plane.registry)
+    api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+    api.state.stopping = asyncio.Event()
+    dashboard.install(api, api.state.stopping)
+    return api
+
+
+def app_from_environment() -> FastAPI:
+    """The API alone, set up by the environment; for `uvicorn --factory app.serve.api_process:app_from_environment`."""
+    return create_app(make_plane(Settings()))
+
+
+async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:
+    """The API in this process and the controller in one beside it, until SIGTERM or SIGINT.
+
+    When either ends, so does the other. `listening` is where requests come in; without it, where the settings say.
+    Raises PlimsollError where that is taken.
+    """
+    listening, metrics = listening or open_socket(plane.settings), LoopMetrics(plane.registry)
+    body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
+    async with controller_process(body, metrics.note) as ended:
+        server = make_server(plane, checks={"controller": _controller_check(ended)})
+        _on_stop_signals(server.handle_stop)
+        serving = asyncio.create_task(server.serve(sockets=[listening]), name="plimsoll-api")
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        server.handle_stop()
+        await serving
+        if ended.done():
+            ended.result()
+
+
+def open_socket(settings: Settings) -> socket.socket:
+    """The API's socket, before anything else is started. Raises PlimsollError, which says what to do."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise PlimsollError(
+            f"the API cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
+            "another program may have the port: choose one by --port or PLIMSOLL_PORT (0: any free one)"
+        ) from error
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn's server, which leaves the process's signals to whoever runs it.
+
+    uvicorn's own handlers raise the signal again when it has ended, which kills the process before agents and an
+    embedded database are stopped.
+    """
+
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.app = app
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    def handle_stop(self) -> None:
+        """Finish the requests at hand, then end; streams would else last until they are cut."""
+        self.should_exit = True
+        self.app.state.stopping.set()
+
+
+def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiServer:
+    """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
+    settings, app = plane.settings, create_app(plane, checks=checks)
+    return ApiServer(
+        app,
+        uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,  # app.base.logs has set up the root logger
+            access_log=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        ),
+    )
+
+
+def _own_checks(url: str, parts: Parts) -> dict[str, Check]:
+    """What the API itself needs."""
+
+    async def database() -> str | None:
+        try:
+            async with transaction(parts.engine) as connection:
+                await policies.load_current(connection)
+        except Unavailable as error:
+            return str(error)
+        return None
+
+    async def schema() -> str | None:
+        try:
+            with translated():
+                return await asyncio.to_thread(migrate.check, url)
+        except Unavailable as error:
+            return str(error)
+
+    async def commands() -> str | None:
+        return None if parts.commands.is_listening else "announcements of new commands are not heard"
+
+    return {"database": database, "schema": schema, "commands": commands}
+
+
+def _controller_check(task: "asyncio.Future[None]") -> Check:
+    async def controller() -> str | None:
+        return "the control loop ended" if task.done() else None
+
+    return controller

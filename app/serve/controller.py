@@ -1,0 +1,214 @@
+"""The controller: its loop, dispatcher and slow jobs, wired and run in one process."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from agents.base.metrics_port import metrics_port
+from app.api.operations.events import event_bytes
+from app.base.clock import Clock
+from app.base.errors import PlimsollError
+from app.base.logs import configure_logs
+from app.base.settings import Settings
+from app.catalogue.catalogue import load_layers, load_training_layers
+from app.db.base.engine import make_engine
+from app.db.base.leader import Leader
+from app.db.base.listen import Listener
+from app.db.base.transaction import Engine, transaction, translated
+from app.db.decisions import policies
+from app.db.fleet.ingest import WAKE_CHANNEL
+from app.db.maintenance import Retention, maintain
+from app.db.postgres_store import PostgresStore
+from app.db.predictions.forecasts import PostgresForecasts
+from app.db.predictions.refits import Attempts, refit_waiting
+from app.db.workloads.budgets import step_degraded, tell_spent
+from app.db.workloads.task_progress import note_starved
+from app.dispatch.dispatcher import Dispatcher, run_dispatcher
+from app.dispatch.kernel_classes import load_kernel_ratios
+from app.learn.choose_forecasts import CHOOSE_PERIOD_S, choose_forecasts
+from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
+from app.learn.corrections import Learner, learn_once
+from app.learn.refit import LIMIT_S as REFIT_LIMIT_S
+from app.learn.refit import PERIOD_S as REFIT_PERIOD_S
+from app.learn.refit import run_in_process, run_refit
+from app.loop.budgets import LOOK_PERIOD_S as BUDGET_LOOK_S
+from app.loop.controller import Controller, SlowJob
+from app.loop.events import LOOK_PERIOD_S as STARVED_LOOK_S
+from app.loop.tasks import is_used
+from app.loop.tick import Loop, TickOutcome
+from app.serve.child_process import stop_when_closed, tell
+from app.serve.loop_metrics import LoopMetrics
+from app.serve.plane import Plane, make_plane
+from app.serve.tracing import make_tracer
+from app.serve.webhooks import Sender, sending_job
+from app.solver.process import SolverWorker
+
+CONTROLLER_CONNECTIONS = 4
+"""Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
+
+CONTROLLER_NICENESS = 5
+"""A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
+
+
+@asynccontextmanager
+async def running_controller(
+    plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None
+) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
+    """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
+    engine = make_engine(plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller")
+    metrics, tracer = LoopMetrics(plane.registry), make_tracer(os.environ)
+
+    def ticked(outcome: TickOutcome) -> None:
+        metrics.note(outcome)
+        if tracer is not None:
+            tracer.note(outcome)
+        if on_tick is not None:
+            on_tick(outcome)
+
+    async def period_s() -> float:
+        async with transaction(engine) as connection:
+            return (await policies.load_current(connection)).period_s
+
+    async def maintained() -> None:
+        with translated():
+            keep = Retention(observations_days=plane.settings.retention_days, rates_days=plane.settings.rates_days)
+            await maintain(engine, plane.clock.now(), keep)
+
+    solver, store = SolverWorker(threads=plane.settings.solver_threads), PostgresStore(engine)
+    loop = Loop(store=store, solver=solver, clock=plane.clock, layers=load_training_layers())
+    controller = Controller(
+        loop,
+        Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
+        Listener(plane.url, WAKE_CHANNEL),
+        period_s=period_s,
+        maintain=maintained,
+        on_tick=ticked,
+        slow_jobs=(*_slow_jobs(engine, store, plane.clock), sending_job(_sender(engine, plane))),
+    )
+    task = asyncio.create_task(controller.run(), name="plimsoll-controller")
+    dispatcher = Dispatcher(
+        store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios(), layers=loop.layers
+    )
+
+    async def is_dispatching() -> bool:
+        async with transaction(engine) as connection:
+            return controller.leads and is_used(await policies.load_current(connection))
+
+    wakeups = Listener(plane.url, WAKE_CHANNEL)
+    jobs = asyncio.create_task(run_dispatcher(dispatcher, wakeups, is_dispatching), name="plimsoll-dispatch")
+    try:
+        yield controller, task
+    finally:
+        for each in (jobs, task):
+            each.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await each
+        await solver.close()
+        await engine.dispose()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
+
+
+def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[SlowJob, ...]:
+    """What the leader does beside its ticks."""
+    forecasts, learner = PostgresForecasts(engine), Learner(store=store, clock=clock)
+    attempts = Attempts()
+
+    async def choose() -> None:
+        with translated():
+            await choose_forecasts(forecasts, clock.now())
+
+    async def learn() -> None:
+        with translated():
+            await learn_once(learner)
+
+    async def refit() -> None:
+        run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
+        await refit_waiting(engine, run, layers=load_layers(), now=clock.now, attempts=attempts)
+
+    async def tell_starved() -> None:
+        async with transaction(engine) as connection:
+            await note_starved(connection, clock.now())
+
+    async def tell_budgets() -> None:
+        async with transaction(engine) as connection:
+            await tell_spent(connection, clock.now())
+            await step_degraded(connection, clock.now())
+
+    return (
+        SlowJob(name="budgets", period_s=BUDGET_LOOK_S, run=tell_budgets),
+        SlowJob(name="waiting tasks", period_s=STARVED_LOOK_S, run=tell_starved),
+        SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),
+        SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
+        SlowJob(name="refit", period_s=REFIT_PERIOD_S, run=refit),
+    )
+
+
+def _sender(engine: Engine, plane: Plane) -> Sender:
+    may_be_private = plane.settings.webhook_private
+    return Sender(engine=engine, clock=plane.clock, body=event_bytes, may_be_private=may_be_private)
+
+
+async def run_controller(plane: Plane) -> None:
+    """The controller alone, until SIGTERM or SIGINT. Raises PlimsollError where its metrics' port is taken."""
+    async with controller_metrics(plane.settings, plane.registry):
+        await _run_controller(plane)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerBody:
+    """What the controller's process runs."""
+
+    settings: Settings
+    url: str
+    clock: Clock
+    """The API's; the machine's monotonic clock behind it is the same in every process."""
+
+    def __call__(self, pipe: Connection) -> None:
+        os.nice(CONTROLLER_NICENESS)
+        configure_logs(self.settings)
+        asyncio.run(_run_controller(make_plane(self.settings, self.url, self.clock), pipe))
+
+
+async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
+    """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
+    asked = asyncio.Event()
+    _on_stop_signals(asked.set)
+    if pipe is not None:
+        stop_when_closed(pipe, asked.set)
+    async with running_controller(plane, on_tick=None if pipe is None else partial(tell, pipe)) as (_, task):
+        stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
+        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            task.result()
+
+
+def _on_stop_signals(act: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, act)
+
+
+@asynccontextmanager
+async def controller_metrics(settings: Settings, registry: CollectorRegistry) -> AsyncIterator[None]:
+    """Answers `GET /metrics` where the settings say, if they do. Raises PlimsollError where the port is taken."""
+    host, port = settings.controller_metrics_host, settings.controller_metrics_port
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(metrics_port(host, port, partial(generate_latest, registry)))
+        except OSError as error:
+            raise PlimsollError(
+                f"the controller's metrics cannot be at {host}, port {port}: {error.strerror or error}; "
+                "choose another port by PLIMSOLL_CONTROLLER_METRICS_PORT (0: none)"
+            ) from error
+        yield

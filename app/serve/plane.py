@@ -1,0 +1,37 @@
+"""Plane: what the API's process and the controller's share."""
+
+import atexit
+import contextlib
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from app.base.clock import Clock, WallClock
+from app.base.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """What API and controller share."""
+
+    settings: Settings
+    url: str
+    """SQLAlchemy's URL of a database at the newest revision."""
+    clock: Clock
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+
+def make_plane(settings: Settings, url: str | None = None, clock: Clock | None = None) -> Plane:
+    """The shared parts. Without `url` the settings say where the database is; it may be the embedded server."""
+    return Plane(settings=settings, url=url or database_url(settings), clock=clock or WallClock(speed=settings.speed))
+
+
+def database_url(settings: Settings) -> str:
+    """Where the database is: the setting, else the embedded server, which runs at least as long as this process."""
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    from app.postgres import server as postgres
+
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(postgres.in_use(settings.data_dir)).url

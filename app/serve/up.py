@@ -1,0 +1,151 @@
+"""Everything on one machine: database, catalogue, first token, API, control loop, and simulated nodes as processes."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from app.base.errors import PlimsollError
+from app.base.settings import Settings
+from app.base.token_file import write_token
+from app.catalogue.install import install_catalogue
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
+from app.db.base.transaction import Engine, transaction
+from app.db.operations import tokens
+from app.db.operations.token_secrets import NewToken, create_locally, door
+from app.postgres.files import claim, try_flock
+from app.postgres.process import DataDirRefused
+from app.serve.api_process import open_socket, serve_plane
+from app.serve.plane import Plane, make_plane
+
+Say = Callable[[str], None]
+"""Tells the person at the terminal one thing."""
+
+FIRST_ROUTER_PORT = 9411
+"""Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
+AGENT_STOP_S = 10.0
+NODES_TOKEN = "up-nodes"
+NODE_GPU_TYPES = ("T4", "V100-32GB")
+
+
+def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say) -> None:
+    """Set the database up where it is new, then serve until SIGTERM or SIGINT.
+
+    `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
+    first admin's token goes, when the database has none.
+    Raises PlimsollError where another `up` works with the same data directory, or the port is taken.
+    """
+    with _alone(settings.data_dir), open_socket(settings) as listening:
+        migrate.upgrade(url)
+        plane = make_plane(settings, url)
+        asyncio.run(_run(plane, listening, nodes, token_path, say))
+
+
+@contextlib.contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """Keep a second `up` away: it would start nodes of the same names and end the first one's token."""
+    # Also where the database is elsewhere: the embedded one, used later, refuses a directory that is not marked ours.
+    try:
+        layout = claim(data_dir)
+    except (DataDirRefused, OSError) as error:
+        raise PlimsollError(f"cannot use the data directory {data_dir}: {error}") from error
+    lock = try_flock(layout.root / "up.lock")
+    if lock is None:
+        raise PlimsollError(
+            f"another `plimsoll up` runs with the data directory {layout.root}; "
+            "stop it first, or choose another directory by --data-dir"
+        )
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say) -> None:
+    engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
+    try:
+        at = plane.clock.now()
+        types, networks = await install_catalogue(engine, at)
+        if types or networks:
+            say(f"catalogue: {types} GPU types and {networks} networks added")
+        secret = await _first_token(engine, plane, token_path, say)
+        agent_token = await _nodes_token(engine, plane) if nodes else None
+    finally:
+        await engine.dispose()
+    address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
+    say(f"dashboard: {door(address, secret)}")
+    say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
+    if plane.settings.database_url is None:
+        say(f"SQL: psql '{conninfo(plane.url)}'")
+    async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, say):
+        await serve_plane(plane, listening)
+
+
+async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> str:
+    """Make the first admin's token, keep it where the CLI looks for it, and show it this once; empty: it was made.
+
+    A token that is there already belongs to another control plane and stays; ours goes into the data directory.
+    """
+    async with transaction(engine) as connection:
+        if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
+            return ""
+    made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
+    ours = plane.settings.data_dir / "admin-token" if await asyncio.to_thread(path.exists) else path
+    write_token(ours, made.secret)
+    say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
+    if ours != path:
+        say(f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}")
+    return made.secret
+
+
+async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:
+    """A token for this start's nodes; those of earlier starts end."""
+    at = plane.clock.now()
+    async with transaction(engine) as connection:
+        for row in await tokens.list_rows(connection):
+            if row.name == NODES_TOKEN and row.revoked_at is None:
+                await tokens.revoke(connection, row.id, at=at)
+    return await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
+
+
+@asynccontextmanager
+async def _agents(count: int, address: str, token: str, settings: Settings, say: Say) -> AsyncIterator[None]:
+    """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
+    processes = [await _start_agent(number, address, token, settings) for number in range(1, count + 1)]
+    if count:
+        ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
+        say(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), AGENT_STOP_S)
+            except TimeoutError:
+                process.kill()
+
+
+async def _start_agent(number: int, address: str, token: str, settings: Settings) -> asyncio.subprocess.Process:
+    gpu_type = NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)]
+    memory = ["--gpu-memory-mib", "16384"] if gpu_type == "T4" else []
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "agents.main",
+        *("--url", address, "--node", f"local-{number}", "--device", "standin"),
+        *("--gpu-type", gpu_type, "--gpus", "2", *memory),
+        *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
+        *("--parent", str(os.getpid())),
+        *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
+        env={**os.environ, "PLIMSOLL_TOKEN": token},
+        start_new_session=True,
+    )

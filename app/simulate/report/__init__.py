@@ -1,0 +1,1 @@
+"""What a simulation came to: comparison, charts, one HTML page."""

@@ -1,0 +1,182 @@
+"""Services in the HTML report: a table and charts for each that is shown in full, a row for each other one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from html import escape
+
+from app.simulate.figures import Estimate, counted, number
+from app.simulate.report.charts import Line, LineChart, Times, line_chart
+from app.simulate.report.html_charts import Runs, policy_chart, policy_lines
+from app.simulate.report.html_parts import INK, Cell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.report import Report, estimate
+from app.simulate.report.timelines import mean_course
+from app.simulate.run.results import RunResult, Series, ServiceResult, ServiceSeries
+from app.simulate.scenario.scenario import ScenarioSpec
+
+MOST_CHARTED = 12
+"""Services with charts."""
+MOST_ROWS = 500
+"""Services with a row."""
+ARRIVALS = "requests that arrived"
+
+
+def services_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
+    """All services, worst first."""
+    ranked = worst_first(report)
+    closed = {service.name for service in spec.services if service.load.clients is not None}
+    yield "<h2>Services</h2>"
+    yield paragraph("Those come first that break their SLO by most, or are nearest to it.", "faint")
+    for place in ranked[:MOST_CHARTED]:
+        yield from _in_full(runs, place, times, closed)
+    others = ranked[MOST_CHARTED:]
+    if others:
+        yield "<h2>Further services</h2>"
+        yield _in_rows(runs, others[:MOST_ROWS])
+    if len(others) > MOST_ROWS:
+        yield paragraph(
+            f"{counted(len(others) - MOST_ROWS, 'service')} more, none worse: see the JSON report.", "faint"
+        )
+
+
+def worst_first(report: Report) -> list[int]:
+    """Places of the services, by how far above its percentile the policy stays that serves it worst."""
+
+    def margin(place: int) -> float:
+        known = [policy.services[place].attainment for policy in report.policies]
+        worst = min((each.mean for each in known if each is not None), default=1.0)
+        return worst - report.runs[0].services[place].percentile
+
+    return sorted(range(len(report.runs[0].services)), key=lambda place: (margin(place), place))
+
+
+def _in_full(runs: Runs, place: int, times: Times, closed: set[str]) -> Iterator[str]:
+    first = _first(runs, place)
+    slo = f"{100.0 * first.percentile:g} % within {first.slo_ms:g} ms"
+    yield f"<h3>{escape(first.service)}</h3>"
+    yield paragraph(f"Network {first.network}; SLO {slo}", "faint")
+    yield _table(runs, place)
+    yield legend(list(runs), asked=ARRIVALS)
+    yield (
+        '<div class="charts four">' + "".join(_charts(runs, first, times, is_closed=first.service in closed)) + "</div>"
+    )
+
+
+def _table(runs: Runs, place: int) -> str:
+    headings = (
+        "policy",
+        "cost, USD",
+        "in SLO, %",
+        "worst step, %",
+        "p50, ms",
+        "p95",
+        "p98",
+        "p99",
+        "arrived",
+        "rejected",
+        "overdue",
+    )
+    return table(headings, (_row(policy, [run.services[place] for run in mine]) for policy, mine in runs.items()))
+
+
+def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
+    attainment = _over(mine, lambda each: each.attainment)
+    is_bad = attainment is not None and attainment.mean < mine[0].percentile
+    worst = [each.worst_step for each in mine if each.worst_step is not None]
+    return (
+        policy,
+        estimate_cell(_over(mine, lambda each: each.cost_usd)),
+        share_cell(attainment, digits=2, bad=is_bad),
+        number(100.0 * min(worst), 1) if worst else "–",
+        *(estimate_cell(_over(mine, partial(_latency_ms, name)), digits=0) for name in ("p50", "p95", "p98", "p99")),
+        f"{sum(each.arrived for each in mine):,}",
+        f"{sum(each.rejected for each in mine):,}",
+        f"{sum(each.overdue for each in mine):,}",
+    )
+
+
+def _over(mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]) -> Estimate | None:
+    """The estimate over the seeds; None where one of them knows none."""
+    values = [value(each) for each in mine]
+    known = [each for each in values if each is not None]
+    return estimate(known) if len(known) == len(values) else None
+
+
+def _charts(runs: Runs, service: ServiceResult, times: Times, *, is_closed: bool) -> Iterator[str]:
+    """Rates, attainment, latency, replicas."""
+
+    def mine(series: Series) -> ServiceSeries:
+        return series.services[service.service]
+
+    yield policy_chart(
+        "Arrival rate and planned rate, requests per second",
+        times,
+        [
+            *policy_lines(runs, lambda series: mine(series).planned_rps),
+            *_arrivals(runs, lambda series: mine(series).arrival_rate_rps, is_closed=is_closed),
+        ],
+    )
+    percentile = 100.0 * service.percentile
+    chart = LineChart(
+        title="In SLO, % of the finished requests",
+        times=times,
+        lines=policy_lines(runs, lambda series: [_percent(share) for share in mine(series).attainment]),
+        limit=percentile,
+        limit_label=f"SLO {percentile:g} %",
+        from_zero=False,
+        highest=100.0,
+    )
+    yield figure(chart.title, line_chart(chart))
+    chart = LineChart(
+        title="p99 latency, ms",
+        times=times,
+        lines=policy_lines(runs, lambda series: mine(series).p99_ms),
+        limit=service.slo_ms,
+        limit_label=f"SLO {service.slo_ms:g} ms",
+    )
+    yield figure(chart.title, line_chart(chart))
+    yield policy_chart("Replicas", times, policy_lines(runs, lambda series: mine(series).replicas), is_count=True)
+
+
+def _arrivals(runs: Runs, rates: Callable[[Series], list[float]], *, is_closed: bool) -> list[Line]:
+    """What arrived: the same under all policies, unless clients wait for their answers."""
+    if is_closed:
+        return [
+            Line(
+                label=f"{ARRIVALS}, {policy}",
+                look=f'{INK} stroke-opacity=".6"',
+                values=mean_course(each, rates),
+            )
+            for policy, each in runs.items()
+        ]
+    return [Line(label=ARRIVALS, look=INK, values=mean_course(next(iter(runs.values())), rates))]
+
+
+def _in_rows(runs: Runs, places: Sequence[int]) -> str:
+    """In SLO and p99 of each policy."""
+    headings = ["service", "SLO", *(f"{policy}: {title}" for policy in runs for title in ("in SLO, %", "p99, ms"))]
+
+    def row(place: int) -> Iterator[str | Cell]:
+        first = _first(runs, place)
+        yield first.service
+        yield f"{100.0 * first.percentile:g} % ≤ {first.slo_ms:g} ms"
+        for each in runs.values():
+            results = [run.services[place] for run in each]
+            attainment = _over(results, lambda result: result.attainment)
+            is_bad = attainment is not None and attainment.mean < first.percentile
+            yield share_cell(attainment, digits=2, bad=is_bad)
+            yield estimate_cell(_over(results, partial(_latency_ms, "p99")), digits=0)
+
+    return table(headings, (tuple(row(place)) for place in places), lefts=2)
+
+
+def _first(runs: Runs, place: int) -> ServiceResult:
+    first: RunResult = next(iter(runs.values()))[0]
+    return first.services[place]
+
+
+def _latency_ms(name: str, result: ServiceResult) -> float | None:
+    return result.latency_ms[name]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -1,0 +1,124 @@
+"""Tasks in the HTML report: what they came to under each policy, how many ran, and how each one went."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from app.simulate.figures import counted, duration, number
+from app.simulate.report.charts import Times, colour_of
+from app.simulate.report.gantt import gantt_chart, phase_legend
+from app.simulate.report.html_charts import Runs, fault_spans, policy_chart, policy_lines
+from app.simulate.report.html_parts import Cell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.report import Report
+from app.simulate.run.results import Series, TaskPhase, TaskResult
+from app.simulate.scenario.scenario import ScenarioSpec
+
+MOST_TASKS = 24
+"""With a row and a bar, under each policy."""
+MOST_POLICIES = 4
+"""Whose tasks are shown one by one."""
+_TITLES: dict[TaskPhase, str] = {
+    "running": "Tasks that run",
+    "waiting": "Tasks that wait",
+    "swapped": "Tasks swapped out",
+}
+_WORDS = (
+    "Tasks run on what the services leave over, beside replicas for nothing; idle GPUs that they get are in the cost. "
+    "Completion: mean from submission to end, of those that ended. In time: of those with a deadline that they met or "
+    "missed; left open: neither, when the run ended. Work: iterations in the time that counts, times what one takes by "
+    "the catalogue alone on a whole GPU of the fleet's first type."
+)
+
+
+def tasks_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
+    """All of it; nothing where no run has tasks."""
+    if not any(run.tasks for run in report.runs):
+        return
+    yield "<h2>Tasks</h2>"
+    yield _policy_table(report)
+    yield paragraph(_WORDS, "faint")
+    yield legend(list(runs))
+    yield '<div class="charts">'
+    for phase, title in _TITLES.items():
+        yield policy_chart(title, times, policy_lines(runs, partial(_count, phase)), is_count=True)
+    yield "</div>"
+    marked = fault_spans(spec)
+    for place, (policy, mine) in enumerate(list(runs.items())[:MOST_POLICIES]):
+        title = f"Tasks under {policy}, seed {mine[0].seed}"
+        shown = mine[0].tasks[:MOST_TASKS]
+        yield phase_legend(colour_of(place))
+        yield figure(title, gantt_chart(title, shown, (0.0, spec.duration_s), colour=colour_of(place), marked=marked))
+        yield _task_table(shown)
+        if len(mine[0].tasks) > MOST_TASKS:
+            yield paragraph(f"{counted(len(mine[0].tasks) - MOST_TASKS, 'task')} more: see the JSON report.", "faint")
+    if len(runs) > MOST_POLICIES:
+        yield paragraph("Tasks under the other policies: see the JSON report.", "faint")
+
+
+def _count(phase: TaskPhase, series: Series) -> list[int]:
+    return series.tasks.get(phase, [0] * len(series.power_w))
+
+
+def _policy_table(report: Report) -> str:
+    headings = (
+        "policy",
+        "finished, %",
+        "completion, min",
+        "in time, %",
+        "deadlines left open",
+        "work done, GPU hours",
+        "GPUs of their own, USD",
+    )
+    return table(
+        headings,
+        (
+            (
+                summary.policy,
+                share_cell(tasks.finished, digits=1),
+                estimate_cell(tasks.completion_s, digits=1, scale=1.0 / 60.0),
+                share_cell(tasks.in_time, digits=0),
+                estimate_cell(tasks.undecided, digits=0),
+                estimate_cell(tasks.work_gpu_hours),
+                estimate_cell(tasks.cost_usd),
+            )
+            for summary in report.policies
+            if (tasks := summary.tasks)
+        ),
+    )
+
+
+def _task_table(tasks: Sequence[TaskResult]) -> str:
+    headings = (
+        "task",
+        "iteration",
+        "stands",
+        "submitted",
+        "first ran",
+        "ended",
+        "completion",
+        "did not run",
+        "done, %",
+        "iteration, ms",
+        "starts, swaps",
+    )
+    return table(headings, map(_row, tasks), lefts=3)
+
+
+def _row(task: TaskResult) -> tuple[str | Cell, ...]:
+    late = task.is_in_time is False
+    return (
+        task.task,
+        f"{task.network}, {task.batch}",
+        Cell(text="too late" if late and task.phase == "finished" else task.phase, is_bad=late),
+        _time(task.submitted_s),
+        _time(task.first_ran_s),
+        _time(task.finished_s),
+        _time(task.completion_s),
+        _time(task.waited_s),
+        number(100.0 * task.progress, 1),
+        "–" if task.iteration_ms is None else number(task.iteration_ms),
+        f"{task.starts}, {task.swaps}",
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return "–" if seconds is None else duration(round(seconds))

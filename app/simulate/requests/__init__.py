@@ -1,0 +1,1 @@
+"""Simulations that people ask the API for."""

@@ -1,0 +1,81 @@
+"""What the process of a simulation does: the runs one after the other, then the reports."""
+
+import gzip
+import os
+import resource
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeAlias
+
+from app.base.errors import InvalidRequest
+from app.base.version import program_version
+from app.catalogue.catalogue import CatalogueError
+from app.db.decisions.simulations import Reports
+from app.simulate.report.html import report_to_html
+from app.simulate.report.report import make_report, report_to_json
+from app.simulate.requests.summary import summary_of
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.run import check, jobs_of
+from app.simulate.run.runner import Outcome, run_here, simulate_all
+from app.simulate.scenario.scenario import Scenario
+from app.solver.process import follow_parent
+from solvers.types.state import Json
+
+Message: TypeAlias = float | Reports | str
+"""How far the runs are, from 0 to 1; in the end what they came to, or why they failed."""
+
+NICENESS = 15
+"""Ticks, requests and the solvers of both go first."""
+MOST_MEMORY_BYTES = 4 * 2**30
+MOST_JSON_BYTES = 8 * 2**20
+"""Compressed; a longer report is made by the command line."""
+MESSAGES = 200
+"""That tell how far it is."""
+
+
+def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
+    """The process's main."""
+    follow_parent()
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    pipe.send(run_simulation(document, folder, pipe.send))
+
+
+def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[float], None]) -> Reports | str:
+    """What a scenario's runs come to, or why there is nothing to report; files are looked for in the folder."""
+    scenario = Scenario.model_validate(document)
+    try:
+        jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
+        notes = check(jobs[0])
+    except (CatalogueError, InvalidRequest) as error:
+        return str(error)
+    outcomes = simulate_all(jobs, run_here, _Watch(len(jobs), scenario.spec.duration_s, tell))
+    report = make_report(scenario, outcomes, notes=notes)
+    if not report.runs:
+        return f"no run was done: {report.failed[0]}"
+    page = report_to_html(report, version=program_version())
+    figures = gzip.compress(report_to_json(report))
+    return Reports(
+        summary=summary_of(report, scenario.spec).model_dump(mode="json"),
+        html=gzip.compress(page.encode()),
+        json=figures if len(figures) <= MOST_JSON_BYTES else None,
+    )
+
+
+class _Watch:
+    """Tells how much of the simulated time of all runs has passed."""
+
+    def __init__(self, runs: int, duration_s: float, tell: Callable[[float], None]) -> None:
+        self._whole_s, self._duration_s, self._tell = runs * duration_s, duration_s, tell
+        self._told = 0.0
+
+    def passed(self, place: int, simulated_s: float) -> None:
+        """Runs are done in the order of their places."""
+        share = min(1.0, (place * self._duration_s + simulated_s) / self._whole_s)
+        if share - self._told >= 1.0 / MESSAGES:
+            self._told = share
+            self._tell(share)
+
+    def ended(self, place: int, outcome: Outcome) -> None:
+        """Where it was cut short by a failure, the next one's share has the rest of it."""

@@ -1,0 +1,183 @@
+"""From a scenario to a cluster that can run: one policy, one seed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from agents.sim import load
+from agents.sim import load as modulation
+from agents.sim.clients import ClientLoad
+from agents.sim.cluster import Scenario as Course
+from agents.sim.pace import World
+from agents.sim.rates import Shape, TraceShape
+from agents.sim.spec import Fault, GpuSpec, NodeSpec
+from agents.sim.truth.truth import load_truth
+from app.base.errors import InvalidRequest
+from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.manifests import objects as manifests
+from app.manifests.to_types import to_service, to_settings
+from app.simulate.run.closed_loop import ClusterPlan
+from app.simulate.run.planned_world import PlannedWorld
+from app.simulate.scenario.parts import FaultSpec, Load, NodePool, PolicyRun, SimulatedService, TraceRef
+from app.simulate.scenario.scenario import Scenario, loop_of
+from app.simulate.scenario.tasks import works_of
+from app.simulate.traces.files import read_trace
+from app.simulate.traces.trace import Trace
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import GpuType
+
+MOST_RPS = 1e6
+"""Of one service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """What the planner knows of the GPU types and networks of a scenario."""
+
+    gpu_types: tuple[GpuType, ...]
+    points: tuple[OperatingPoints, ...]
+
+
+def shipped_catalogue(scenario: Scenario) -> Catalogue:
+    """What the shipped catalogue has of what the scenario names. Raises CatalogueError for what it has not."""
+    gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
+    works = works_of(scenario.spec)
+    services = scenario.spec.services
+    served = {name for each in services for name in (each.network, *(one.network for one in each.variants))}
+    networks = sorted(served | {work.network for _, work, _ in works})
+    return Catalogue(gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types))
+
+
+def make_world(scenario: Scenario, catalogue: Catalogue) -> World:
+    """The truth that the scenario asks for."""
+    if scenario.spec.truth == "measured":
+        return load_truth()
+    return PlannedWorld(catalogue.gpu_types, catalogue.points)
+
+
+def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path) -> ClusterPlan:
+    """The cluster under one policy; `folder`: where the scenario's traces are looked for.
+
+    Raises InvalidRequest for a trace that cannot be read, or has nothing where it is to begin, and for too much load.
+    """
+    spec = scenario.spec
+    types = {gpu_type.name: gpu_type for gpu_type in catalogue.gpu_types}
+    settings = to_settings(manifests.Policy(metadata=scenario.metadata, spec=loop_of(spec, run)))
+    return ClusterPlan(
+        nodes=tuple(node for pool in spec.fleet for node in _nodes(pool, types[pool.gpu_type], run.launch_s)),
+        gpu_types=catalogue.gpu_types,
+        points=catalogue.points,
+        services=tuple(to_service(_manifest(service)) for service in spec.services),
+        scenario=_course(scenario, seed, folder),
+        settings=settings,
+        agent_period_s=spec.agent_period_s,
+        handover_s=spec.handover_s,
+    )
+
+
+def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[NodeSpec]:
+    gpu = GpuSpec(gpu_type=gpu_type.name, memory_mib=gpu_type.memory_mib, max_clock_mhz=gpu_type.clocks_mhz[-1])
+    return [
+        NodeSpec(
+            name=f"{pool.name}-{number}",
+            gpus=(gpu,) * pool.gpus_per_node,
+            launch_s=pool.launch_s if launch_s is None else launch_s,
+        )
+        for number in range(1, pool.nodes + 1)
+    ]
+
+
+def _manifest(service: SimulatedService) -> manifests.Service:
+    spec = {name: getattr(service, name) for name in manifests.ServiceSpec.model_fields}
+    metadata = manifests.Metadata(name=service.name, project=service.project, labels=service.labels)
+    return manifests.Service(metadata=metadata, spec=manifests.ServiceSpec(**spec))
+
+
+def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
+    duration_s = math.ceil(scenario.spec.duration_s)
+    services = {service.name: service.load for service in scenario.spec.services}
+    return Course(
+        loads={
+            name: _checked(
+                name, load.Load(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
+            )
+            for stream, (name, entry) in enumerate(sorted(services.items()))
+            if entry.clients is None
+        },
+        clients={name: _clients(entry, duration_s) for name, entry in services.items() if entry.clients is not None},
+        seed=seed,
+        faults=tuple(_fault(fault) for fault in scenario.spec.faults),
+    )
+
+
+def _checked(service: str, source: load.Load) -> load.Load:
+    """The same load. Raises InvalidRequest where it is too much to simulate."""
+    peak_rps = float(source.rates.rates_rps.max(initial=0.0))
+    if peak_rps > MOST_RPS:
+        raise InvalidRequest(
+            f"service {service} gets up to {peak_rps:,.0f} requests per second; at most {MOST_RPS:,.0f} can be"
+        )
+    return source
+
+
+def _shape(entry: Load, folder: Path) -> Shape:
+    """How the rate goes. Raises InvalidRequest for a trace that cannot be read or begun there."""
+    if entry.trace is not None:
+        return trace_shape(entry.trace, folder)
+    if entry.levels is not None:
+        return modulation.Modulation(
+            levels_rps=tuple(entry.levels.rates_rps), mean_stays_s=tuple(entry.levels.mean_stays_s)
+        )
+    day = entry.day.model_dump() if entry.day else {}
+    return load.LoadShape(
+        mean_rps=entry.rate_rps or 0.0,
+        spikes=tuple(load.Spike(**spike.model_dump()) for spike in entry.spikes),
+        burst_service=entry.bursts.service if entry.bursts else "conv",
+        burst_weight=entry.bursts.weight if entry.bursts else 0.0,
+        **{f"day_{name}": value for name, value in day.items()},
+    )
+
+
+def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
+    """The rates of a trace from where it begins. Raises InvalidRequest for one that cannot be read or begun there."""
+    shape = _read(folder / ref.file).shape(ref.column)
+    begin = round(ref.start_s / shape.step_s)
+    if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
+        raise InvalidRequest(f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s")
+    if begin >= len(shape.rates_rps):
+        end_s = len(shape.rates_rps) * shape.step_s
+        raise InvalidRequest(f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s")
+    return TraceShape(rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s)
+
+
+@lru_cache(maxsize=16)
+def _read(file: Path) -> Trace:
+    return read_trace(file)
+
+
+def _clients(entry: Load, duration_s: int) -> ClientLoad:
+    clients = np.zeros(duration_s)
+    for step in sorted(entry.clients or (), key=lambda step: step.start_s):
+        clients[math.ceil(step.start_s) :] = step.clients
+    return ClientLoad(clients=clients)
+
+
+def _fault(fault: FaultSpec) -> Fault:
+    return Fault(
+        kind=fault.kind,
+        node=fault.node,
+        start_s=fault.start_s,
+        end_s=math.inf if fault.end_s is None else fault.end_s,
+        gpu_index=fault.gpu,
+        factor=fault.factor,
+        delay_s=fault.delay_s or 0.0,
+    )
+
+
+def true_rates(plan: ClusterPlan) -> Mapping[str, load.Load]:
+    """The loads by service, for whoever may know them."""
+    return {name: source for name, source in plan.scenario.loads.items() if isinstance(source, load.Load)}

@@ -1,0 +1,228 @@
+"""A whole cluster in one process: control loop, agents and simulated GPUs, around a store in memory.
+
+Used by closed-loop tests (on a clock that they move) and as the baseline that the demo runs beside the real control
+plane (on the demo's own clock).
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agents.base.protocol import Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.device import SimulatedDevice
+from agents.sim.pace import World
+from agents.sim.spec import NodeSpec
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
+from app.base.clock import Clock
+from app.catalogue.catalogue import load_actors, load_training_layers
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.kernel_classes import load_kernel_ratios
+from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, needed_reserve_rps
+from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
+from app.learn.corrections import Learner, learn_once
+from app.loop.forecast import horizon_s, make_demands, make_series
+from app.loop.observe import age_s
+from app.loop.tasks import is_used
+from app.loop.tick import Loop, TickOutcome, tick
+from app.solver.process import Solver
+from app.store.memory_store import MemoryStore
+from app.store.store import PolicySettings, ServiceWindow, Snapshot
+from app.store.trained_actors import wants_actor
+from solvers.forecast.choose_technique import Choice
+from solvers.types.problem import OperatingPoints
+from solvers.types.state import Demand, Gpu, GpuType, Node, NodeId, Service, gpu_id
+
+_TICK_S = 1e-3
+"""Time passes by so much at least, so that it does pass whatever is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What a simulated cluster consists of and what it is asked to do."""
+
+    nodes: tuple[NodeSpec, ...]
+    gpu_types: tuple[GpuType, ...]
+    points: tuple[OperatingPoints, ...]
+    services: tuple[Service, ...]
+    scenario: Scenario
+    settings: PolicySettings
+    agent_period_s: float = 5.0
+    handover_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        if self.settings.window_s < self.agent_period_s:
+            raise ValueError(
+                f"agents report every {self.agent_period_s:g} s, so windows of {self.settings.window_s:g} s would "
+                "count several times what came in; make settings.window_s at least as long"
+            )
+
+
+class ClosedLoop:
+    """The cluster; call `step` once per agent period and `tick` once per control period, with `pass_time` between.
+
+    As on real nodes, a new command reaches the agents at once, and an agent acts when a replica becomes ready. Time may
+    also pass on the clock alone; governors and agents then act only when `step` is called.
+    """
+
+    def __init__(
+        self, plan: ClusterPlan, *, world: World, clock: Clock, solver: Solver, promises_may_break: bool = False
+    ) -> None:
+        self.clock = clock
+        self.store = make_store(plan, clock)
+        self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
+        self.loop = Loop(
+            store=self.store,
+            solver=solver,
+            clock=clock,
+            promises_may_break=promises_may_break,
+            forecast=RememberedForecast(),
+            layers=load_training_layers(),
+        )
+        self.dispatcher = Dispatcher(
+            store=self.store,
+            clock=clock,
+            turn=self.loop.turn,
+            kernel_ratios=load_kernel_ratios(),
+            layers=self.loop.layers,
+        )
+        self.learner = Learner(store=self.store, clock=clock)
+        self._learned_at_s = clock.now_s()
+        self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let so much time pass; agents govern and enforce when that is due, as their own loops would."""
+        until_s = self.clock.now_s() + seconds
+        while (now_s := self.clock.now_s()) < until_s:
+            launches_s = self.cluster.next_launches_s()
+            due_s = min([until_s, *(agent.next_govern_s for agent in self.agents), *launches_s.values()])
+            await self.clock.sleep(max(due_s - now_s, min(_TICK_S, until_s - now_s)))
+            await self._govern()
+            for agent in self.agents:
+                if launches_s.get(agent.settings.node, math.inf) <= self.clock.now_s():
+                    await agent.enforce()
+
+    async def _govern(self) -> None:
+        for agent in self.agents:
+            if agent.next_govern_s <= self.clock.now_s():
+                await agent.govern()
+
+    async def step(self) -> None:
+        """Every agent governs where that is due, enforces, observes and syncs once; then jobs are dispatched."""
+        await self._govern()
+        for agent in self.agents:
+            await agent.step()
+        if is_used(self.store.settings) and await self.dispatcher.round():
+            await self._hand_over()
+
+    async def tick(self) -> TickOutcome:
+        """One round of the control loop, after one of learning where that is due."""
+        if self.clock.now_s() - self._learned_at_s >= LEARNING_PERIOD_S:
+            self._learned_at_s = self.clock.now_s()
+            await learn_once(self.learner)
+        outcome = await tick(self.loop)
+        if outcome.state == "target":
+            await self._hand_over()
+        return outcome
+
+    async def _hand_over(self) -> None:
+        """Give every agent that can be reached its new command, as the answer to a waiting sync."""
+        for agent in self.agents:
+            node = agent.settings.node
+            if self.cluster.is_lost(node, self.clock.now_s()):
+                continue
+            generation = agent.command.generation if agent.command else 0
+            command = await self.store.command_for(node, generation)
+            if command is not None:
+                await agent.consider(command)
+                await agent.enforce()
+
+    async def _sync(self, observation: Observation, wait_s: float) -> SyncReply:  # noqa: ARG002  answers at once
+        result = await self.store.ingest((observation,), self.clock.now())
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=result.acknowledged.get((observation.node, observation.boot), 0),
+            server_time_s=self.clock.now_s(),
+            command=await self.store.command_for(observation.node, observation.generation),
+        )
+
+    def _make_agent(self, node: str, plan: ClusterPlan) -> NodeAgent:
+        return NodeAgent(
+            AgentSettings(node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s),
+            SimulatedDevice(self.cluster, node),
+            transport=DirectTransport(
+                self._sync, is_lost=lambda told: self.cluster.is_lost(node, told.window_start_s + told.window_s)
+            ),
+            clock=self.clock,
+            ledger=Ledger(None),
+        )
+
+
+def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
+    """A store that knows the cluster's inventory."""
+    store = MemoryStore(settings=plan.settings)
+    store.put_gpu_types(plan.gpu_types)
+    store.put_points(plan.points)
+    for spec in plan.nodes:
+        store.put_node(Node(id=NodeId(spec.name)), gpus_of(spec), at=clock.now())
+    store.put_services(plan.services)
+    if wants_actor(plan.settings):
+        store.actors.update(load_actors())
+    return store
+
+
+def gpus_of(spec: NodeSpec) -> Sequence[Gpu]:
+    """The GPUs of a simulated node as the control plane knows them."""
+    return [
+        Gpu(id=gpu_id(spec.name, index), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)
+        for index, gpu in enumerate(spec.gpus)
+    ]
+
+
+@dataclass(slots=True)
+class RememberedForecast:
+    """Makes the demands of one snapshot after the other; reserves are renewed every REJUDGE_S."""
+
+    _windows: dict[str, deque[ServiceWindow]] = field(default_factory=lambda: defaultdict(deque))
+    _reserves_rps: dict[str, float] = field(default_factory=dict)
+    _judged_s: float | None = None
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Demand, ...]:
+        """One Demand per service."""
+        self._remember(snapshot)
+        now_s = snapshot.at.timestamp()
+        if self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
+            self._judged_s, self._reserves_rps = now_s, self._reserves(snapshot)
+        choices = {
+            name: replace(snapshot.choices.get(name, Choice()), reserve_rps=reserve_rps)
+            for name, reserve_rps in self._reserves_rps.items()
+        }
+        return make_demands(replace(snapshot, choices={**snapshot.choices, **choices}))
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        for window in snapshot.windows:
+            mine = self._windows[window.service]
+            # Agents report after a window is over: the newest two may be incomplete.
+            is_whole = age_s(window, snapshot.at) >= 2.0 * window.window_s
+            if is_whole and (not mine or window.start > mine[-1].start):
+                mine.append(window)
+        for mine in self._windows.values():
+            while mine and age_s(mine[0], snapshot.at) > JUDGED_S:
+                mine.popleft()
+
+    def _reserves(self, snapshot: Snapshot) -> dict[str, float]:
+        """What each service's windows ask for, where they ask for any."""
+        found = {
+            service.name: needed_reserve_rps(
+                make_series(self._windows[service.name]),
+                slo=service.slo,
+                scaling=service.scaling,
+                horizon_s=horizon_s(snapshot.settings),
+            )
+            for service in snapshot.state.services
+            if self._windows[service.name]
+        }
+        return {name: reserve_rps for name, reserve_rps in found.items() if reserve_rps}

@@ -1,0 +1,93 @@
+"""A world in which everything takes exactly the time that the planner reckons with.
+
+A plan makes its promise under the laws of the contract, for Poisson arrivals and given operating points. Here these
+hold to the letter: a batch of any size takes the time of a whole one, neighbours slow as the law says, and no noise
+is added. So what goes wrong in this world is the planner's fault, or the loop's, never the prediction's; and networks
+that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth.truth` is for.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from agents.sim.tally import Floats
+from agents.sim.truth.truth import Placed, TruthError
+from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
+
+Key = tuple[str, str, float, int]
+"""Network, GPU type, SM percent, batch."""
+
+
+class PlannedWorld:
+    """A `agents.sim.pace.World` made of operating points."""
+
+    def __init__(self, gpu_types: Iterable[GpuType], points: Iterable[OperatingPoints]) -> None:
+        known = tuple(points)
+        self._types: Mapping[str, GpuType] = {each.name: each for each in gpu_types}
+        self._sensitivity = {(each.network, each.gpu_type): each.sensitivity for each in known}
+        self._rows: dict[Key, list[OperatingPoint]] = defaultdict(list)
+        for each in known:
+            for row in each.rows:
+                self._rows[each.network, each.gpu_type, row.sm_percent, row.batch].append(row)
+        self._max_batch: dict[str, int] = {}
+        for each in known:
+            largest = max((row.batch for row in each.rows), default=0)
+            self._max_batch[each.network] = max(largest, self._max_batch.get(each.network, 0))
+
+    def max_batch(self, network: str) -> int:
+        """Largest batch of any operating point. Raises TruthError for an unknown network."""
+        if network not in self._max_batch:
+            raise TruthError(f"no operating points for network {network!r}; known: {', '.join(self._max_batch)}")
+        return self._max_batch[network]
+
+    def noise_cv(self, network: str) -> float:  # noqa: ARG002  nothing is uncertain here
+        """No spread."""
+        return 0.0
+
+    def batch_ms(self, placed: Placed) -> Floats:
+        """(max_batch + 1,) the time of a whole batch, whatever its size; entry 0 is 0.
+
+        Raises TruthError where a replica runs at what is no operating point.
+        """
+        neighbours = [
+            self._row(other.network, placed.gpu_type, other.sm_percent, other.batch, placed.clock_mhz)
+            for other in placed.neighbours
+        ]
+        whole_ms = execution_ms(
+            self._row(placed.network, placed.gpu_type, placed.sm_percent, placed.batch, placed.clock_mhz),
+            Neighbours(count=len(neighbours), pressure=sum(row.pressure for row in neighbours)),
+            sensitivity=self._sensitivity[placed.network, placed.gpu_type],
+            gpu_type=self._types[placed.gpu_type],
+        )
+        times = np.full(self.max_batch(placed.network) + 1, whole_ms)
+        times[0] = 0.0
+        return times
+
+    def busy_w(self, placed: Placed, batch: int) -> float:  # noqa: ARG002  as for a whole batch
+        """Watts of a whole batch."""
+        return self._row(placed.network, placed.gpu_type, placed.sm_percent, placed.batch, placed.clock_mhz).power_w
+
+    def idle_w(self, gpu_type: str) -> float:
+        """Watts of a GPU on which nothing executes. Raises TruthError for an unknown type."""
+        if gpu_type not in self._types:
+            raise TruthError(f"no GPU type {gpu_type!r} to simulate; known: {', '.join(self._types)}")
+        return self._types[gpu_type].idle_w
+
+    def _row(self, network: str, gpu_type: str, *at: float) -> OperatingPoint:
+        """At SM percent, batch and clock.
+
+        At a clock that no row has, such as a throttled one, the nearest row's; at a batch that none has, such as a
+        governor's, that of the next larger one.
+        """
+        sm_percent, batch, clock_mhz = at
+        sizes = range(int(batch), self.max_batch(network) + 1)
+        found = (self._rows.get((network, gpu_type, sm_percent, size)) for size in sizes)
+        rows = next((rows for rows in found if rows), None)
+        if rows is None:
+            raise TruthError(
+                f"{network} has no operating point on {gpu_type} at {sm_percent:g} % SM and batch {batch:g}"
+            )
+        return min(rows, key=lambda row: abs(row.clock_mhz - clock_mhz))

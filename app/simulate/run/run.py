@@ -1,0 +1,159 @@
+"""Runs of a scenario: every policy with every seed, each in the production loop on a clock of its own."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from app.base.clock import ManualClock
+from app.base.logs import nothing_logged
+from app.simulate.run.build import Catalogue, make_cluster, make_world
+from app.simulate.run.carbon import read_grid_intensity
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.run.foresight import foreseen, with_true_times
+from app.simulate.run.notes import notes_on
+from app.simulate.run.record import Recorder
+from app.simulate.run.results import RunResult
+from app.simulate.scenario.parts import PolicyRun
+from app.simulate.scenario.scenario import Scenario, ScenarioSpec
+from app.simulate.scenario.tasks import Submissions, make_submissions, reference_times_ms
+from app.solver.process import InlineSolver, PlanAnswer, PlanRequest
+
+_SAME_S = 1e-6
+"""Moments so near to each other are one: multiples of a period are rounded differently from those of another."""
+_PLANS_KEPT = 8
+"""Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run that is wanted. Carries all that it needs, so that another process can do it."""
+
+    scenario: Scenario
+    run: PolicyRun
+    seed: int
+    catalogue: Catalogue
+    folder: Path
+
+
+class SeriesSolver(InlineSolver):
+    """For one run alone: its plans follow each other, so that a policy may go on with what it worked out before."""
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        return await super().make_plan(replace(request, budget=replace(request.budget, is_series=True)))
+
+
+def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job, ...]:
+    """Every policy with every seed, seed by seed."""
+    return tuple(
+        Job(scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder)
+        for seed in scenario.spec.seeds
+        for run in scenario.spec.policies
+    )
+
+
+def check(job: Job) -> tuple[str, ...]:
+    """Before long work: read what the run would read, and say what will be otherwise than one may expect.
+
+    Raises InvalidRequest for what the run could not do.
+    """
+    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    submissions = make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
+    return tuple(notes_on(job.scenario.spec, plan, submissions, job.folder))
+
+
+def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
+    """Do one run, here and now; `passed` is told, now and then, how many seconds have been simulated.
+
+    What would be an alarm on a real cluster is in the results, not in the log.
+    """
+    with nothing_logged():
+        return asyncio.run(_simulate(job, passed))
+
+
+async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
+    spec = job.scenario.spec
+    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    world, clock = make_world(job.scenario, job.catalogue), ManualClock()
+    if job.run.clairvoyant:
+        plan = replace(plan, points=tuple(with_true_times(points, world) for points in plan.points))
+    closed = ClosedLoop(
+        plan,
+        world=world,
+        clock=clock,
+        solver=SeriesSolver(),
+        promises_may_break=True,
+    )
+    closed.store.most_plans = _PLANS_KEPT
+    if job.run.clairvoyant:
+        closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
+    submissions = Submissions(make_submissions(spec, job.catalogue.points, job.folder), closed.store, clock.now())
+    recorder = Recorder(
+        cluster=closed.cluster,
+        store=closed.store,
+        clock=clock,
+        services=tuple(sorted(plan.services, key=lambda service: service.name)),
+        loads=plan.scenario.loads,
+        gpu_types=plan.gpu_types,
+        start=clock.now(),
+        begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
+        step_s=spec.step_s,
+        reference_ms=reference_times_ms(spec, job.catalogue.points),
+        grid=None if spec.grid_intensity is None else read_grid_intensity(job.folder / spec.grid_intensity),
+    )
+
+    def reach(now_s: float) -> None:
+        submissions.enter(now_s)
+        passed(now_s)
+
+    await _play(closed, plan, recorder, spec, reach)
+    return recorder.result(job.run.label, job.seed)
+
+
+async def _play(
+    closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec, reach: Callable[[float], None]
+) -> None:
+    """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
+
+    Of what falls together agents come first, then the recorder, then the loop: what it decides counts from then on.
+    `reach` is told every such moment before.
+    """
+    begun_s = closed.clock.now_s()
+    agents, ticks = _Timer(plan.agent_period_s), _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
+    steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
+    last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
+    while steps.rung <= last:
+        now_s = min(agents.due_s, ticks.due_s, steps.due_s)
+        await closed.pass_time(begun_s + now_s - closed.clock.now_s())
+        reach(now_s)
+        if agents.rings(now_s):
+            await closed.step()
+            recorder.look()
+        if steps.rings(now_s):
+            recorder.note() if steps.rung > 1 else recorder.begin()
+        if ticks.rings(now_s):
+            outcome = await closed.tick()
+            recorder.look()
+            if steps.rung:
+                recorder.outcomes.append(outcome)
+
+
+class _Timer:
+    """Rings at even intervals, without adding up rounding."""
+
+    def __init__(self, period_s: float, *, first_s: float = 0.0) -> None:
+        self._period_s, self._first_s = period_s, first_s
+        self.rung = 0
+
+    @property
+    def due_s(self) -> float:
+        return self._first_s + self.rung * self._period_s
+
+    def rings(self, now_s: float) -> bool:
+        """Whether it is due; if so, it has rung."""
+        if now_s < self.due_s - _SAME_S:
+            return False
+        self.rung += 1
+        return True

@@ -1,0 +1,32 @@
+"""Files of a scenario that cannot be used, each with the path of the field below `spec`."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from app.base.errors import InvalidRequest
+from app.simulate.run.build import trace_shape
+from app.simulate.run.carbon import read_grid_intensity
+from app.simulate.scenario.checks import Complaint
+from app.simulate.scenario.checks import Path as FieldPath
+from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.tasks import jobs_in
+
+
+def unusable_files(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
+    """All of them, and why; what was read is kept for the runs."""
+    for path, read in _readings(scenario, folder):
+        try:
+            read()
+        except InvalidRequest as error:
+            yield path, str(error)
+
+
+def _readings(scenario: Scenario, folder: Path) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
+    for place, service in enumerate(scenario.spec.services):
+        if service.load.trace is not None:
+            yield ("services", place, "load", "trace"), partial(trace_shape, service.load.trace, folder)
+    if scenario.spec.grid_intensity is not None:
+        yield ("grid_intensity",), partial(read_grid_intensity, folder / scenario.spec.grid_intensity)
+    for place, entry in enumerate(scenario.spec.task_lists):
+        yield ("task_lists", place, "file"), partial(jobs_in, entry, folder)

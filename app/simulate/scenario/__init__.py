@@ -1,0 +1,1 @@
+"""What is simulated, as users write it, and what is wrong with it."""

@@ -1,0 +1,101 @@
+"""Scenarios: what is simulated, as users write it (YAML or JSON). Strict like manifests, and as well documented.
+
+A scenario says which fleet serves which services under which load, what goes wrong meanwhile, which policies decide,
+and for which seeds; every policy runs with every seed. Times are seconds of the simulated clock, from 0 on.
+docs/simulate.md explains it with examples.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Literal, Self
+
+from pydantic import ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from app.base.errors import no_such
+from app.manifests.parts import Metadata, Strict
+from app.manifests.policies import PolicySpec
+from app.simulate.scenario.checks import Complaint, complaints, group_complaints
+from app.simulate.scenario.parts import (
+    PolicyRun,
+    ScenarioFields,
+)
+
+
+class ScenarioSpec(ScenarioFields):
+    """What is simulated."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        found = [*complaints(self), *self._of_settings()]
+        if found:
+            raise ValidationError.from_exception_data(
+                "ScenarioSpec",
+                [
+                    InitErrorDetails(type=PydanticCustomError("value_error", "{it}", {"it": words}), loc=path, input="")
+                    for path, words in found
+                ],
+            )
+        return self
+
+    def _of_settings(self) -> Iterator[Complaint]:
+        """What each policy has otherwise than `loop`."""
+        for place, run in enumerate(self.policies):
+            try:
+                loop = loop_of(self, run)
+            except ValidationError as error:
+                for entry in error.errors():
+                    yield ("policies", place, "settings", *entry["loc"]), _words(entry)
+                continue
+            if "policy" in run.settings:
+                yield ("policies", place, "settings", "policy"), "settings cannot make another policy of it"
+            if loop.window_s < self.agent_period_s:
+                own = "window_s" in run.settings
+                yield (
+                    ("policies", place, "settings", "window_s") if own else ("loop", "window_s"),
+                    f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
+                    f"not {loop.window_s:g}",
+                )
+            own_groups = "groups" in run.settings
+            if own_groups or place == 0:
+                path = ("policies", place, "settings") if own_groups else ("loop",)
+                yield from group_complaints(self, loop, *path)
+
+
+class Scenario(Strict):
+    """A scenario's file."""
+
+    apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every manifest
+    kind: Literal["Scenario"] = "Scenario"
+    metadata: Metadata
+    spec: ScenarioSpec
+
+
+def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
+    """The settings under which a policy decides. Raises ValidationError."""
+    return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
+
+
+def with_policies(scenario: Scenario, names: Sequence[str]) -> Scenario:
+    """The scenario with these policies in place of its own; those that it has keep their settings."""
+    own = scenario.spec.policies
+    runs = [run for name in names for run in [each for each in own if each.policy == name] or [PolicyRun(policy=name)]]
+    return scenario.model_copy(update={"spec": scenario.spec.model_copy(update={"policies": runs})})
+
+
+def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
+    """Traces, job lists and a grid intensity, relative to the scenario's own file."""
+    if spec.grid_intensity is not None:
+        yield spec.grid_intensity
+    yield from (service.load.trace.file for service in spec.services if service.load.trace is not None)
+    yield from (entry.file for entry in spec.task_lists)
+
+
+def _words(error: ErrorDetails) -> str:
+    """What is wrong with a setting."""
+    if error["type"] == "extra_forbidden":
+        return no_such("setting", str(error["loc"][-1]), list(PolicySpec.model_fields))
+    if error["type"] == "value_error":  # Our own words, which state the values.
+        return error["msg"].removeprefix("Value error, ")
+    wanted = error["msg"].partition(", unable")[0].replace("Input should be", "must be", 1).replace("a valid ", "a ", 1)
+    return f"{wanted}, not {error['input']!r}"

@@ -1,0 +1,1 @@
+"""The solver's process, and what can be asked of it."""

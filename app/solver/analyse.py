@@ -1,0 +1,40 @@
+"""Inquire: what takes a solver to know of a plan. Runs where policies run; nothing else should wait for it."""
+
+import time
+from collections.abc import Callable
+
+from app.solver.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
+from solvers.explain.alternatives import Neighbourhood
+from solvers.explain.explain import explain_gpus
+from solvers.explain.neighbours import Company
+from solvers.explain.solve_relaxed import solved_reliefs
+from solvers.explain.types import Alternative
+from solvers.joint.relaxation.dual_prices import relax
+from solvers.types.plan import GpuPlan
+
+MOST_ALTERNATIVES = 4
+_FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
+"""Of the budget: by when the relaxation, and then the alternatives, are to be found."""
+
+
+def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:
+    """Prices, alternatives, and the most promising reliefs put to the test, as far as the budget's seconds go."""
+    began = now_s()
+    problem, plan, seconds = inquiry.problem, inquiry.plan, inquiry.budget.seconds
+
+    def over(share: float) -> Callable[[], bool]:
+        return lambda: now_s() - began >= share * seconds
+
+    base = relax(problem, start=plan, is_over=over(_FIRST_SHARE))
+    if base is None:
+        return Findings(prices=None)
+    prices = base.prices()
+    search, is_late = Neighbourhood(problem, plan, prices), over(_SECOND_SHARE)
+
+    def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
+        return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
+
+    company = Company(problem)
+    gpus = explain_gpus(company, plan, prices, most=MOST_KINDS, alternatives=alternatives)
+    reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
+    return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])

@@ -1,0 +1,315 @@
+"""The solver worker: policies run in their own process, which is killed at its hard limit.
+
+A native crash or an endless solve costs the worker, never the loop: the tick keeps the current plan and the next one
+finds a new worker. `InlineSolver` runs the same call in the loop's own process, for simulations and tests.
+"""
+
+import asyncio
+import contextlib
+import gc
+import math
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+from app.solver.findings import Findings, Inquiry
+from app.solver.shared_points import Packed, ReceivedPoints, SentPoints
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed
+
+START_LIMIT_S = 180.0
+"""A fresh worker imports the solvers in seconds; where kernels are not compiled yet, or the machine is busy, it takes
+many times longer."""
+
+GRACE_S = 1.0
+"""A policy may overrun its own budget by this much before the worker is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """One call of a policy. The budget's `elapsed` is set where it runs."""
+
+    policy: str
+    problem: Problem
+    observed: Observed
+    memory: Json
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    """What a policy returned."""
+
+    plan: Plan
+    report: PlanReport
+    memory: Json
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """By group, where groups of services were planned each by its own policy."""
+
+
+class SolverUnavailable(Exception):
+    """No answer: the worker was killed at its limit, died, or the policy raised. The message says which."""
+
+
+class Solver(Protocol):
+    """Runs policies."""
+
+    async def start(self) -> None:
+        """Get ready, so that the first plan does not wait for it. Raises SolverUnavailable."""
+        ...
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        ...
+
+    async def close(self) -> None:
+        """End the worker."""
+        ...
+
+
+class Inquirer(Protocol):
+    """Finds out more about a plan."""
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """Prices, alternatives and reliefs of a plan. Raises SolverUnavailable."""
+        ...
+
+
+class PreviewSolver(Solver, Inquirer, Protocol):
+    """What people's questions are answered with."""
+
+
+def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic) -> PlanAnswer:
+    """Call the policy here and now; its report gets the measured seconds."""
+    from solvers.policies.registry import policy
+
+    began = now_s()
+    budget = replace(request.budget, elapsed=lambda: now_s() - began)
+    plan, report, memory = policy(request.policy).make_plan(request.problem, request.observed, request.memory, budget)
+    return PlanAnswer(plan=plan, report=replace(report, seconds=now_s() - began), memory=memory)
+
+
+def run_inquiry(inquiry: Inquiry) -> Findings:
+    """Find out more about a plan here and now."""
+    from app.solver.analyse import find_out
+
+    return find_out(inquiry)
+
+
+class InlineSolver:
+    """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine is."""
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        try:
+            return run_policy(replace(request, budget=replace(request.budget, seconds=math.inf)), now_s=lambda: 0.0)
+        except Exception as error:
+            raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """What is found out. Raises SolverUnavailable."""
+        try:
+            return run_inquiry(inquiry)
+        except Exception as error:
+            raise SolverUnavailable(f"the inquiry failed: {error!r}") from error
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class TimedSolver(InlineSolver):
+    """The same against the clock, for commands that need no server."""
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer. Raises SolverUnavailable."""
+        try:
+            return run_policy(request)
+        except Exception as error:
+            raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+
+
+def load_policies() -> None:
+    """Import every solver and compile every formulation, so that the first request is as fast as the next."""
+    from solvers.policies.warm_up import warm_up
+
+    warm_up()
+
+
+class SolverWorker:
+    """Runs policies in one child process at a time; a new one is started after each loss."""
+
+    def __init__(
+        self,
+        *,
+        run: Callable[[PlanRequest], PlanAnswer] = run_policy,
+        prepare: Callable[[], None] = load_policies,
+        start_limit_s: float = START_LIMIT_S,
+        grace_s: float = GRACE_S,
+        threads: int = 1,
+    ) -> None:
+        """`prepare` runs once in each child, `run` for each request; both are functions of a module.
+
+        `threads`: what each plan may use, whatever its budget says; plans do not depend on it.
+        """
+        self._run = run
+        self._prepare = prepare
+        self._start_limit_s = start_limit_s
+        self._grace_s = grace_s
+        self._threads = threads
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._points = SentPoints()
+        self._turn = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Start the worker and wait until it has imported the solvers. Raises SolverUnavailable."""
+        async with self._turn:
+            await self._ensure_started()
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
+        answer = await self._ask(replace(request, budget=self._portable(request.budget)))
+        if isinstance(answer, PlanAnswer):
+            return answer
+        raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
+        answer = await self._ask(replace(inquiry, budget=self._portable(inquiry.budget)))
+        if isinstance(answer, Findings):
+            return answer
+        raise SolverUnavailable(f"the inquiry failed: {answer}")
+
+    def _portable(self, budget: Budget) -> Budget:
+        """The budget without its clock, which cannot cross a process border; the worker puts its own in."""
+        return replace(budget, threads=self._threads, elapsed=Budget().elapsed)
+
+    async def _ask(self, message: PlanRequest | Inquiry) -> object:
+        async with self._turn:
+            pipe = await self._ensure_started()
+            limit_s = message.budget.seconds + self._grace_s
+            try:
+                return await self._within(limit_s, _exchange, pipe, message, self._points)
+            except TimeoutError:
+                words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
+                raise SolverUnavailable(words) from None
+            except (OSError, EOFError) as error:
+                raise SolverUnavailable("the solver worker died; a new one starts when it is needed") from error
+
+    async def close(self) -> None:
+        """End the worker."""
+        async with self._turn:
+            self._kill()
+
+    async def _ensure_started(self) -> Connection:
+        if self._pipe is not None and self._process is not None and self._process.is_alive():
+            return self._pipe
+        self._kill()
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_serve, args=(theirs, self._prepare, self._run), daemon=True, name="plimsoll-solver"
+        )
+        process.start()
+        theirs.close()
+        self._process, self._pipe, self._points = process, ours, SentPoints()
+        try:
+            await self._within(self._start_limit_s, ours.recv)
+        except TimeoutError:
+            words = f"the solver worker did not start within {self._start_limit_s:.0f} s"
+            raise SolverUnavailable(words) from None
+        except (OSError, EOFError) as error:
+            raise SolverUnavailable("the solver worker died while it started") from error
+        return ours
+
+    async def _within(self, limit_s: float, talk: Callable[..., object], *args: object) -> object:
+        """What the worker says; without an answer, or when the caller is cancelled, it is killed.
+
+        The kill also ends the thread that waits on the pipe, so that no late answer meets a later request.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.to_thread(talk, *args)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(timeout=5.0)
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+
+def _exchange(pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints) -> object:
+    """Send and receive. Raises EOFError or OSError when the other side is gone."""
+    packed = points.pack(message.problem.points)
+    pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
+    return pipe.recv()
+
+
+def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry:
+    """The other side of `_exchange`. Raises the same."""
+    message: PlanRequest | Inquiry
+    packed: Packed
+    message, packed = pipe.recv()
+    return replace(message, problem=replace(message.problem, points=points.unpack(packed)))
+
+
+def follow_parent() -> None:
+    """In a process that computes: leave Ctrl-C to the parent, and end with it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanRequest], PlanAnswer]) -> None:
+    """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
+    follow_parent()
+    prepare()
+    # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
+    gc.disable()
+    points = ReceivedPoints()
+    with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
+        pipe.send("ready")
+        while True:
+            try:
+                request = _received(pipe, points)
+            except (EOFError, OSError):
+                return
+            try:
+                answer: PlanAnswer | Findings | str = (
+                    run(request) if isinstance(request, PlanRequest) else run_inquiry(request)
+                )
+            except Exception as error:  # the one place where a policy's fault becomes a message to the loop
+                answer = f"{type(error).__name__}: {error}"
+            pipe.send(answer)
+            del request, answer
+            gc.collect()

@@ -1,0 +1,356 @@
+"""Store: what the control loop needs to remember, as a protocol; Postgres and memory keep it alike.
+
+Every method is one transaction. No method calls a solver or the network inside it. One stateful test runs against
+both implementations (`tests/integration/test_store.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from agents.base.protocol import NodeCommand, Observation
+from solvers.forecast.choose_technique import Choice
+from solvers.predict.data.samples import Company, Group
+from solvers.predict.learn.online import Health
+from solvers.types.outcome import TICK, PlanReport, Stability, Violation
+from solvers.types.plan import BoundPlan, Plan
+from solvers.types.problem import Objective, OperatingPoints, Problem
+from solvers.types.state import ClusterState, Demand, GpuId, Json, Mode, Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """How far down one budget went."""
+
+    budget: str
+    project: str | None
+    """None: the whole cluster."""
+    step: int
+    """>= 0; 0 = everybody gets all."""
+    protected_priority: float
+    """Services of this priority and above are never touched."""
+
+
+PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
+"""proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
+target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
+kept: the current plan stays, nothing new to push; lost: another plan became the target first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyGroup:
+    """Services that a policy of their own decides on, with GPUs of their own."""
+
+    name: str
+    policy: str
+    projects: tuple[str, ...] = ()
+    """Of one of these; empty: of any."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """With all of these."""
+    mode: Mode = Mode.AUTO
+    """How far the loop may go with its services; the more cautious of this, the cluster's and the service's counts."""
+
+    def has(self, service: Service) -> bool:
+        """Whether the service is one of those that it is for."""
+        is_chosen = not self.projects or service.project in self.projects
+        return is_chosen and set(self.labels) <= set(service.labels)
+
+    @property
+    def memory_key(self) -> str:
+        """Under what its policy's memory is kept: no policy's name has a colon."""
+        return f"{self.name}:{self.policy}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """What the operator wants of the loop; a versioned row, recorded in each plan."""
+
+    version: int = 1
+    policy: str = "joint"
+    mode: Mode = Mode.AUTO
+    paused: bool = False
+    period_s: float = 5.0
+    objective: Objective = "min_cost"
+    energy_price_usd_per_kwh: float = 0.0
+    carbon_price_usd_per_t: float = 0.0
+    """Of carbon dioxide; with the next it makes energy dearer (`app.loop.predict`)."""
+    carbon_g_per_kwh: tuple[float, ...] = ()
+    """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
+    max_replicas_per_gpu: int = 4
+    migration_cost_usd_per_hour: float = 0.0
+    headroom: float = 1.1
+    """The forecast rate is multiplied by it before planning."""
+    stale_after_s: float = 15.0
+    """Older telemetry makes the loop hold."""
+    solve_seconds: float = TICK.seconds
+    solve_work: float = TICK.work
+    seed: int = TICK.seed
+    window_s: float = 1.0
+    """Readings of all nodes are summed over windows of this length; at least the agents' reporting period."""
+    fit_quantile: float = 0.9
+    """Execution times are planned at this quantile of what they may be; 0.5 = as stated and learned."""
+    learning: bool = True
+    """Whether served latencies correct the operating points that are planned with."""
+    hysteresis: float = TICK.stability.hysteresis
+    """Fraction of the cost that a rearrangement must save beyond the price of its starts."""
+    move_budget: float = TICK.stability.move_budget
+    """Replicas that one plan may start to save cost, as a fraction of those that run; a few always, 1 = any number."""
+    min_dwell_s: float = TICK.stability.min_dwell_s
+    """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
+    governor: str | None = None
+    """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = nobody."""
+    power_budget_w: float | None = None
+    """That all used GPUs together may draw, idle watts included; None = no such limit."""
+    groups: tuple[PolicyGroup, ...] = ()
+    """In the order in which they are decided; services of none follow `policy`, last."""
+    approve_switch: bool = False
+    """Whether the first plan of another policy than the target's waits for a person, whatever the mode."""
+
+    def group_of(self, service: Service) -> PolicyGroup | None:
+        """The first group that the service is of; None: it follows the cluster's policy."""
+        return next((group for group in self.groups if group.has(service)), None)
+
+    @property
+    def planner(self) -> str:
+        """Who plans, as plans name it: `joint`, or `joint; web: hetsev` with a group called web."""
+        return "; ".join((self.policy, *(f"{group.name}: {group.policy}" for group in self.groups)))
+
+    @property
+    def stability(self) -> Stability:
+        """How willing the policy is to rearrange what runs."""
+        return Stability(hysteresis=self.hysteresis, move_budget=self.move_budget, min_dwell_s=self.min_dwell_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceWindow:
+    """All nodes' readings of one service, summed over one window of `PolicySettings.window_s` seconds.
+
+    Windows are aligned to multiples of their length since 1970; a node's reading counts where its own window ends.
+    The newest window may still be incomplete.
+    """
+
+    service: str
+    start: datetime
+    window_s: float
+    arrivals: int
+    served: int
+    in_slo: int
+    rejected: int
+    latency_buckets: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What is known of one agent."""
+
+    node: str
+    last_seen: datetime | None
+    generation: int
+    """Generation of the command that it has in force."""
+    repartition: tuple[int, ...] = ()
+    """Indices of its GPUs whose governor asks for other SM percents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What one replica executed over a stretch of time, by its node's windows that start in it."""
+
+    replica: str
+    gpu: str
+    service: str
+    sm_percent: float
+    batch: int
+    is_steady: bool
+    """Ready in every window, always with this SM percent and batch."""
+    batches: int
+    requests: int
+    execution_ms: float
+    """Mean over the batches; 0 without any."""
+
+
+SERVED = "served"
+"""Source of samples that were read off served executions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """One measurement of a network on a GPU type, as it is kept; None = not measured, or not known."""
+
+    network: str
+    gpu_type: str
+    batch: float
+    sm_percent: float
+    clock_mhz: float | None = None
+    time_quota_percent: float = 100.0
+    power_limit_w: float | None = None
+    neighbours: Company = ()
+    latency_ms: float
+    """Mean execution time of one whole batch."""
+    power_w: float | None = None
+    memory_mib: float | None = None
+    l2_util_percent: float | None = None
+    source: str = ""
+    measured_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What planning reckons with of the operating points of one network on one GPU type, beside what they state."""
+
+    group: Group
+    health: Health
+    at: datetime
+    """Since when."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitHealth:
+    """How the operating points in force of one network on one GPU type hold against what is served."""
+
+    group: Group
+    now: Health
+    planned: Correction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One consistent read of everything that a tick needs."""
+
+    at: datetime
+    state: ClusterState
+    points: tuple[OperatingPoints, ...]
+    target: BoundPlan | None
+    settings: PolicySettings
+    windows: tuple[ServiceWindow, ...]
+    """Recent windows, oldest first: as many as the longest delay of the services looks back, within limits."""
+    statuses: tuple[NodeStatus, ...]
+    approved: BoundPlan | None = None
+    """A plan that a person approved and that is not yet the target."""
+    approved_id: int | None = None
+    proposed: BoundPlan | None = None
+    """The newest plan that was made and not pushed, where it still could be: made from `target` and from the catalogue
+    as they are. Any other target makes it lose."""
+    memory: "Json" = None
+    """What the policy wrote down at the last tick."""
+    group_memory: Mapping[str, Json] = field(default_factory=dict)
+    """The same of the groups' policies, by group; of those that wrote something down."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """How services are forecast, by name; the default technique where one is missing. Without scores."""
+    latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
+    """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""
+    corrections: tuple[Correction, ...] = ()
+    """What was learned of the times of `points`."""
+    degradations: tuple[Degradation, ...] = ()
+    """Of exceeded budgets: which services are planned for less (`app.loop.budgets`)."""
+    actor: bytes | None = None
+    """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
+
+
+WINDOWS_IN_SNAPSHOT = 60
+"""Fewest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """One decision with everything that led to it."""
+
+    at: datetime
+    state: PlanState
+    policy_version: int
+    catalogue_revision: int
+    plan: Plan
+    report: PlanReport
+    bound: BoundPlan | None
+    demands: tuple[Demand, ...] = ()
+    """The forecast that the plan was made for."""
+    problem: Problem | None
+    """The input, for explain and replay; None where the tick held before it had one."""
+    violations: tuple[Violation, ...] = ()
+    reason: str = ""
+    """Why it was kept or refused, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the audit."""
+
+    at: datetime
+    actor: str
+    kind: str
+    """CamelCase type, e.g. `PlanPushed`, `ServiceCreated`, `LoopHeld`."""
+    subject: str
+    """What it is about, e.g. `service/chat`, `plan/12`, `node/n1`."""
+    reason: str = ""
+    plan_id: int | None = None
+    request_id: str | None = None
+    before: Json = None
+    after: Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """What became of a batch of observations."""
+
+    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(node, boot) → highest sequence number that is durable."""
+    unknown_nodes: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """The loop's memory. Implementations: `memory_store.MemoryStore`, `app.db.postgres_store.PostgresStore`."""
+
+    async def load_snapshot(self, now: datetime) -> Snapshot:
+        """Everything for one tick, read in one repeatable-read transaction."""
+        ...
+
+    async def record_plan(self, record: PlanRecord) -> int:
+        """Write a decision down; returns its plan id."""
+        ...
+
+    async def push_target(
+        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+    ) -> bool:
+        """Make the plan the target if its parent still is and the catalogue revision is unchanged.
+
+        Writes the commands in the same transaction; plans that still wait are lost. False: another planner won, the
+        catalogue changed, or a person approved another plan, which the next tick pushes.
+        """
+        ...
+
+    async def save_memory(self, policy: str, memory: Json) -> None:
+        """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`."""
+        ...
+
+    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+        """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
+        ...
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        """The newest command for a node if its generation is newer than the one given."""
+        ...
+
+    async def add_events(self, *lines: Event) -> None:
+        """Append lines to the audit, all or none."""
+        ...
+
+    async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
+        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
+        ...
+
+    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+        """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
+        ...
+
+    async def load_fit_health(self) -> tuple[FitHealth, ...]:
+        """The health of the operating points in force, by network and GPU type; of those that were ever served."""
+        ...
+
+    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+        """Keep these, in place of those of the same groups that were read less far. False, and nothing kept: the
+        catalogue changed."""
+        ...
+
+    async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
+        """Keep measurements; returns how many were not there yet."""
+        ...

@@ -1,0 +1,143 @@
+"""Agents' windows → sums over the loop's windows; both stores follow these rules.
+
+The loop's windows are aligned to multiples of `PolicySettings.window_s`. Agents report at multiples of their own
+period, always a little late; a reading counts, undivided, in the window whose end is nearest to its own, so that a
+window is complete soon after it is over. A reading of an agent that was held up covers several windows; it counts in
+equal parts in each of them, or it would look like a burst.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from agents.base.protocol import Observation
+from app.store.store import WINDOWS_IN_SNAPSHOT, ServiceWindow
+from solvers.types.state import Service
+
+OLDEST_WINDOW_S = 7 * 86400.0
+"""An agent that was cut off sends what it kept; a window that claims to be older comes from a wrong clock."""
+
+LATENESS = 0.5
+"""Agents report at each multiple of their period, always a little late: by less than this share of the window."""
+
+MOST_WINDOWS = 600
+"""Ten minutes at the default length, Ray Serve's default downscale delay; a longer delay acts as this one."""
+
+WindowKey = tuple[str, int]
+"""(service, number of the window: its start divided by its length)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Counts of one service over all nodes."""
+
+    arrivals: int = 0
+    served: int = 0
+    in_slo: int = 0
+    rejected: int = 0
+    latency_buckets: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: "Sums") -> None:
+        """Add the counts of another part."""
+        self.arrivals += other.arrivals
+        self.served += other.served
+        self.in_slo += other.in_slo
+        self.rejected += other.rejected
+        for bucket, count in other.latency_buckets.items():
+            self.latency_buckets[bucket] = self.latency_buckets.get(bucket, 0) + count
+
+    def part(self, index: int, parts: int) -> "Sums":
+        """One of `parts` nearly equal parts, which add up to the whole."""
+        return Sums(
+            arrivals=_part(self.arrivals, index, parts),
+            served=_part(self.served, index, parts),
+            in_slo=_part(self.in_slo, index, parts),
+            rejected=_part(self.rejected, index, parts),
+            latency_buckets={
+                bucket: part for bucket, count in self.latency_buckets.items() if (part := _part(count, index, parts))
+            },
+        )
+
+
+def _part(count: int, index: int, parts: int) -> int:
+    return count * (index + 1) // parts - count * index // parts
+
+
+def placed_start_s(observation: Observation, received_s: float) -> float:
+    """Start of the agent's window, moved where need be: it ended before it was received and is not absurdly old."""
+    latest = received_s - observation.window_s
+    return min(max(observation.window_start_s, received_s - OLDEST_WINDOW_S), latest)
+
+
+def window_number(end_s: float, window_s: float) -> int:
+    """Number of the loop's window in which an agent's window counts, whose end it missed by less than LATENESS."""
+    return math.ceil(end_s / window_s - LATENESS) - 1
+
+
+def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterator[tuple[WindowKey, Sums]]:
+    """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
+
+    Of a longer stretch than any snapshot holds, the newest windows alone: nobody reads the older ones.
+    """
+    newest = window_number(end_s, window_s)
+    covered = max(1, round(observation.window_s / window_s))
+    for service, counts in sums_of(observation):
+        for part in range(min(covered, MOST_WINDOWS)):
+            yield (service, newest - part), counts if covered == 1 else counts.part(part, covered)
+
+
+def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
+    """The counts of every service in one observation."""
+    for reading in observation.services:
+        yield (
+            reading.service,
+            Sums(
+                arrivals=reading.arrivals,
+                served=reading.served,
+                in_slo=reading.in_slo,
+                rejected=reading.rejected,
+                latency_buckets=dict(reading.latency_buckets),
+            ),
+        )
+
+
+def snapshot_numbers(now_s: float, window_s: float, services: Iterable[Service] = ()) -> range:
+    """Numbers of the windows that a snapshot holds, the one that is open now among them.
+
+    As many as the longest delay of the services needs, at least WINDOWS_IN_SNAPSHOT, at most MOST_WINDOWS.
+    """
+    delays_s = [max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s) for one in services]
+    wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    newest = math.floor(now_s / window_s)
+    return range(newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MOST_WINDOWS) + 1, newest + 1)
+
+
+def make_windows(sums: Mapping[WindowKey, Sums], window_s: float) -> tuple[ServiceWindow, ...]:
+    """The windows of a snapshot, by start and service."""
+    return tuple(
+        make_window(service, number * window_s, window_s, counts)
+        for (service, number), counts in sorted(sums.items(), key=lambda item: (item[0][1], item[0][0]))
+    )
+
+
+def make_window(service: str, start_s: float, window_s: float, counts: Sums) -> ServiceWindow:
+    """One window of a snapshot."""
+    return ServiceWindow(
+        service=service,
+        start=datetime.fromtimestamp(start_s, UTC),
+        window_s=window_s,
+        arrivals=counts.arrivals,
+        served=counts.served,
+        in_slo=counts.in_slo,
+        rejected=counts.rejected,
+        latency_buckets=tuple(sorted(counts.latency_buckets.items())),
+    )
+
+
+def add_all(parts: Iterable[tuple[WindowKey, Sums]]) -> dict[WindowKey, Sums]:
+    """Sums by key."""
+    totals: dict[WindowKey, Sums] = {}
+    for key, sums in parts:
+        totals.setdefault(key, Sums()).add(sums)
+    return totals

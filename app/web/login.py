@@ -1,0 +1,73 @@
+"""The door: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie."""
+
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from app.api.http.auth import forget_tokens
+from app.api.http.parts import Parts
+from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
+from app.base.errors import Forbidden, Unauthorised
+from app.db.base.transaction import transaction
+from app.db.operations import tokens
+from app.db.operations.token_secrets import PATTERN, digest
+from app.db.operations.tokens import TokenRow
+from app.web.pages import Paper
+
+FIRST_PAGE = "/fleet"
+FIRST_OF_PROJECT = "/services"
+"""For tokens that are bound to projects: the fleet is not theirs."""
+LARGEST_FORM = 4096
+
+
+async def show(paper: Paper, request: Request) -> Response:
+    """The form."""
+    return paper.html(request, "login.html", next=_next(request.query_params.get("next")), problem="")
+
+
+async def enter(paper: Paper, request: Request) -> Response:
+    """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
+    parts: Parts = request.app.state.parts
+    form = parse_qs((await request.body())[:LARGEST_FORM].decode("utf-8", "replace"))
+    wanted = _next(form.get("next", [""])[0])
+    try:
+        require_own_page(request.method, request.headers.raw)
+        caller = await _holder(parts, form.get("token", [""])[0].strip())
+    except (Forbidden, Unauthorised) as error:
+        return paper.html(request, "login.html", status=401, next=wanted, problem=str(error))
+    if caller.projects is not None and wanted == FIRST_PAGE:
+        wanted = FIRST_OF_PROJECT
+    answer = RedirectResponse(wanted, status_code=303)
+    await log_in(parts, caller, answer, secure=request.url.scheme == "https")
+    return answer
+
+
+async def leave(request: Request) -> Response:
+    """Log out."""
+    require_own_page(request.method, request.headers.raw)
+    answer = RedirectResponse("/login", status_code=303)
+    await log_out(request.app.state.parts, cookie_of(request.headers.raw), answer)
+    forget_tokens(request)
+    return answer
+
+
+async def _holder(parts: Parts, secret: str) -> TokenRow:
+    """Whose token it is. Raises Unauthorised, or Forbidden for an agent's."""
+    if not PATTERN.fullmatch(secret):
+        raise Unauthorised("A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more.")
+    now = parts.clock.now()
+    async with transaction(parts.engine) as connection:
+        row = await tokens.find(connection, digest(secret))
+        if row is None or not row.is_valid(now):
+            raise Unauthorised("This token is not known, was revoked, or has expired.")
+        await tokens.note_use(connection, row, now)
+    if row.scope == "agent":
+        raise Forbidden("An agent's token may only report. Log in with one of scope viewer, operator or admin.")
+    return row
+
+
+def _next(wanted: str | None) -> str:
+    """A page of ours; nobody is sent elsewhere by a link to the door."""
+    is_ours = wanted is not None and wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return wanted if wanted and is_ours else FIRST_PAGE

@@ -1,0 +1,1 @@
+"""What pages show and follow: one topic per file, and the feed."""

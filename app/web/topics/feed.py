@@ -1,0 +1,224 @@
+"""The feed: what changes on the pages, as server-sent events to every browser that looks.
+
+A Topic is a table of items by key, loaded anew every moment while somebody looks at it, once for all who do. Browsers
+get all items first and then only those that changed:
+
+    event: fleet
+    data: {"all": true, "set": {"gpu-01/gpu-0": {...}, ...}}
+
+    event: fleet
+    data: {"set": {"gpu-01/gpu-0": {...}}, "gone": ["gpu-02/gpu-3"]}
+
+What a topic shows may depend on who looks: a token that is bound to projects has topics of its own.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+import structlog
+
+from app.api.http.parts import Parts
+from app.base.errors import Unavailable
+from solvers.types.state import Json
+
+log = structlog.get_logger(__name__)
+
+Items: TypeAlias = Mapping[str, Json]
+
+BEAT_S = 15.0
+"""A comment is sent when nothing changed for so long, that proxies keep the connection."""
+STREAM_S = 300.0
+"""Then the browser comes back by itself, and its session is looked at again."""
+MOST_STREAMS = 500
+MOST_PENDING = 16
+"""Changes that a slow browser may be behind; beyond, it gets everything anew."""
+RETRY = b"retry: 2000\n\n"
+BEAT = b": beat\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Who looks at what."""
+
+    parts: Parts
+    argument: str = ""
+    """What the topic is about, e.g. the service; empty for topics that are about everything."""
+    projects: tuple[str, ...] | None = None
+    """None: every project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A table that pages show."""
+
+    name: str
+    load: Callable[[Look], Awaitable[Items]]
+    period_s: float = 0.7
+    """From one load to the next, on the machine's clock: a page shows within a second what the database has."""
+    is_of_cluster: bool = True
+    """Only for tokens that see every project."""
+
+
+Key: TypeAlias = tuple[str, str, tuple[str, ...] | None]
+"""Topic, argument, projects."""
+
+
+@dataclass(slots=True, eq=False)
+class _Listener:
+    """One browser: what it has yet to be sent."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    pending: list[bytes] = field(default_factory=list)
+    behind: set[Key] = field(default_factory=set)
+    """Topics of which it must get everything."""
+
+    def tell(self, key: Key, message: bytes) -> None:
+        if len(self.pending) < MOST_PENDING:
+            self.pending.append(message)
+        else:
+            self.behind.add(key)
+        self.changed.set()
+
+
+class _Channel:
+    """One topic with all who look at it."""
+
+    def __init__(self, topic: Topic, look: Look, key: Key) -> None:
+        self._topic, self._look, self._key = topic, look, key
+        self._items: dict[str, bytes] = {}
+        self._is_loaded = False
+        self.listeners: set[_Listener] = set()
+        self.task: asyncio.Task[None] | None = None
+
+    def join(self, listener: _Listener) -> None:
+        """Begin to tell somebody: everything first."""
+        self.listeners.add(listener)
+        if self._is_loaded:
+            listener.tell(self._key, self.everything())
+        if self.task is None:
+            self.task = asyncio.create_task(self._run(), name=f"plimsoll-feed-{self._topic.name}")
+
+    def leave(self, listener: _Listener) -> None:
+        """Tell somebody no more; without anybody there is nothing to load."""
+        self.listeners.discard(listener)
+        if not self.listeners and self.task is not None:
+            self.task.cancel()
+            self.task = None
+            self._is_loaded = False
+
+    def everything(self) -> bytes:
+        """All items in one event."""
+        return self._event(b'{"all":true,"set":' + _object(self._items) + b"}")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._take(await self._topic.load(self._look))
+            except Unavailable as error:
+                self._tell(_message("trouble", msgspec.json.encode(str(error))))
+            except Exception:
+                log.exception("the dashboard cannot load a topic", topic=self._topic.name)
+                self._tell(_message("trouble", b'"the control plane could not load this; its log says why"'))
+            await asyncio.sleep(self._topic.period_s)
+
+    def _take(self, items: Items) -> None:
+        fresh = {key: msgspec.json.encode(item) for key, item in items.items()}
+        changed = {key: item for key, item in fresh.items() if self._items.get(key) != item}
+        gone = [key for key in self._items if key not in fresh]
+        self._items = fresh
+        if not self._is_loaded:
+            self._is_loaded = True
+            self._tell(self.everything())
+        elif changed or gone:
+            lost = b',"gone":' + msgspec.json.encode(gone) if gone else b""
+            self._tell(self._event(b'{"set":' + _object(changed) + lost + b"}"))
+
+    def _tell(self, message: bytes) -> None:
+        for listener in self.listeners:
+            listener.tell(self._key, message)
+
+    def _event(self, data: bytes) -> bytes:
+        return _message("/".join(filter(None, self._key[:2])), data)
+
+
+class Feed:
+    """All topics, and who looks at them."""
+
+    def __init__(self, topics: Mapping[str, Topic], stopping: asyncio.Event) -> None:
+        """`stopping`: the server ends, and streams with it."""
+        self.topics = topics
+        self._stopping = stopping
+        self._channels: dict[Key, _Channel] = {}
+        self._listeners: set[_Listener] = set()
+        self._waker: asyncio.Task[None] | None = None
+
+    async def load(self, look: Look, name: str) -> Items:
+        """What a topic's items are now, for the page that is about to be shown."""
+        return await self.topics[name].load(look)
+
+    def stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
+        """Everything that happens to these topics (by name), until the browser has gone or should come back.
+
+        Raises Unavailable where too many look already.
+        """
+        if len(self._listeners) >= MOST_STREAMS:
+            raise Unavailable(f"{MOST_STREAMS} pages are open already; close some and reload this one")
+        return self._stream(looks)
+
+    async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
+        listener, channels = _Listener(), [self._channel(name, look) for name, look in looks.items()]
+        self._listeners.add(listener)
+        if self._waker is None:
+            self._waker = asyncio.create_task(self._wake_all(), name="plimsoll-feed-end")
+        try:
+            for channel in channels:
+                channel.join(listener)
+            yield RETRY
+            async for message in self._messages(listener):
+                yield message
+        finally:
+            self._listeners.discard(listener)
+            for channel in channels:
+                channel.leave(listener)
+            self._channels = {key: channel for key, channel in self._channels.items() if channel.listeners}
+
+    async def _wake_all(self) -> None:
+        await self._stopping.wait()
+        for listener in self._listeners:
+            listener.changed.set()
+
+    async def _messages(self, listener: _Listener) -> AsyncIterator[bytes]:
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + STREAM_S
+        while not self._stopping.is_set() and now_s() < ends_s:
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    await listener.changed.wait()
+            except TimeoutError:
+                yield BEAT
+            else:
+                yield self._due(listener)
+
+    def _due(self, listener: _Listener) -> bytes:
+        listener.changed.clear()
+        messages, behind = listener.pending, listener.behind
+        listener.pending, listener.behind = [], set()
+        return b"".join((*messages, *(self._channels[key].everything() for key in behind if key in self._channels)))
+
+    def _channel(self, name: str, look: Look) -> _Channel:
+        key: Key = (name, look.argument, look.projects)
+        if key not in self._channels:
+            self._channels[key] = _Channel(self.topics[name], look, key)
+        return self._channels[key]
+
+
+def _object(items: Mapping[str, bytes]) -> bytes:
+    """A JSON object of values that are encoded already."""
+    return b"{" + b",".join(msgspec.json.encode(key) + b":" + item for key, item in items.items()) + b"}"
+
+
+def _message(event: str, data: bytes) -> bytes:
+    return b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"

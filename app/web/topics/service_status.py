@@ -1,0 +1,43 @@
+"""Topic `standing`: what is wrong with services, in words, and the rates that are expected of them, by name."""
+
+import asyncio
+
+from app.answers.status import Condition, service_statuses
+from app.db.base.transaction import transaction, translated
+from app.db.reports import service_board
+from app.db.workloads import services
+from app.web.topics.feed import Items, Look, Topic
+from solvers.types.state import Json
+
+
+async def load_standing(look: Look) -> Items:
+    """Services of the projects that the looker sees."""
+    now = look.parts.clock.now()
+    async with transaction(look.parts.engine) as connection:
+        entries = await services.list_rows(connection, projects=look.projects)
+        expected = await service_board.load_expected(connection)
+    names = [entry.service.name for entry in entries]
+    with translated():
+        snapshot = await look.parts.store.load_snapshot(now)
+    # Hundreds of services take a while; the loop of the server has other things to do.
+    statuses = await asyncio.to_thread(service_statuses, snapshot, names)
+    return {
+        name: {
+            "expected_rps": [round(rate, 2) for rate in expected[name]] if name in expected else None,
+            "troubles": _troubles(statuses[name].conditions) if name in statuses else [],
+        }
+        for name in names
+    }
+
+
+def _troubles(conditions: tuple[Condition, ...]) -> Json:
+    """Conditions that do not hold. `Ready` only repeats another one."""
+    return [
+        {"type": each.type, "reason": each.reason, "message": each.message}
+        for each in conditions
+        if each.status == "False" and each.type != "Ready"
+    ]
+
+
+# A snapshot is all that a tick sees: it is not loaded for every second that somebody looks.
+TOPIC = Topic(name="standing", load=load_standing, period_s=5.0, is_of_cluster=False)

@@ -1,0 +1,1 @@
+"""Training and offline tasks on what replicas leave over."""

@@ -1,0 +1,111 @@
+"""A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
+from solvers.laws.operating_rows import OperatingRows
+from solvers.types.errors import InvalidInput
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.state import GpuType
+
+TOLERANCE = 1e-9
+"""Relative rounding of sums; a thousandth of what the checker allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Who sits on a host: a row with its network's sensitivity, and the longest execution that is allowed."""
+
+    row: OperatingPoint
+    sensitivity: float
+    longest_ms: float = float("inf")
+    """Of a replica: with a longer one its capacity falls below its rate. A task may take any time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """One GPU that carries replicas, tasks or both, and fills up."""
+
+    gpu: BoundGpu
+    """With its replicas, without tasks."""
+    gpu_type: GpuType
+    replicas: tuple[Seat, ...]
+    residents: list[tuple[BoundTask, Seat]] = field(default_factory=list)
+    swapped: list[BoundTask] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> tuple[BoundTask, ...]:
+        """All of them, residents first."""
+        return (*(task for task, _ in self.residents), *self.swapped)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Of replicas and resident tasks."""
+        return (*self.replicas, *(seat for _, seat in self.residents))
+
+    @property
+    def free_sm_percent(self) -> float:
+        """What nobody holds of the SMs."""
+        return 100.0 - sum(seat.row.sm_percent for seat in self.seats)
+
+    def fits(self, seat: Seat) -> bool:
+        """Whether one more may sit down: SMs, memory, watts, and every promise as it was."""
+        return self._obeys([*self.seats, seat])
+
+    def holds(self) -> bool:
+        """Whether those who sit here may stay, by the same limits."""
+        return self._obeys(self.seats)
+
+    def iteration_ms(self, seat: Seat) -> float:
+        """How long an iteration of a newcomer takes beside those who sit here."""
+        return self._execution_ms([*self.seats, seat], len(self.seats))
+
+    def pace_ms(self, place: int) -> float:
+        """How long an iteration of the resident at that position takes."""
+        return self._execution_ms(self.seats, len(self.replicas) + place)
+
+    def _obeys(self, together: Sequence[Seat]) -> bool:
+        return (
+            _within(sum(each.row.sm_percent for each in together), 100.0)
+            and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
+            and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
+            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
+        )
+
+    def _execution_ms(self, together: Sequence[Seat], at: int) -> float:
+        neighbours = neighbours_of([seat.row for seat in together], at)
+        seat = together[at]
+        return execution_ms(seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type)
+
+
+def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
+    """A host with the GPU's replicas and no task. Raises InvalidInput for a replica without a service or row."""
+    kind = problem.gpu_type(gpu.gpu_type)
+    # Its own cap is less where the cluster's or its node's watts are short.
+    gpu_type = replace(kind, power_cap_w=min(kind.power_cap_w, gpu.power_cap_w))
+    seats = []
+    for replica in gpu.replicas:
+        points = problem.points_of(replica.network, gpu.gpu_type)
+        row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        try:
+            service = problem.service(replica.service)
+        except KeyError:
+            raise InvalidInput("replicas", f"{replica.id}: no service is called {replica.service!r} any more") from None
+        if points is None or row is None:
+            raise InvalidInput("replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more")
+        longest_ms = max_execution_ms(
+            problem.capacity_law,
+            percentile=service.percentile,
+            batch=row.batch,
+            slo_ms=service.slo_ms,
+            rate_rps=replica.arrival_rate_rps,
+        )
+        reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
+        seats.append(Seat(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
+    return Host(gpu=gpu, gpu_type=gpu_type, replicas=tuple(seats))
+
+
+def _within(value: float, limit: float) -> bool:
+    return value <= limit * (1.0 + TOLERANCE)

@@ -1,0 +1,98 @@
+"""Which tasks may share one host with which shares: of every set of tasks the shares that are worth most."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.residents import bound_task
+from solvers.backfill.worth import Rents, Standing, of_running
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One task in one seat of a host."""
+
+    standing: Standing
+    seat: Seat
+    is_new: bool
+    """Whether it must be started for that."""
+    most_ms: float = float("inf")
+    """With longer iterations than that it does not come: to move must pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Tasks that run beside each other on one host."""
+
+    options: tuple[Option, ...]
+    worth: float
+    """Of all of them there, the host's rent paid."""
+    watts: float
+    """That they draw, with the idle watts of a GPU that nothing else uses."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its tasks."""
+        return tuple(option.standing.task.name for option in self.options)
+
+
+def mixes(
+    host: Host, choices: Sequence[Sequence[Option]], rents: Rents, *, most: int, is_frugal: bool = False
+) -> tuple[Mix, ...]:
+    """The best mix of every set of at most so many tasks that the host can carry, by the contract's laws.
+
+    choices: the options of each task. is_frugal: watts count, so that the best of each number of watts is told. What
+    does not fit does not with more tasks either, since these only take and press; so sets grow task by task. O(options
+    to the power of `most`).
+    """
+    best: dict[tuple[tuple[str, ...], float], Mix] = {}
+    for chosen in _fitting(host, choices, most):
+        mix = _mix(host, chosen, rents)
+        if mix is None:
+            continue
+        key = (mix.names, mix.watts if is_frugal else 0.0)
+        if key not in best or mix.worth > best[key].worth:
+            best[key] = mix
+    return tuple(best[key] for key in sorted(best))
+
+
+def _fitting(host: Host, choices: Sequence[Sequence[Option]], most: int) -> Iterator[tuple[Option, ...]]:
+    """All that fit the host's SMs, memory, watts and promises, the smaller ones before those with more tasks."""
+    grown: list[tuple[int, tuple[Option, ...]]] = [(-1, ())]
+    for _ in range(most):
+        following = []
+        for last, chosen in grown:
+            for at in range(last + 1, len(choices)):
+                for option in choices[at]:
+                    more = (*chosen, option)
+                    if _has_sms(host, more) and seated(host, more).holds():
+                        following.append((at, more))
+                        yield more
+        grown = following
+
+
+def seated(host: Host, options: Sequence[Option]) -> Host:
+    """The host with just these tasks."""
+    residents = [(bound_task(option.standing.task, option.seat), option.seat) for option in options]
+    return replace(host, residents=residents, swapped=[])
+
+
+def _has_sms(host: Host, options: Sequence[Option]) -> bool:
+    """Cheaper to see than the rest."""
+    taken = sum(seat.row.sm_percent for seat in host.replicas) + sum(each.seat.row.sm_percent for each in options)
+    return taken <= 100.0 + SM_PERCENT_TOLERANCE
+
+
+def _mix(host: Host, options: tuple[Option, ...], rents: Rents) -> Mix | None:
+    """None where a task would run too slowly for its move to pay."""
+    trial = seated(host, options)
+    paces_ms = [trial.pace_ms(at) for at in range(len(options))]
+    if any(pace_ms > option.most_ms for pace_ms, option in zip(paces_ms, options, strict=True)):
+        return None
+    pairs = list(zip(options, paces_ms, strict=True))
+    worth = sum(of_running(option.standing, pace_ms, is_new=option.is_new) for option, pace_ms in pairs)
+    rent = rents.of(host, [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs])
+    idle_w = 0.0 if host.replicas else host.gpu_type.idle_w
+    watts = idle_w + sum(option.seat.row.power_w for option in options)
+    return Mix(options=options, worth=worth - rent, watts=watts)

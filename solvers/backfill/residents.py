@@ -1,0 +1,85 @@
+"""What every way to fill agrees on: whose turn it is, what a task that goes on looks like, and where it may sit."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from solvers.backfill.hosts import Host, Seat
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.state import Gpu, Task
+
+
+class Seats:
+    """Where tasks may sit, by share; found once per network, GPU type, batch and clock."""
+
+    def __init__(self, points: Iterable[OperatingPoints]) -> None:
+        self._points = {(entry.network, entry.gpu_type): entry for entry in points}
+        self._found: dict[tuple[str, str, int, float], list[Seat]] = {}
+
+    def on(self, task: Task, host: Host) -> list[Seat]:
+        """A task's rows at its batch and the host's clock, by SM percent."""
+        gpu_type, clock_mhz = host.gpu.gpu_type, host.gpu.clock_mhz
+        key = (task.network, gpu_type, task.batch, clock_mhz)
+        if key not in self._found:
+            points = self._points.get(key[:2])
+            rows = sorted(
+                row
+                for row in (points.rows if points else ())
+                if row.batch == task.batch and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            )
+            self._found[key] = [Seat(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
+        return self._found[key]
+
+    def of_share(self, task: Task, host: Host, sm_percent: float) -> Seat | None:
+        """The one of that share."""
+        near = (seat for seat in self.on(task, host) if abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE)
+        return next(near, None)
+
+
+def urgency(task: Task) -> tuple[float, float, float, str]:
+    """Sorts the most urgent first: by priority, then by deadline, then by how long they wait."""
+    return -task.priority, math.inf if task.due_in_s is None else task.due_in_s, -task.waiting_s, task.name
+
+
+def is_same(task: Task, was: BoundTask) -> bool:
+    """Whether what was planned is still this task."""
+    return (task.kind, task.network, task.batch, task.iterations) == (was.kind, was.network, was.batch, was.iterations)
+
+
+def again(was: BoundTask, task: Task, *, is_resident: bool) -> BoundTask:
+    """The same task on the same GPU. One that does not run would be started from what it last reported.
+
+    While it runs that moves on all the time, and alone changes no plan.
+    """
+    done = task.done_iterations if task.waiting_s > 0.0 else was.done_iterations
+    return replace(was, is_resident=is_resident, done_iterations=done)
+
+
+def bound_task(task: Task, seat: Seat) -> BoundTask:
+    """The task in a seat, from what it last reported."""
+    return BoundTask(
+        name=task.name,
+        kind=task.kind,
+        network=task.network,
+        batch=task.batch,
+        sm_percent=seat.row.sm_percent,
+        memory_mib=seat.row.memory_mib,
+        iterations=task.iterations,
+        done_iterations=task.done_iterations,
+    )
+
+
+def empty_host(problem: Problem, gpu: Gpu) -> Host:
+    """An idle GPU at its highest clock."""
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    bound = BoundGpu(
+        id=gpu.id,
+        node=gpu.node,
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu_type.clocks_mhz[-1],
+        power_cap_w=gpu_type.power_cap_w,
+        replicas=(),
+    )
+    return Host(gpu=bound, gpu_type=gpu_type, replicas=())

@@ -1,0 +1,1 @@
+"""What others do: Kubernetes' HPA, gpu-lets, GSLICE, iGniter, MuxFlow."""

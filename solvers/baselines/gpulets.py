@@ -1,0 +1,217 @@
+"""Policy `gpulets`: elastic partitioning, which splits a GPU into at most two shares ("gpu-lets").
+
+Services in falling order of rate; each gets gpu-lets until its rate is served:
+
+1. The ideal size is the smaller of the most efficient one (the knee of the rate over the size) and the smallest one
+   that serves what is left of the rate.
+2. The best fit is the smallest free gpu-let of that size or more: the free half of a split GPU, taken whole; else a
+   whole GPU, which is SPLIT at the ideal size.
+3. Interference decides whether two may share a GPU: next to each other both must keep half their SLO at some batch, and
+   still serve what they were given. The batch is the largest one that does.
+4. MERGE: where the best fit lies beside a gpu-let of the same service, both become one as large as the GPU.
+
+Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal Sharing",
+USENIX ATC 2022, section 4; batch and two shares per GPU also in InSS, section 6.1. Changed: interference is not the
+paper's linear regression over the L2 and DRAM use of both, for which a Problem has no counters, but the contract's,
+which is as linear: sensitivity · pressure on the run term, a constant on the launch term (of each neighbour the batch
+with the most pressure is assumed). The paper merges two services that take turns on one gpu-let; a Plan gives every
+replica its own share and no GPU two replicas of a service, so that only two gpu-lets of one service can become one.
+Sizes are those that were profiled, not the paper's six. Several GPU types: `type_by_type`.
+
+Good as a baseline that shares in space and knows that neighbours hurt. Limits: rates are those of a gpu-let alone; it
+knows no queue (see `half_slo`), no priority, no price of a move, and never puts three services on a GPU.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from solvers.backfill.problem import FillProblem
+from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas
+from solvers.baselines.leftover_fill import best_fit, fill_left_over
+from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.greedy.arrange import obeys
+from solvers.greedy.routing import ROUNDING, Carrier, Seat
+from solvers.laws.colocation import ALONE, Neighbours, beside
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import BoundGpu, Plan
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+
+NAME = "gpulets"
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan of elastic partitioning for the Problem's rates, and its report; it remembers nothing."""
+    del observed, memory
+    plan, report = plan_type_by_type(problem, Believer(name=NAME, fill=_fill, capacities=_capacities), budget)
+    return plan, report, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GpuLet:
+    """A share of a GPU that a service was given."""
+
+    service: str
+    sm_percent: float
+    rate_rps: float
+    """What the service counts on."""
+
+
+Gpu = tuple[_GpuLet, ...]
+"""One or two."""
+
+
+def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
+    """What each replica serves alone, if its batch runs within half the SLO next to its neighbours."""
+    gpu_type = problem.gpu_type(carrier.gpu_type)
+    slos_ms = (problem.service(seat.service).slo_ms for seat in carrier.seats)
+    return [
+        half_slo_rps(seat.row, seat.row.solo_ms, slo_ms=slo_ms)
+        if 2.0 * beside(problem, gpu_type, carrier.seats, at).execution_ms <= slo_ms
+        else 0.0
+        for at, (seat, slo_ms) in enumerate(zip(carrier.seats, slos_ms, strict=True))
+    ]
+
+
+def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
+    partitioning = _Partitioning(problem, stage)
+    for service in sorted(problem.services, key=lambda service: (-service.arrival_rate_rps, service.name)):
+        if service.name in stage.profiles:
+            partitioning.serve(service)
+    return partitioning.carriers()
+
+
+class _Partitioning:
+    """The GPUs of one type while they are split among services."""
+
+    def __init__(self, problem: Problem, stage: Stage) -> None:
+        self._problem = problem
+        self._stage = stage
+        self._room = stage.room
+        # Equal GPUs are one entry: they are equally good for the next gpu-let.
+        self._gpus: Counter[Gpu] = Counter()
+
+    def serve(self, service: ServiceDemand) -> None:
+        """Give the service gpu-lets until its rate is served or none is left."""
+        profile = self._stage.profiles[service.name]
+        left_rps, replicas = service.arrival_rate_rps, 0
+        most = most_replicas(service, self._room)
+        while left_rps > ROUNDING * service.arrival_rate_rps or replicas < service.min_replicas:
+            ideal = _ideal_percent(profile, left_rps, most - replicas) if replicas < most else None
+            found = self._best_fit(service.name, ideal, left_rps) if ideal is not None else None
+            if found is None:
+                break
+            old, new = found
+            self._replace(old, new)
+            left_rps -= _gain_rps(old, new, service.name)
+            replicas += len(new) - len(old)
+        self._room -= replicas
+
+    def carriers(self) -> list[Carrier]:
+        """The GPUs with their rows."""
+        carriers = []
+        for gpu, count in self._gpus.items():
+            rows = self._rows(gpu)
+            assert rows is not None, "a gpu-let was given away that has no batch"
+            carrier = self._carrier(gpu, rows)
+            carriers.extend([carrier] * count)
+        return carriers
+
+    def _best_fit(self, service: str, ideal: float, left_rps: float) -> tuple[Gpu, Gpu] | None:
+        """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
+        least_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
+        halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
+        for gpu in halves:
+            grown = self._beside(gpu, service, left_rps) if _free_percent(gpu) >= ideal else None
+            if grown is not None and _gain_rps(gpu, grown, service) >= least_rps * (1.0 - ROUNDING):
+                return gpu, grown
+        stock = self._stage.gpu_type.count
+        if stock is None or self._gpus.total() < stock:
+            return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=least_rps),)
+        # No GPU is left: whatever carries most is better than nothing.
+        changes = [(gpu, grown) for gpu in halves if (grown := self._beside(gpu, service, left_rps)) is not None]
+        gains_rps = [_gain_rps(gpu, grown, service) for gpu, grown in changes]
+        most_rps = max(gains_rps, default=0.0)
+        return changes[gains_rps.index(most_rps)] if most_rps > 0.0 else None
+
+    def _beside(self, gpu: Gpu, service: str, left_rps: float) -> Gpu | None:
+        """The GPU with its free half given to the service; None where they may not share, or nothing is won."""
+        profile, (tenant,) = self._stage.profiles[service], gpu
+        if tenant.service == service:
+            widest = max(profile.rates_rps)
+            rate_rps = min(tenant.rate_rps + left_rps, profile.rates_rps[widest])
+            return (_GpuLet(service=service, sm_percent=widest, rate_rps=rate_rps),) if left_rps > 0.0 else None
+        sm_percent = max((percent for percent in profile.rates_rps if percent <= _free_percent(gpu)), default=None)
+        if sm_percent is None:
+            return None
+        pair = (tenant, _GpuLet(service=service, sm_percent=sm_percent, rate_rps=0.0))
+        rows = self._rows(pair)
+        if rows is None or not obeys(self._problem, self._carrier(pair, rows)):
+            return None
+        mine_rps = profile.rate_rps(rows[1])
+        if self._stage.profiles[tenant.service].rate_rps(rows[0]) < tenant.rate_rps * (1.0 - ROUNDING):
+            return None
+        return tenant, _GpuLet(service=service, sm_percent=sm_percent, rate_rps=min(left_rps, mine_rps))
+
+    def _rows(self, gpu: Gpu) -> list[OperatingPoint] | None:
+        """The largest batches that keep half the SLO next to each other; None where one has none."""
+        rows = []
+        for let in gpu:
+            company = [self._stage.profiles[other.service].rows[other.sm_percent] for other in gpu if other is not let]
+            row = self._stage.profiles[let.service].largest_batch(let.sm_percent, _worst(company))
+            if row is None:
+                return None
+            rows.append(row)
+        return rows
+
+    def _carrier(self, gpu: Gpu, rows: Sequence[OperatingPoint]) -> Carrier:
+        seats = tuple(Seat(service=let.service, row=row) for let, row in zip(gpu, rows, strict=True))
+        return Carrier(gpu_type=self._stage.gpu_type.name, seats=seats)
+
+    def _replace(self, old: Gpu, new: Gpu) -> None:
+        if old:
+            self._gpus[old] -= 1
+            if not self._gpus[old]:
+                del self._gpus[old]
+        self._gpus[new] += 1
+
+
+def _free_percent(gpu: Gpu) -> float:
+    return 100.0 - sum(let.sm_percent for let in gpu) + SM_PERCENT_TOLERANCE
+
+
+def _gain_rps(old: Gpu, new: Gpu, service: str) -> float:
+    """What the service gains where a GPU changes."""
+    before, after = (sum(let.rate_rps for let in gpu if let.service == service) for gpu in (old, new))
+    return after - before
+
+
+def _ideal_percent(profile: Profile, left_rps: float, replicas: int) -> float:
+    """The paper's ideal size; larger where so many replicas could not carry what is left at the most efficient one."""
+    required = profile.least_percent(left_rps)
+    if required is not None and required <= profile.knee_percent:
+        return required
+    spread = profile.least_percent(left_rps / replicas)
+    return max(profile.knee_percent, spread if spread is not None else max(profile.rates_rps))
+
+
+def _worst(company: Sequence[Sequence[OperatingPoint]]) -> Neighbours:
+    """The neighbours at the batches that press most."""
+    if not company:
+        return ALONE
+    return Neighbours(count=len(company), pressure=sum(max(row.pressure for row in rows) for rows in company))
+
+
+def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs, with a task where only one gpu-let is taken.
+
+    Raises InvalidInput for a replica without a service or row.
+    """
+    halves = tuple(gpu for gpu in wanted.bound.gpus if len(gpu.replicas) == 1)
+    whole = tuple(gpu for gpu in wanted.bound.gpus if len(gpu.replicas) > 1)
+    taken = {gpu.id for gpu in whole}
+    free = [gpu for gpu in wanted.gpus if gpu.id not in taken]
+    filled = fill_left_over(replace(wanted, bound=replace(wanted.bound, gpus=halves), gpus=free), best_fit)
+    return tuple(sorted((*filled, *(replace(gpu, tasks=()) for gpu in whole)), key=lambda gpu: gpu.id))

@@ -1,0 +1,316 @@
+"""Policy `gslice`: shares that tune themselves by what was measured, without knowledge of interference.
+
+* A service starts at the knee of its rate over the SM percent, with as many replicas as its rate needs by the profile
+  of one alone on a GPU; the batch is always the largest that runs within half the SLO (`half_slo`).
+* Each period, by its newest reading: where the measured latency is over the SLO, or less was served than came, every
+  replica of the service is widened by a step; where the latency is below SLACK of the SLO, and narrower replicas would
+  still carry the rate by their profile, they are narrowed by a step. Beyond the widest share a step is a replica more.
+* It learns from misses: a service is for a while not narrowed to where it missed, while its rate is as high as then.
+* Readings from before a change of the service's replicas, or too soon after it, are left aside (`tuning`).
+
+Replicas stay where they are. One that has grown beyond its GPU goes to the fullest other one that holds it, keeps its
+size where there is none. GPU types of new replicas: the cheapest for the service first, the next where that is full.
+
+Source: Dhakal, Kulkarni, Ramakrishnan, "GSLICE: Controlled Spatial Sharing of GPUs for a Scalable Inference Platform",
+ACM SoCC 2020, and what InSS says of it (sections 6.1 and 6.3); steps and thresholds are not in what we have of it, so
+STEP_PERCENT and those of `tuning` are ours. Changed: GSLICE fills one GPU; several GPUs, types and replicas are ours.
+
+Good as a baseline that needs no predictions beyond the profile alone. Limits: it finds out by missing SLOs, and only
+after the fact; neighbours that come are a surprise; capacities of a plan are those of replicas alone, so that promises
+may break; no priority but in who is placed first.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.backfill.problem import FillProblem
+from solvers.baselines.gslice_tuning import Range, Tuning, tune, tuning_from_json, tuning_to_json
+from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas, profiles, replicas_for
+from solvers.baselines.leftover_fill import fill_left_over, widest
+from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
+from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.routing import Carrier, Seat, reasons_short, route
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import BoundGpu, Plan
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+
+NAME = "gslice"
+MEMORY_VERSION = 1
+
+STEP_PERCENT = 10.0
+"""Shares that are tried lie at least this far apart."""
+
+_FRESH = Tuning()
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan after one step of tuning, its report, and where every service's tuning stands."""
+    begun = budget.elapsed()
+    running = running_carriers(problem)
+    carriers = list(running)
+    before = {name: tuning_from_json(entry, now_s=observed.at_s) for name, entry in _services_of(memory).items()}
+    tuned = [_tune(one, observed, before.get(one.service.name, _FRESH)) for one in _slices(problem, carriers)]
+    _resize(problem, tuned, carriers)
+    carriers = _without_surplus(problem, tuned, carriers)
+    for one in tuned:
+        _grow(problem, one, carriers)
+    able = {one.service.name for one in tuned if one.ways}
+    plan = route(problem, NAME, carriers, reasons_short(problem, carriers, able), capacities=_capacities)
+    report = PlanReport(
+        status="greedy",
+        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        seconds=budget.elapsed() - begun,
+        method=NAME,
+        messages=tuple(
+            f"{one.service.name}: step {one.tuning.steps:+d} from the knee"
+            for one in tuned
+            if one.tuning.steps != before.get(one.service.name, _FRESH).steps
+        ),
+        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+    )
+    return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One service on one GPU type: the shares that tuning goes through."""
+
+    profile: Profile
+    shares: tuple[float, ...]
+    """SM percents, ascending."""
+    knee: int
+    """Where it starts among them."""
+
+    @property
+    def gpu_type(self) -> str:
+        return self.profile.gpu_type.name
+
+    def share(self, steps: int) -> float:
+        """The share so many steps from the knee, as far as shares go."""
+        return self.shares[min(max(0, self.knee + steps), len(self.shares) - 1)]
+
+    def rate_rps(self, steps: int) -> float:
+        """What a replica of that share serves alone."""
+        return self.profile.rates_rps[self.share(steps)]
+
+    def row(self, steps: int) -> OperatingPoint:
+        """The operating row of that share."""
+        row = self.profile.largest_batch(self.share(steps))
+        assert row is not None, "a share that serves nothing is among those to try"
+        return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slices:
+    """One service's replicas while the plan is made."""
+
+    service: ServiceDemand
+    ways: tuple[_Way, ...]
+    """In order of preference: where it runs, then by cost."""
+    running: Mapping[str, int]
+    """Replicas by GPU type."""
+    tuning: Tuning = _FRESH
+
+    @property
+    def extra_replicas(self) -> int:
+        """What the steps beyond the widest share come to."""
+        first = self.ways[0]
+        return max(0, first.knee + self.tuning.steps - (len(first.shares) - 1))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Want:
+    """The replicas that a service still wants while they are counted."""
+
+    left_rps: float
+    extra: int
+    least: int
+    most: int
+
+    def ask(self, rate_rps: float) -> int:
+        """How many replicas that serve so much it would take."""
+        return min(max(replicas_for(self.left_rps, rate_rps) + self.extra, self.least), self.most)
+
+    def get(self, rate_rps: float, replicas: int) -> None:
+        """Count replicas that it has got."""
+        self.extra = max(0, self.extra - max(0, replicas - replicas_for(self.left_rps, rate_rps)))
+        self.left_rps = max(0.0, self.left_rps - replicas * rate_rps)
+        self.least, self.most = max(0, self.least - replicas), self.most - replicas
+
+
+def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
+    """What each replica serves alone within half its SLO, whatever its neighbours do to it."""
+    slos_ms = (problem.service(seat.service).slo_ms for seat in carrier.seats)
+    return [
+        half_slo_rps(seat.row, seat.row.solo_ms, slo_ms=slo_ms)
+        for seat, slo_ms in zip(carrier.seats, slos_ms, strict=True)
+    ]
+
+
+def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[_Slices]:
+    """Every service with its ways, by falling priority."""
+    by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
+    counts = _counts(carriers)
+    slices = []
+    for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
+        found = [_way(able[service.name]) for able in by_type if service.name in able]
+        running = {way.gpu_type: counts[service.name, way.gpu_type] for way in found}
+        found.sort(key=lambda way: (-running[way.gpu_type], _usd_per_hour(service, way), way.gpu_type))
+        slices.append(_Slices(service=service, ways=tuple(found), running=running))
+    return slices
+
+
+def _way(profile: Profile) -> _Way:
+    knee = profile.knee_percent
+    wider, narrower = [knee], [knee]
+    for percent in sorted(profile.rates_rps):
+        if percent >= wider[-1] + STEP_PERCENT:
+            wider.append(percent)
+    for percent in sorted(profile.rates_rps, reverse=True):
+        if percent <= narrower[-1] - STEP_PERCENT:
+            narrower.append(percent)
+    # The ends are shares to try, however near they are to the last step.
+    ends = {min(profile.rates_rps), max(profile.rates_rps)}
+    shares = tuple(sorted({*wider, *narrower, *ends}))
+    return _Way(profile=profile, shares=shares, knee=shares.index(knee))
+
+
+def _usd_per_hour(service: ServiceDemand, way: _Way) -> float:
+    """The price of the parts of GPUs that the service takes at the knee."""
+    replicas = max(1, replicas_for(service.arrival_rate_rps, way.rate_rps(0)))
+    return replicas * way.share(0) / 100.0 * way.profile.gpu_type.price_usd_per_hour
+
+
+def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
+    """The service after its step, if its reading asks for one."""
+    if not one.ways:
+        return one
+    first = one.ways[0]
+    top = len(first.shares) - 1 - first.knee
+    # At most twice the replicas: where that does not help, more of them would not either.
+    most = top + max(1, replicas_for(one.service.arrival_rate_rps, first.rate_rps(top)))
+    steps = min(max(before.steps, -first.knee), most)
+    # Where nothing runs, nothing was measured that a share could have changed.
+    reading = observed.reading(one.service.name) if any(one.running.values()) else None
+    rate_rps = max(one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0)
+    is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
+    allowed = Range(lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps, highest=most)
+    tuning = tune(before.at(steps), reading, allowed, slo_ms=one.service.slo_ms, now_s=observed.at_s)
+    return replace(one, tuning=tuning)
+
+
+def _carried_rps(one: _Slices, steps: int) -> float:
+    """What the running replicas carry by their profile so many steps from the knee."""
+    carried_rps = sum(one.running[way.gpu_type] * way.rate_rps(steps) for way in one.ways)
+    first = one.ways[0]
+    # From beyond the widest share, a step down takes a replica away.
+    is_beyond = first.knee + steps >= len(first.shares) - 1
+    return carried_rps - (first.rate_rps(steps) if is_beyond else 0.0)
+
+
+def _resize(problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier]) -> None:
+    """Give the running replicas their shares: on their GPU if it holds them, else on another, else not at all."""
+    rows = {(one.service.name, way.gpu_type): way.row(one.tuning.steps) for one in tuned for way in one.ways}
+    for index, carrier in enumerate(carriers):
+        carriers[index] = _resized(problem, carrier, rows)
+    for key, row in rows.items():
+        while (moved := _with_one_moved(problem, carriers, key, row)) is not None:
+            carriers[:] = moved
+    carriers[:] = [carrier for carrier in carriers if carrier.seats]
+
+
+def _resized(problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]) -> Carrier:
+    """The carrier with the shares that it holds, narrower ones first; without services that it cannot serve."""
+    seats = [seat for seat in carrier.seats if (seat.service, carrier.gpu_type) in rows]
+    wanted = [Seat(service=seat.service, row=rows[seat.service, carrier.gpu_type]) for seat in seats]
+    for at in sorted(range(len(seats)), key=lambda at: wanted[at].row.sm_percent - seats[at].row.sm_percent):
+        trial = Carrier(gpu_type=carrier.gpu_type, seats=(*seats[:at], wanted[at], *seats[at + 1 :]))
+        if obeys(problem, trial):
+            seats = list(trial.seats)
+    return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
+
+
+def _with_one_moved(
+    problem: Problem, carriers: Sequence[Carrier], key: Key, row: OperatingPoint
+) -> list[Carrier] | None:
+    """The carriers with one replica that has another row put where the row fits; None if none has, or none fits."""
+    service, gpu_type = key
+    for index, carrier in enumerate(carriers):
+        if carrier.gpu_type == gpu_type and any(one.service == service and one.row != row for one in carrier.seats):
+            moved = [*carriers[:index], without(carrier, service), *carriers[index + 1 :]]
+            return moved if add(problem, moved, key, row, 1) else None
+    return None
+
+
+def _without_surplus(problem: Problem, tuned: Sequence[_Slices], carriers: Sequence[Carrier]) -> list[Carrier]:
+    counts, wanted = _counts(carriers), {}
+    for one in tuned:
+        want = _want(one)
+        for way in one.ways:
+            key = (one.service.name, way.gpu_type)
+            wanted[key] = min(counts[key], want.ask(way.rate_rps(one.tuning.steps)))
+            want.get(way.rate_rps(one.tuning.steps), wanted[key])
+    return arrange(problem, carriers, wanted, {})
+
+
+def _grow(problem: Problem, one: _Slices, carriers: list[Carrier]) -> None:
+    """Add the replicas that the service lacks, as far as there is room."""
+    counts, want, steps = _counts(carriers), _want(one), one.tuning.steps
+    for way in one.ways:
+        want.get(way.rate_rps(steps), counts[one.service.name, way.gpu_type])
+    room = MOST_REPLICAS - counts.total()
+    for way in one.ways:
+        asked = min(want.ask(way.rate_rps(steps)), room)
+        placed = add(problem, carriers, (one.service.name, way.gpu_type), way.row(steps), asked) if asked > 0 else 0
+        want.get(way.rate_rps(steps), placed)
+        room -= placed
+
+
+def _want(one: _Slices) -> _Want:
+    service = one.service
+    return _Want(
+        left_rps=service.arrival_rate_rps,
+        extra=one.extra_replicas if one.ways else 0,
+        least=service.min_replicas,
+        most=most_replicas(service, MOST_REPLICAS),
+    )
+
+
+def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
+    return Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+
+
+def _remember(tuned: Sequence[_Slices], before: Sequence[Carrier], after: Sequence[Carrier], *, now_s: float) -> Json:
+    """Every service's tuning, with the present as its last change where its replicas have changed."""
+    old, new = _rows(before), _rows(after)
+    services: dict[str, Json] = {}
+    for one in tuned:
+        name = one.service.name
+        tuning = one.tuning if old[name] == new[name] else replace(one.tuning, changed_at_s=now_s)
+        services[name] = tuning_to_json(tuning)
+    return {"version": MEMORY_VERSION, "services": services}
+
+
+def _rows(carriers: Sequence[Carrier]) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
+    """By service, its replicas by GPU type and row."""
+    rows: defaultdict[str, Counter[tuple[str, OperatingPoint]]] = defaultdict(Counter)
+    for carrier in carriers:
+        for seat in carrier.seats:
+            rows[seat.service][carrier.gpu_type, seat.row] += 1
+    return rows
+
+
+def _services_of(memory: Json) -> Mapping[str, Json]:
+    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
+        services = memory.get("services")
+        if isinstance(services, Mapping):
+            return services
+    return {}
+
+
+def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs with at most one task each. Raises InvalidInput for a replica without a service or row."""
+    return fill_left_over(wanted, widest)

@@ -1,0 +1,121 @@
+"""Tuning: one step up after a miss, one step down where there is slack, as a pure function with a memory.
+
+What a step is, is the caller's: the function counts them. It takes the newest reading and what it remembered, and
+returns what to remember next, as small JSON that a policy keeps between ticks.
+
+A change takes its time: what is measured while replicas start, and while the queue that this left is served, is no
+reason for another step. Where a service missed its SLO, it is not put again for a while, unless its rate has fallen.
+
+Source: GSLICE (SoCC 2020) tunes shares by residual latency and throughput in this way; all figures here are ours.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from solvers.types.state import Json, Reading
+
+SLACK = 0.8
+"""Of the SLO: a measured latency below it leaves room for a step down."""
+SERVED = 0.9
+"""Of the arrival rate: replicas that serve less do not keep up. Of a miss's rate: below it, the miss counts no more."""
+SETTLE_S = 100.0
+"""From a change to the first reading that counts: 20 s to start, as much again for the queue that this left, and the
+minute that a reading looks back."""
+MISS_COUNTS_S = 600.0
+"""How long a miss is remembered: it may have had another cause than the share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Where the tuning of one service stands."""
+
+    steps: int = 0
+    """From where it started."""
+    changed_at_s: float | None = None
+    """When the replicas changed last."""
+    missed_steps: int | None = None
+    """Where it missed its SLO last."""
+    missed_rps: float = 0.0
+    """The rate that came then."""
+    missed_at_s: float = 0.0
+    """When that was."""
+
+    def at(self, steps: int) -> "Tuning":
+        """The same at other steps."""
+        return replace(self, steps=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """How far steps may go."""
+
+    lowest: int
+    highest: int
+
+
+def tune(tuning: Tuning, reading: Reading | None, allowed: Range, *, slo_ms: float, now_s: float) -> Tuning:
+    """The tuning after the reading; the same where it asks for no step, or came too soon after the last change."""
+    settled_s = -math.inf if tuning.changed_at_s is None else tuning.changed_at_s + SETTLE_S
+    if reading is None or now_s - reading.age_s < settled_s:
+        return tuning
+    if _is_miss(reading, slo_ms):
+        missed = replace(tuning, missed_steps=tuning.steps, missed_rps=reading.arrival_rate_rps, missed_at_s=now_s)
+        up = min(tuning.steps + 1, allowed.highest)
+        return replace(missed, steps=up, changed_at_s=now_s) if up > tuning.steps else missed
+    down = tuning.steps - 1
+    has_slack = reading.latency_ms is not None and reading.latency_ms < SLACK * slo_ms
+    if has_slack and down >= allowed.lowest and not _is_known_to_miss(tuning, down, reading, now_s):
+        return replace(tuning, steps=down, changed_at_s=now_s)
+    return tuning
+
+
+def _is_miss(reading: Reading, slo_ms: float) -> bool:
+    is_late = reading.latency_ms is not None and reading.latency_ms > slo_ms
+    return is_late or reading.served_rps < SERVED * reading.arrival_rate_rps
+
+
+def _is_known_to_miss(tuning: Tuning, steps: int, reading: Reading, now_s: float) -> bool:
+    """Whether so few steps were lately too few for a rate like this."""
+    if tuning.missed_steps is None or now_s > tuning.missed_at_s + MISS_COUNTS_S:
+        return False
+    return steps <= tuning.missed_steps and reading.arrival_rate_rps >= SERVED * tuning.missed_rps
+
+
+def tuning_to_json(tuning: Tuning) -> Json:
+    """What to remember of a tuning."""
+    return {
+        "steps": tuning.steps,
+        "changed_at_s": tuning.changed_at_s,
+        "missed_steps": tuning.missed_steps,
+        "missed_rps": tuning.missed_rps,
+        "missed_at_s": tuning.missed_at_s,
+    }
+
+
+def tuning_from_json(memory: Json, *, now_s: float) -> Tuning:
+    """The remembered tuning, a new one where there is none; what lies in the future is forgotten."""
+    fields = memory if isinstance(memory, Mapping) else {}
+    changed_at_s, missed_at_s = (_past(fields.get(name), now_s) for name in ("changed_at_s", "missed_at_s"))
+    return Tuning(
+        steps=_whole(fields.get("steps")) or 0,
+        changed_at_s=changed_at_s,
+        missed_steps=None if missed_at_s is None else _whole(fields.get("missed_steps")),
+        missed_rps=_real(fields.get("missed_rps")) or 0.0,
+        missed_at_s=missed_at_s or 0.0,
+    )
+
+
+def _past(value: Json, now_s: float) -> float | None:
+    moment_s = _real(value)
+    return None if moment_s is None or moment_s > now_s else moment_s
+
+
+def _whole(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _real(value: Json) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,187 @@
+"""Policy `igniter`: iGniter's provisioning, which gives neighbours the extra SM percent that their interference takes.
+
+1. Per service the appropriate batch and the least SM percent with which one replica, alone on a GPU, keeps half its SLO
+   and serves its rate (`half_slo`).
+2. Services in falling order of that SM percent. Each goes to the GPU on which the extra SM percent is least that it and
+   its neighbours need to keep their rule next to each other (they are widened one step at a time, at the same batch,
+   until all keep it); to a new GPU where none has the room.
+3. One GPU type at a time, the cheapest is taken (`type_by_type`).
+
+Source: Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud",
+IEEE TPDS 2023, theorem 1 and algorithms 1 and 2. Changed, because a Problem holds rows and not iGniter's coefficients:
+its closed form (which inverts its own latency terms) is the smallest row that suffices, of equal SM percent the one
+with the most to spare; interference is the contract's, whose terms are iGniter's launch delay and cache term; its term
+for the clock that falls under the power limit is left out, the limit is a rule instead. A rate beyond one whole GPU is
+split evenly over as few replicas as can carry it: iGniter leaves that open.
+
+Good as a baseline that knows interference: on its own V100 problems it needs about the GPUs that the paper's program
+needs. Limits: it knows no queue (see `half_slo`), no priority, no price of a move; a service that finds no room stays
+unserved though a part of it might fit.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas, replicas_for
+from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.greedy.arrange import obeys
+from solvers.greedy.routing import Carrier, Seat
+from solvers.laws.colocation import Neighbours, beside, neighbours_of
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+
+NAME = "igniter"
+
+_GUARD = 1e-9
+"""Of a rate: a replica that serves so little less serves it."""
+
+Seats = tuple[Seat, ...]
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan that iGniter's algorithm makes for the Problem's rates, and its report; it remembers nothing."""
+    del observed, memory
+    plan, report = plan_type_by_type(problem, Believer(name=NAME, fill=_fill, capacities=_capacities), budget)
+    return plan, report, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workload:
+    """The replicas of one service, which share its rate evenly."""
+
+    service: str
+    replicas: int
+    rate_rps: float
+    """Of one replica."""
+    row: OperatingPoint
+    """What one replica needs alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What every replica on a GPU type must keep, whatever its row."""
+
+    profiles: Mapping[str, Profile]
+    rates_rps: Mapping[str, float]
+
+    def are_met(self, seat: Seat, neighbours: Neighbours) -> bool:
+        rate_rps = self.profiles[seat.service].rate_rps(seat.row, neighbours)
+        return rate_rps > 0.0 and rate_rps >= self.rates_rps[seat.service] * (1.0 - _GUARD)
+
+
+def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
+    """What half the SLO gives each replica next to its neighbours."""
+    gpu_type = problem.gpu_type(carrier.gpu_type)
+    return [
+        half_slo_rps(
+            seat.row,
+            beside(problem, gpu_type, carrier.seats, at).execution_ms,
+            slo_ms=problem.service(seat.service).slo_ms,
+        )
+        for at, seat in enumerate(carrier.seats)
+    ]
+
+
+def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
+    workloads = [
+        _workload(service, stage.profiles[service.name], stage.room)
+        for service in problem.services
+        if service.name in stage.profiles
+    ]
+    needs = _Needs(profiles=stage.profiles, rates_rps={one.service: one.rate_rps for one in workloads})
+    # Equal GPUs are one entry: they are equally good for the next replica.
+    gpus: Counter[Seats] = Counter()
+    room = stage.room
+    for workload in sorted(workloads, key=lambda one: (-one.row.sm_percent, one.service)):
+        seat = Seat(service=workload.service, row=workload.row)
+        placed = 0
+        while placed < min(workload.replicas, room) and _place(problem, stage, needs, gpus, seat):
+            placed += 1
+        room -= placed
+    return [Carrier(gpu_type=stage.gpu_type.name, seats=seats) for seats, count in gpus.items() for _ in range(count)]
+
+
+def _workload(service: ServiceDemand, profile: Profile, room: int) -> _Workload:
+    needed = replicas_for(service.arrival_rate_rps, profile.highest_rps)
+    replicas = min(max(needed, service.min_replicas), most_replicas(service, room))
+    rate_rps = min(service.arrival_rate_rps / max(1, replicas), profile.highest_rps)
+    row = min(_sufficient(profile, rate_rps), key=lambda row: (row.sm_percent, -_spare(profile, row, rate_rps), row))
+    return _Workload(service=service.name, replicas=replicas, rate_rps=rate_rps, row=row)
+
+
+def _sufficient(profile: Profile, rate_rps: float) -> Iterator[OperatingPoint]:
+    """The rows of the least SM percent that serves the rate alone; never empty for a rate up to the highest."""
+    least = rate_rps * (1.0 - _GUARD)
+    for rows in profile.rows.values():
+        found = [row for row in rows if 0.0 < profile.rate_rps(row) >= least]
+        if found:
+            yield from found
+            return
+
+
+def _spare(profile: Profile, row: OperatingPoint, rate_rps: float) -> float:
+    """By which factor the execution may grow before the replica misses half its SLO or its rate."""
+    longest_ms = profile.slo_ms / 2.0
+    if rate_rps > 0.0:
+        longest_ms = min(longest_ms, 1000.0 * row.batch / rate_rps)
+    return longest_ms / profile.execution_ms(row)
+
+
+def _place(problem: Problem, stage: Stage, needs: _Needs, gpus: Counter[Seats], seat: Seat) -> bool:
+    """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
+    best: tuple[float, Seats, Seats] | None = None
+    for seats in gpus:
+        before = _percent(seats) + seat.row.sm_percent
+        if before > 100.0 + SM_PERCENT_TOLERANCE or any(other.service == seat.service for other in seats):
+            continue
+        widened = _widen(needs, (*seats, seat))
+        if widened is None or not obeys(problem, Carrier(gpu_type=stage.gpu_type.name, seats=widened)):
+            continue
+        extra = _percent(widened) - before
+        if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
+            best = extra, seats, widened
+    if best is not None:
+        _, seats, widened = best
+        gpus[seats] -= 1
+        if not gpus[seats]:
+            del gpus[seats]
+        gpus[widened] += 1
+        return True
+    stock = stage.gpu_type.count
+    if stock is not None and gpus.total() >= stock:
+        return False
+    gpus[(seat,)] += 1
+    return True
+
+
+def _widen(needs: _Needs, seats: Seats) -> Seats | None:
+    """The seats with as much more SM percent as they need next to each other; None where a GPU has not so much."""
+    widened = list(seats)
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for at, seat in enumerate(widened):
+            if needs.are_met(seat, neighbours_of([other.row for other in widened], at)):
+                continue
+            wider = _next_row(needs.profiles[seat.service], seat.row)
+            if wider is None:
+                return None
+            widened[at] = Seat(service=seat.service, row=wider)
+            is_settled = False
+        if _percent(widened) > 100.0 + SM_PERCENT_TOLERANCE:
+            return None
+    return tuple(widened)
+
+
+def _next_row(profile: Profile, row: OperatingPoint) -> OperatingPoint | None:
+    """The row of the same batch with the next larger SM percent."""
+    wider = (one for percent, rows in profile.rows.items() if percent > row.sm_percent for one in rows)
+    return next((one for one in wider if one.batch == row.batch), None)
+
+
+def _percent(seats: Sequence[Seat]) -> float:
+    return sum(seat.row.sm_percent for seat in seats)

@@ -1,0 +1,154 @@
+"""Fill as baselines do it: a task takes what one GPU's replicas leave over, and nobody asks what it does to them.
+
+    constraints  SMs, memory and watts; one task per GPU
+    widest       the GPU with most SMs left over, all of them
+    best fit     the smallest left-over that reaches the knee of the task's speed, all of it; else the widest
+
+What runs stays as long as it fits; where replicas have grown it starts again in what is left, or is swapped out. A task
+that has waited `wait_s` gets an idle GPU, as everywhere.
+
+Source: how Mudi (EuroSys 2025) runs GSLICE and gpulets beside training; the slides do not say how they choose, so
+`widest` (GSLICE gives what nobody holds) and `best fit` (gpulets' rule for its own services) are ours.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from solvers.backfill.hosts import Host, Seat, make_host
+from solvers.backfill.problem import FillLimits, FillProblem
+from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
+from solvers.laws.operating_rows import OperatingRows
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.state import Gpu, GpuId, Task
+
+Place = tuple[Host, Seat]
+SeatsOn = Callable[[Host], Sequence[Seat]]
+Choose = Callable[[Sequence[Place], SeatsOn], Place]
+"""Of the free GPUs, each with the widest seat that it has left, and all seats of the task on a GPU: the one to take."""
+
+
+def widest(places: Sequence[Place], seats_on: SeatsOn) -> Place:
+    """The most SMs; of equals the lowest id."""
+    del seats_on
+    return min(places, key=lambda place: (-place[1].row.sm_percent, place[0].gpu.id))
+
+
+def best_fit(places: Sequence[Place], seats_on: SeatsOn) -> Place:
+    """The fewest SMs that reach the knee of the task's speed on their GPU, else the most."""
+    enough = [place for place in places if place[1].row.sm_percent >= knee_percent(seats_on(place[0]))]
+    if not enough:
+        return widest(places, seats_on)
+    return min(enough, key=lambda place: (place[1].row.sm_percent, place[0].gpu.id))
+
+
+def knee_percent(seats: Sequence[Seat]) -> float:
+    """The share at which the speed lies farthest above the chord from nothing to the widest; the smallest of equals."""
+    last = seats[-1].row
+    slope = 1.0 / last.solo_ms / last.sm_percent
+    above = {seat.row.sm_percent: 1.0 / seat.row.solo_ms - slope * seat.row.sm_percent for seat in seats}
+    return max(above, key=lambda share: (above[share], -share))
+
+
+def fill_left_over(wanted: FillProblem, choose: Choose, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs with at most one task each, and idle ones that tasks were given, by id.
+
+    The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
+    """
+    left = LeftOver(wanted, limits or FillLimits())
+    for task in sorted(left.waiting(), key=urgency):
+        left.place(task, choose)
+    return left.gpus()
+
+
+class LeftOver:
+    """GPUs with what they leave over; what runs is on them from the beginning."""
+
+    def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
+        self._wanted, self._limits = wanted, limits
+        self._rows = OperatingRows(wanted.problem)
+        self._seats = Seats(wanted.points)
+        self._cordoned = frozenset(wanted.cordoned)
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
+        self._hosts: dict[GpuId, Host] = {}
+        self._placed: set[str] = set()
+        running = wanted.running.gpus if wanted.running else ()
+        alone = (gpu for gpu in running if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused))
+        for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
+            self.put(replace(gpu, tasks=()))
+            self._unused.pop(gpu.id, None)
+        tasks = {task.name: task for task in wanted.tasks}
+        for gpu in running:
+            for was in gpu.tasks[:1]:
+                if gpu.id in self._hosts and was.name in tasks and is_same(tasks[was.name], was):
+                    self._keep(self._hosts[gpu.id], tasks[was.name], was)
+
+    def put(self, gpu: BoundGpu) -> Host:
+        """Take a GPU as it is, with its replicas; promises are nobody's business here."""
+        host = make_host(self._wanted.problem, self._rows, gpu)
+        seats = tuple(replace(seat, longest_ms=float("inf")) for seat in host.replicas)
+        self._hosts[gpu.id] = Host(gpu=gpu, gpu_type=host.gpu_type, replicas=seats)
+        return self._hosts[gpu.id]
+
+    def waiting(self) -> list[Task]:
+        """Tasks without a place."""
+        return [task for task in self._wanted.tasks if task.name not in self._placed]
+
+    def free(self) -> list[Host]:
+        """GPUs with replicas and without a task, on which something may start, by id."""
+        hosts = (host for key, host in sorted(self._hosts.items()) if key not in self._cordoned)
+        return [host for host in hosts if host.replicas and not host.tasks]
+
+    def gpus(self) -> tuple[BoundGpu, ...]:
+        """What carries anything, by id."""
+        hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
+        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+
+    def seats(self, task: Task, host: Host) -> list[Seat]:
+        """All seats of a task on a GPU, by share."""
+        return self._seats.on(task, host)
+
+    def widest_seat(self, task: Task, host: Host) -> Seat | None:
+        """The largest share that is left."""
+        fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
+        return fitting[-1] if fitting else None
+
+    def take(self, task: Task, host: Host, seat: Seat) -> None:
+        """Give a task its place."""
+        host.residents.append((bound_task(task, seat), seat))
+        self._placed.add(task.name)
+
+    def place(self, task: Task, choose: Choose) -> None:
+        """Give a task the place that is chosen, or an idle GPU when it has waited for long."""
+        places = [(host, seat) for host in self.free() if (seat := self.widest_seat(task, host)) is not None]
+        if places:
+            host, seat = choose(places, partial(self._seats.on, task))
+            self.take(task, host, seat)
+        elif task.waiting_s >= self._limits.wait_s:
+            self._take_idle(task, (gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned))
+
+    def _take_idle(self, task: Task, idle: Iterable[Gpu]) -> None:
+        for gpu in idle:
+            host = empty_host(self._wanted.problem, gpu)
+            seat = self.widest_seat(task, host)
+            if seat is not None:
+                self._hosts[gpu.id] = host
+                del self._unused[gpu.id]
+                self.take(task, host, seat)
+                return
+
+    def _keep(self, host: Host, task: Task, was: BoundTask) -> None:
+        if not was.is_resident and task.waiting_s >= self._limits.move_s:
+            return
+        seat = self._seats.of_share(task, host, was.sm_percent)
+        if seat is not None and host.fits(seat):
+            host.residents.append((again(was, task, is_resident=True), seat))
+        elif (smaller := self.widest_seat(task, host)) is not None:
+            host.residents.append((bound_task(task, smaller), smaller))
+        else:
+            host.swapped.append(again(was, task, is_resident=False))
+        self._placed.add(task.name)
+
+
+def _is_same_type(gpu: BoundGpu, unused: dict[GpuId, Gpu]) -> bool:
+    return gpu.id in unused and gpu.gpu_type == unused[gpu.id].gpu_type

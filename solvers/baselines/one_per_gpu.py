@@ -1,0 +1,264 @@
+"""One service per GPU: as many GPUs as each service's rate needs, and what runs stays as long as it serves.
+
+1. Of what runs, every GPU keeps one replica, that of the most important service; its batch and SM percent stay as they
+   are, however a fill has set them (`solvers.policies.registry`).
+2. Where a service's replicas carry less than its rate they are reset, those that carry least first: to another batch
+   with their share, else to the whole GPU.
+3. Where that is not enough it gets more GPUs, of the type that carries its rate at the least price; the most important
+   service first, but each its first GPU before any a second.
+4. A replica more than the rate needs for HOLD_S goes, the one that carries least.
+
+Every replica gets the same rate, as far as it can carry it: equal GPUs leave equally much to tasks.
+
+Source: Mudi (EuroSys 2025), whose GPUs carry one inference service each, beside which training runs. How many GPUs a
+service has is given there; counting them is ours, as are the types.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from solvers.greedy.arrange import obeys, running_carriers
+from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
+from solvers.greedy.routing import ROUNDING, SAFE, Carrier, Seat, reasons_short, route
+from solvers.laws.colocation import capacity_rps
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+
+MEMORY_VERSION = 1
+HOLD_S = 60.0
+"""For so long a service must need fewer GPUs before one goes."""
+ROOM = 1.1
+"""Times the rate that the GPUs which stay must carry when one goes."""
+
+Carries = Callable[[Problem, ServiceDemand, OperatingPoint], float]
+"""What a replica alone on its GPU is taken to carry at a row, in rps."""
+
+
+def by_law(problem: Problem, service: ServiceDemand, row: OperatingPoint) -> float:
+    """What the capacity law says."""
+    return capacity_rps(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=row.batch,
+        slo_ms=service.slo_ms,
+        execution_ms=row.solo_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnePerGpu:
+    """A policy that gives every replica a GPU, and what it takes its replicas to carry."""
+
+    name: str
+    carries: Carries = by_law
+
+    def make_plan(
+        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    ) -> tuple[Plan, PlanReport, Json]:
+        """The plan, its report, and since when each service has needed fewer GPUs than it has."""
+        begun = budget.elapsed()
+        counting = _Counting(problem, self.carries, _since(memory), observed.at_s)
+        counting.reset()
+        counting.add()
+        counting.drop()
+        carriers = counting.carriers()
+        plan = route(
+            problem,
+            self.name,
+            carriers,
+            reasons_short(problem, carriers, counting.able),
+            capacities=_equal_parts(problem, carriers, self.carries),
+        )
+        report = PlanReport(
+            status="greedy",
+            cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+            seconds=budget.elapsed() - begun,
+            method=self.name,
+            served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        )
+        return plan, report, {"version": MEMORY_VERSION, "surplus_since_s": counting.since_s}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One service on one GPU type."""
+
+    gpu_type: str
+    row: OperatingPoint
+    """The widest share, with the batch that carries most."""
+    rows: tuple[OperatingPoint, ...]
+    capacity_rps: float
+
+
+class _Counting:
+    """The GPUs of each service while they are counted."""
+
+    def __init__(self, problem: Problem, carries: Carries, since_s: Mapping[str, float], now_s: float) -> None:
+        self._problem, self._carries, self._before, self._now_s = problem, carries, since_s, now_s
+        self._ways = {service.name: _ways(problem, service, carries) for service in problem.services}
+        self._ordered = sorted(problem.services, key=lambda service: (-service.priority, service.name))
+        self._running: dict[str, list[Carrier]] = {service.name: [] for service in problem.services}
+        self.able = {name for name, ways in self._ways.items() if ways}
+        self.since_s: dict[str, float] = {}
+        for carrier in running_carriers(problem):
+            seat = min(carrier.seats, key=lambda each: (-problem.service(each.service).priority, each.service))
+            mine = self._running[seat.service]
+            if len(mine) < _most(problem.service(seat.service)):
+                mine.append(Carrier(gpu_type=carrier.gpu_type, seats=(seat,)))
+
+    def carriers(self) -> list[Carrier]:
+        """All GPUs."""
+        return [carrier for _, mine in sorted(self._running.items()) for carrier in mine]
+
+    def reset(self) -> None:
+        """Let replicas that run carry more where their service falls short."""
+        for service in self._ordered:
+            mine = self._running[service.name]
+            for change in (self._rebatched, self._whole):
+                for at in sorted(range(len(mine)), key=lambda at: (self._carried(service, mine[at]), at)):
+                    if self._missing_rps(service) > 0.0:
+                        mine[at] = change(service, mine[at])
+
+    def add(self) -> None:
+        """Give services the GPUs that they lack, as far as there are any."""
+        for most in (1, MOST_REPLICAS):
+            for service in self._ordered:
+                mine, limit = self._running[service.name], min(most, _most(service))
+                while len(mine) < limit and (len(mine) < service.min_replicas or self._missing_rps(service) > 0.0):
+                    way = self._next_way(service)
+                    if way is None:
+                        break
+                    mine.append(Carrier(gpu_type=way.gpu_type, seats=(Seat(service=service.name, row=way.row),)))
+
+    def drop(self) -> None:
+        """Take a GPU from each service that has needed fewer for long."""
+        for service in self._ordered:
+            mine = self._running[service.name]
+            carried = sorted((self._best(service, carrier), -at) for at, carrier in enumerate(mine))
+            rest_rps = math.fsum(rps for rps, _ in carried[1:])
+            if len(mine) <= service.min_replicas or not mine or rest_rps < ROOM * service.arrival_rate_rps:
+                continue
+            since_s = min(self._before.get(service.name, self._now_s), self._now_s)
+            if self._now_s - since_s >= HOLD_S:
+                del mine[-carried[0][1]]
+                self.reset()
+            else:
+                self.since_s[service.name] = since_s
+
+    def _next_way(self, service: ServiceDemand) -> _Way | None:
+        """The type with a GPU left whose GPUs carry what is missing at the least price."""
+        used = [carrier.gpu_type for mine in self._running.values() for carrier in mine]
+        if len(used) >= MOST_REPLICAS:
+            return None
+        missing_rps = self._missing_rps(service)
+
+        def price(way: _Way) -> tuple[float, str]:
+            gpus = max(1, math.ceil(missing_rps / way.capacity_rps - ROUNDING))
+            return gpus * self._problem.gpu_type(way.gpu_type).price_usd_per_hour, way.gpu_type
+
+        free = [
+            way
+            for way in self._ways[service.name]
+            if (stock := self._problem.gpu_type(way.gpu_type).count) is None or used.count(way.gpu_type) < stock
+        ]
+        return min(free, key=price, default=None)
+
+    def _missing_rps(self, service: ServiceDemand) -> float:
+        carried = math.fsum(self._carried(service, carrier) for carrier in self._running[service.name])
+        missing_rps = service.arrival_rate_rps - SAFE * carried
+        return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
+
+    def _carried(self, service: ServiceDemand, carrier: Carrier) -> float:
+        return self._carries(self._problem, service, carrier.seats[0].row)
+
+    def _best(self, service: ServiceDemand, carrier: Carrier) -> float:
+        """What the replica would carry on the whole GPU."""
+        return self._carried(service, self._whole(service, carrier))
+
+    def _rebatched(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
+        """The replica with the batch that carries most at its share."""
+        row = carrier.seats[0].row
+        same = [
+            each
+            for each in self._rows(service, carrier)
+            if (each.sm_percent, each.clock_mhz) == (row.sm_percent, row.clock_mhz)
+        ]
+        return self._with_best(service, carrier, [row, *same])
+
+    def _whole(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
+        """The replica on the whole GPU, if that carries more."""
+        ways = [way.row for way in self._ways[service.name] if way.gpu_type == carrier.gpu_type]
+        return self._with_best(service, carrier, [carrier.seats[0].row, *ways])
+
+    def _with_best(self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]) -> Carrier:
+        best = max(rows, key=lambda row: self._carries(self._problem, service, row))  # the first of equals: as it is
+        return Carrier(gpu_type=carrier.gpu_type, seats=(Seat(service=service.name, row=best),))
+
+    def _rows(self, service: ServiceDemand, carrier: Carrier) -> Iterator[OperatingPoint]:
+        return (row for way in self._ways[service.name] if way.gpu_type == carrier.gpu_type for row in way.rows)
+
+
+def _ways(problem: Problem, service: ServiceDemand, carries: Carries) -> tuple[_Way, ...]:
+    """The GPU types on which a service can keep its SLO."""
+    ways = []
+    for gpu_type in problem.gpu_types:
+        if not service.allows(gpu_type.name):
+            continue
+        clock_mhz = planning_clock_mhz(problem, gpu_type)
+        rows = [
+            row
+            for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
+            if obeys(problem, Carrier(gpu_type=gpu_type.name, seats=(Seat(service=service.name, row=row),)))
+        ]
+        best = max(rows, key=lambda row: (carries(problem, service, row), row.sm_percent), default=None)
+        rate_rps = 0.0 if best is None else carries(problem, service, best)
+        if best is not None and rate_rps >= LEAST_CAPACITY_RPS:
+            ways.append(_Way(gpu_type=gpu_type.name, row=best, rows=tuple(rows), capacity_rps=rate_rps))
+    return tuple(ways)
+
+
+def _equal_parts(
+    problem: Problem, carriers: Sequence[Carrier], carries: Carries
+) -> Callable[[Problem, Carrier], Sequence[float]]:
+    """What each replica is to get: the same for all of a service, or less where it carries less."""
+    by_service: dict[str, list[float]] = {service.name: [] for service in problem.services}
+    for carrier in carriers:
+        (seat,) = carrier.seats
+        by_service[seat.service].append(carries(problem, problem.service(seat.service), seat.row))
+    levels = {name: _level(problem.service(name).arrival_rate_rps, rates) for name, rates in by_service.items()}
+
+    def parts(problem: Problem, carrier: Carrier) -> list[float]:
+        return [
+            min(levels[seat.service], carries(problem, problem.service(seat.service), seat.row))
+            for seat in carrier.seats
+        ]
+
+    return parts
+
+
+def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:
+    """The least level with Σ min(level, capacity) ≥ rate / SAFE; infinite where all together carry less."""
+    left_rps = rate_rps / SAFE**2
+    ordered = sorted(capacities_rps)
+    for at, capacity in enumerate(ordered):
+        level = left_rps / (len(ordered) - at)
+        if level <= capacity:
+            return level
+        left_rps -= capacity
+    return math.inf
+
+
+def _most(service: ServiceDemand) -> int:
+    return MOST_REPLICAS if service.max_replicas is None else service.max_replicas
+
+
+def _since(memory: Json) -> Mapping[str, float]:
+    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
+        since_s = memory.get("surplus_since_s")
+        if isinstance(since_s, Mapping):
+            return {name: float(value) for name, value in since_s.items() if isinstance(value, int | float)}
+    return {}

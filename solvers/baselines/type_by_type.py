@@ -1,0 +1,131 @@
+"""Type by type: how a policy that knows one GPU type plans for several.
+
+Every GPU type is filled with what is still unserved, as if it were the only one; the type that leaves least unserved
+is taken, of equals the one whose GPUs cost least. What that one leaves (a service that may not run there, a stock that
+is used up) goes to the next type in the same way.
+
+Source: iGniter (TPDS 2023), section 4, which runs its algorithm per instance type and takes the cheapest outcome. Ours:
+what happens to the rest; and a plan of the same policy that runs, and still serves as much for no more GPUs, stays.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.baselines.half_slo import Profile, profiles
+from solvers.greedy.arrange import running_carriers
+from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import GpuType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One GPU type, and the services that it can serve."""
+
+    gpu_type: GpuType
+    profiles: Mapping[str, Profile]
+    room: int
+    """Replicas that the plan may still have."""
+
+
+Fill = Callable[[Problem, Stage], Sequence[Carrier]]
+"""GPUs of one type for the services of a Problem, as far as stock and room go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believer:
+    """A policy that fills one GPU type, and what it believes its replicas to serve."""
+
+    name: str
+    fill: Fill
+    capacities: Capacities
+
+
+def plan_type_by_type(problem: Problem, believer: Believer, budget: Budget) -> tuple[Plan, PlanReport]:
+    """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
+    begun = budget.elapsed()
+    by_type = {gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types}
+    able = {service for found in by_type.values() for service in found}
+    fresh = _plan(problem, believer, _fill(problem, believer, by_type), able)
+    running = _running_plan(problem, believer, able)
+    is_kept = running is not None and _rank(problem, running) <= _rank(problem, fresh)
+    plan = running if running is not None and is_kept else fresh
+    report = PlanReport(
+        status="kept" if is_kept else "greedy",
+        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        seconds=budget.elapsed() - begun,
+        method=believer.name,
+        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+    )
+    return plan, report
+
+
+def _fill(problem: Problem, believer: Believer, by_type: Mapping[str, Mapping[str, Profile]]) -> list[Carrier]:
+    carriers: list[Carrier] = []
+    left, types = problem, sorted(name for name, found in by_type.items() if found)
+    while types and left.services:
+        room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
+        trials = {}
+        for name in types:
+            filled = believer.fill(left, Stage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
+            trials[name] = filled, route(left, believer.name, filled, {}, capacities=believer.capacities)
+        best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
+        filled, plan = trials[best]
+        carriers.extend(filled)
+        types.remove(best)
+        left = _without_served(left, filled, plan)
+    return carriers
+
+
+def _without_served(problem: Problem, carriers: Sequence[Carrier], plan: Plan) -> Problem:
+    """The problem of what a plan leaves unserved."""
+    replicas = _counts(carriers)
+    services = []
+    for entry in plan.unserved:
+        service = problem.service(entry.service)
+        most = None if service.max_replicas is None else service.max_replicas - replicas[service.name]
+        if most is None or most > 0:
+            left = replace(
+                service,
+                arrival_rate_rps=entry.rate_rps,
+                min_replicas=entry.replicas_missing,
+                max_replicas=most,
+            )
+            services.append(left)
+    return replace(problem, services=tuple(services))
+
+
+def _running_plan(problem: Problem, believer: Believer, able: Container[str]) -> Plan | None:
+    """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
+    if problem.current is None or problem.current.policy != believer.name:
+        return None
+    running = running_carriers(problem)
+    counts = _counts(running)
+    if counts.total() > MOST_REPLICAS:
+        return None
+    if any(one.max_replicas is not None and counts[one.name] > one.max_replicas for one in problem.services):
+        return None
+    return _plan(problem, believer, running, able)
+
+
+def _plan(problem: Problem, believer: Believer, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
+    reasons = reasons_short(problem, carriers, able)
+    return route(problem, believer.name, carriers, reasons, capacities=believer.capacities)
+
+
+def _rank(problem: Problem, plan: Plan) -> tuple[float, int, float]:
+    """Weighted rate that is unserved, replicas that are missing, price of the GPUs: less is better."""
+    return (
+        sum(problem.service(entry.service).priority * entry.rate_rps for entry in plan.unserved),
+        sum(entry.replicas_missing for entry in plan.unserved),
+        sum(gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour for gpu in plan.gpus),
+    )
+
+
+def _counts(carriers: Sequence[Carrier]) -> Counter[str]:
+    return Counter(seat.service for carrier in carriers for seat in carrier.seats)

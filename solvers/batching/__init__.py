@@ -1,1 +1,0 @@
-"""Batching: the largest batch that a replica takes at once."""

@@ -1,1 +1,0 @@
-"""Clocks: how watts, and with them clocks, are shared among GPUs."""

@@ -1,1 +1,0 @@
-"""Dispatch: in which order waiting work is taken up."""

@@ -1,0 +1,184 @@
+"""Alternatives: what else one GPU could run, and by how much a plan would be dearer with it at the relaxation's prices.
+
+The loss of a pattern p of GPU type g is its reduced cost
+
+    C_p − μ_g − Σ_{s ∈ p} (π_s · min(a_sp, λ_s) + ν_s + ξ_s)
+
+with the prices of `prices`: never negative at the relaxation's optimum, 0 for the patterns that it uses. Two searches:
+
+* One step away, all tried: every replica at every other row, in place of every replica one of every other service, one
+  replica more, one fewer. Vectorised over the candidates of the GPU's mode.
+* The same services, or some of them, on another GPU type or clock, arranged anew: pricing over those services alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solvers.explain.types import Alternative, ChangeKind
+from solvers.joint.kernels.types import Effort, Mode, Numbers, Reals, Worth
+from solvers.joint.patterns.columns import Column, Pattern, capacities, make_column
+from solvers.joint.patterns.decode import SAFE, patterns_of
+from solvers.joint.patterns.formulation import priced_problem
+from solvers.joint.patterns.tables import Tables, make_tables
+from solvers.joint.relaxation.pricing import Pricer
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
+from solvers.types.outcome import Prices
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import Problem
+
+_EFFORT = Effort(4, 2000, 2, 1e-6)
+_NO_THRESHOLD = 1e-9
+"""USD per hour: pricing shall find the best pattern of a few services, whether it pays or not."""
+
+
+class Neighbourhood:
+    """Finds alternatives to the GPUs of one plan."""
+
+    def __init__(self, problem: Problem, plan: Plan, prices: Prices) -> None:
+        # As the plan that runs, so that its own rows are candidates whatever dominates them.
+        self._problem = replace(problem, current=plan)
+        self._prices = prices
+        self._tables = _tables(self._problem, prices)
+        self._valuation = Valuation(self._problem, self._tables, prices)
+
+    def alternatives(self, gpu: GpuPlan, most: int) -> tuple[Alternative, ...]:
+        """The best of every kind of change, to every GPU type, least loss first; at most so many."""
+        best: dict[tuple[ChangeKind, str], Alternative] = {}
+        for found in (*self._steps(gpu), *self._elsewhere(gpu)):
+            key = found.change, found.gpu_type
+            if key not in best or found.loss < best[key].loss:
+                best[key] = found
+        return tuple(sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu_type))[:most])
+
+    def _steps(self, gpu: GpuPlan) -> Iterator[Alternative]:
+        """Single changes; none of a GPU that breaks a rule."""
+        for pattern in patterns_of(self._problem, self._tables, Plan(policy="", gpus=(gpu,))):
+            for change, changed in _single_changes(self._tables, pattern, self._valuation):
+                yield self._valuation.alternative(change, changed)
+
+    def _elsewhere(self, gpu: GpuPlan) -> Iterator[Alternative]:
+        names = {replica.service for replica in gpu.replicas}
+        services = tuple(service for service in self._problem.services if service.name in names)
+        part = replace(self._problem, services=services, current=None)
+        tables = _tables(part, self._prices)
+        if not tables.modes:
+            return
+        valuation = Valuation(part, tables, self._prices)
+        worth = [Worth(tables.rate, valuation.per_rps, valuation.per_replica[mode.service]) for mode in tables.modes]
+        found = Pricer(tables).price(worth, [_NO_THRESHOLD] * len(tables.modes), _EFFORT)
+        for mode, priced in zip(tables.modes, found, strict=True):
+            is_same_type = part.gpu_types[mode.gpu_type].name == gpu.gpu_type
+            is_same_clock = abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            if priced.patterns and not (is_same_type and is_same_clock):
+                best = min(priced.patterns, key=lambda pattern: valuation.loss(make_column(tables, pattern)))
+                yield valuation.alternative("clock" if is_same_type else "gpu_type", best)
+
+
+def _tables(problem: Problem, prices: Prices) -> Tables:
+    """Where the unit is not money, GPUs cost next to nothing."""
+    is_money = prices.unit == "usd_per_hour"
+    return make_tables(priced_problem(replace(problem, objective="min_cost" if is_money else "max_goodput")))
+
+
+class Valuation:
+    """What patterns of a problem's tables cost and earn at given prices."""
+
+    def __init__(self, problem: Problem, tables: Tables, prices: Prices) -> None:
+        self._problem, self._tables = problem, tables
+        self._is_money = prices.unit == "usd_per_hour"
+        services = [prices.of_service(service.name) for service in problem.services]
+        self.per_rps: Reals = np.array([0.0 if price is None else price.per_rps for price in services])
+        self.per_replica: Reals = np.array([0.0 if price is None else price.per_replica for price in services])
+        self.per_gpu: Reals = np.array([prices.of_gpu_type(gpu_type.name) for gpu_type in problem.gpu_types])
+
+    def price(self, column: Column) -> float:
+        """Of a GPU with that pattern; 0 where the unit is not money."""
+        return column.price if self._is_money else 0.0
+
+    def earns(self, column: Column) -> float:
+        """What its replicas are worth."""
+        return float(self.earned(column.service, column.capacity))
+
+    def earned(self, service: Numbers, capacity: Reals) -> Reals:
+        """(…) what replicas of (…, n) services are worth together that can carry so many rps."""
+        useful = np.minimum(capacity, self._tables.rate[service])
+        worth: Reals = (self.per_rps[service] * useful + self.per_replica[service]).sum(axis=-1)
+        return worth
+
+    def loss(self, column: Column) -> float:
+        """Its reduced cost."""
+        gpu_type = self._tables.modes[column.pattern.mode].gpu_type
+        return self.price(column) + float(self.per_gpu[gpu_type]) - self.earns(column)
+
+    def alternative(self, change: ChangeKind, pattern: Pattern) -> Alternative:
+        """A pattern as an alternative, with all the rate that it can carry."""
+        column = make_column(self._tables, pattern)
+        mode = self._tables.modes[pattern.mode]
+        return Alternative(
+            change=change,
+            gpu_type=self._problem.gpu_types[mode.gpu_type].name,
+            clock_mhz=mode.clock_mhz,
+            replicas=tuple(self._replicas(column)),
+            price=self.price(column),
+            earns=self.earns(column),
+            loss=self.loss(column),
+        )
+
+    def _replicas(self, column: Column) -> Iterator[ReplicaPlan]:
+        mode = self._tables.modes[column.pattern.mode]
+        gpu_type = self._problem.gpu_types[mode.gpu_type].name
+        for item, number, capacity in zip(column.pattern.items, column.service.tolist(), column.capacity, strict=True):
+            service = self._problem.services[number]
+            points = self._problem.points_of(service.network, gpu_type)
+            assert points is not None, "a candidate has operating points"
+            row = points.rows[int(mode.row[item])]
+            yield ReplicaPlan(
+                service=service.name,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                arrival_rate_rps=SAFE * min(float(capacity), service.arrival_rate_rps),
+            )
+
+
+def _single_changes(tables: Tables, pattern: Pattern, valuation: Valuation) -> Iterator[tuple[ChangeKind, Pattern]]:
+    """The best of every kind of change to every replica of a pattern."""
+    mode = tables.modes[pattern.mode]
+    for leaving in (None, *pattern.items):
+        rest = [item for item in pattern.items if item != leaving]
+        worth = _worth_beside(tables, mode, rest, valuation)
+        if leaving is None:
+            yield from _best("more", pattern.mode, rest, worth)
+            continue
+        if rest:
+            yield "fewer", Pattern(pattern.mode, tuple(rest))
+        own = mode.service == mode.service[leaving]
+        worth[leaving] = -np.inf
+        yield from _best("share", pattern.mode, rest, np.where(own, worth, -np.inf))
+        yield from _best("partner", pattern.mode, rest, np.where(own, -np.inf, worth))
+
+
+def _best(change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals) -> Iterator[tuple[ChangeKind, Pattern]]:
+    if len(worth) and np.isfinite(worth.max()):
+        yield change, Pattern(mode, tuple(sorted((*rest, int(worth.argmax())))))
+
+
+def _worth_beside(tables: Tables, mode: Mode, rest: Sequence[int], valuation: Valuation) -> Reals:
+    """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
+    worth = np.full(len(mode.service), -np.inf)
+    members = np.array(rest, dtype=np.int32)
+    if len(rest) >= mode.most_replicas:
+        return worth
+    free = np.flatnonzero(
+        ~np.isin(mode.service, mode.service[members])
+        & (mode.width + mode.width[members].sum() <= mode.steps)
+        & (mode.memory + mode.memory[members].sum() <= mode.memory_mib)
+        & (mode.power + mode.power[members].sum() <= mode.power_w)
+    ).astype(np.int32)
+    items = np.column_stack([np.tile(members, (len(free), 1)), free])
+    carried = capacities(mode, tables.law, items)
+    is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
+    earned = valuation.earned(mode.service[items], carried) - mode.watt_price * mode.power[free]
+    worth[free] = np.where(is_lawful, earned, -np.inf)
+    return worth

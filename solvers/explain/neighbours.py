@@ -1,0 +1,219 @@
+"""What every replica of a plan can carry beside its neighbours, and which limits of its GPU are full.
+
+By the problem's own rows, so that a plan of any policy can be looked at.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from solvers.explain.types import Binding, Rule, Use
+from solvers.laws.colocation import beside, capacities_rps, executions_ms, neighbours_of
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, OperatingRows
+from solvers.types.outcome import Prices
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
+
+_TOLERANCE = 1e-6
+"""Relative, as the contract's."""
+_SLO_IS_FREE = 0.98
+"""Of the highest utilisation of the capacity law: a replica that may be loaded so far is not held back by its SLO."""
+
+_NEEDS = tuple(OperatingPoint._fields.index(name) for name in ("sm_percent", "memory_mib", "power_w"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One replica at its row beside its neighbours."""
+
+    replica: ReplicaPlan
+    row: OperatingPoint
+    execution_ms: float
+    capacity_rps: float
+
+
+class Company:
+    """Reads plans of one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._rows = OperatingRows(problem)
+        self._names = {service.name for service in problem.services}
+        self._types = {gpu_type.name for gpu_type in problem.gpu_types}
+        self._at_clock: dict[tuple[str, str, float], tuple[OperatingPoints, tuple[OperatingPoint, ...]]] = {}
+        self._seated: dict[GpuPlan, tuple[Seat, ...] | None] = {}
+
+    def seats(self, gpu: GpuPlan) -> tuple[Seat, ...] | None:
+        """The replicas of a GPU in its order; None where one has no row in the problem."""
+        if gpu not in self._seated:
+            rows = [self._row(gpu, replica) for replica in gpu.replicas]
+            known = [row for row in rows if row is not None]
+            self._seated[gpu] = None if len(known) < len(rows) else self._seats(gpu, known)
+        return self._seated[gpu]
+
+    def seat(self, gpu: GpuPlan, replica: ReplicaPlan) -> Seat | None:
+        """One replica of a GPU; None where it or a neighbour has no row in the problem."""
+        seats = self.seats(gpu)
+        return None if seats is None else seats[gpu.replicas.index(replica)]
+
+    def uses(self, gpu: GpuPlan) -> tuple[Use, ...]:
+        """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
+        rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
+        others = list(self._others(gpu))
+        least = [min((row[at] for row in others), default=0.0) for at in _NEEDS]
+        totals = [math.fsum(row[at] for row in rows) for at in _NEEDS]
+        sums: list[tuple[Rule, float, float, float]] = [
+            ("sm", totals[0], 100.0, least[0]),
+            ("memory", totals[1], gpu_type.memory_mib, least[1]),
+            ("power", gpu_type.idle_w + totals[2], gpu_type.power_cap_w, least[2]),
+            ("replicas_per_gpu", float(len(rows)), float(self.problem.max_replicas_per_gpu), 1.0),
+        ]
+        return tuple(
+            Use(rule=rule, used=used, limit=limit, is_full=used + more > limit * (1.0 + _TOLERANCE))
+            for rule, used, limit, more in sums
+        )
+
+    def bindings(self, plan: Plan, service: str, prices: Prices | None = None) -> tuple[Binding, ...]:
+        """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
+
+        Nothing is said of a GPU type that is used up but of which one more would be worth nothing at the prices, nor of
+        a service that the problem lacks.
+        """
+        if service not in self._names:
+            return ()
+        counts: dict[tuple[Rule, str], int] = {}
+        for gpu in plan.gpus:
+            for replica in gpu.replicas:
+                if replica.service == service:
+                    for key in self._held_by(gpu, replica):
+                        counts[key] = counts.get(key, 0) + gpu.count
+        found = [Binding(rule=rule, replicas=count, detail=detail) for (rule, detail), count in counts.items()]
+        found.sort(key=lambda binding: (-binding.replicas, binding.rule))
+        return (*found, *self._of_service(plan, service, prices))
+
+    def types_held_by(self, plan: Plan, rule: Rule) -> set[str]:
+        """GPU types on which a limit keeps some replica from carrying more, or another one from coming."""
+        return {
+            gpu.gpu_type
+            for gpu in plan.gpus
+            if self.seats(gpu) is not None
+            and (
+                any(use.rule == rule and use.is_full for use in self.uses(gpu))
+                or any(held == rule for replica in gpu.replicas for held, _ in self._held_by(gpu, replica))
+            )
+        }
+
+    def _held_by(self, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[tuple[Rule, str]]:
+        seats = self.seats(gpu)
+        if seats is None:
+            return
+        seat = seats[gpu.replicas.index(replica)]
+        if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
+            yield "slo", "a looser SLO would let the same replica take more"
+        rules = [self._broken(gpu, seats, seat, row) for row in self._larger(gpu, seat, seats)]
+        if not rules or () in rules:
+            return
+        fewest = min(len(each) for each in rules)
+        words: dict[Rule, str] = {
+            "sm": "no SM percent is left to give it more",
+            "memory": "a larger batch needs more memory than is free",
+            "power": "more SM percent draws more watts than the cap leaves",
+            "slo": "more SM percent would slow a neighbour below its rate",
+        }
+        for rule in dict.fromkeys(rule for each in rules if len(each) == fewest for rule in each):
+            yield rule, words[rule]
+
+    def _larger(self, gpu: GpuPlan, seat: Seat, seats: Sequence[Seat]) -> list[OperatingPoint]:
+        """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
+        service, gpu_type = self.problem.service(seat.replica.service), self.problem.gpu_type(gpu.gpu_type)
+        points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
+        neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
+        durations_ms = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
+        law = self.problem.capacity_law
+        carried = capacities_rps(law, rows, durations_ms, percentile=service.percentile, slo_ms=service.slo_ms)
+        more = carried > seat.capacity_rps * (1.0 + _TOLERANCE)
+        return [row for row, is_one in zip(rows, more.tolist(), strict=True) if is_one]
+
+    def _rows_at(
+        self, network: str, gpu_type: str, clock_mhz: float
+    ) -> tuple[OperatingPoints, tuple[OperatingPoint, ...]]:
+        """A network's points on a type, and those at one clock."""
+        key = (network, gpu_type, clock_mhz)
+        if key not in self._at_clock:
+            points = self.problem.points_of(network, gpu_type)
+            assert points is not None, "a replica runs there, or may"
+            near = (row for row in points.rows if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+            self._at_clock[key] = points, tuple(near)
+        return self._at_clock[key]
+
+    def _broken(self, gpu: GpuPlan, seats: Sequence[Seat], seat: Seat, row: OperatingPoint) -> tuple[Rule, ...]:
+        """The rules that the GPU would break with that row in place of the replica's."""
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
+        rows = [row if other is seat else other.row for other in seats]
+        broken: list[Rule] = []
+        if math.fsum(r.sm_percent for r in rows) > 100.0 * (1.0 + _TOLERANCE):
+            broken.append("sm")
+        if math.fsum(r.memory_mib for r in rows) > gpu_type.memory_mib * (1.0 + _TOLERANCE):
+            broken.append("memory")
+        if gpu_type.idle_w + math.fsum(r.power_w for r in rows) > gpu_type.power_cap_w * (1.0 + _TOLERANCE):
+            broken.append("power")
+        after = self._seats(gpu, rows)
+        if any(
+            one.capacity_rps < one.replica.arrival_rate_rps * (1.0 - _TOLERANCE)
+            for one, before in zip(after, seats, strict=True)
+            if before is not seat
+        ):
+            broken.append("slo")
+        return tuple(broken)
+
+    def _of_service(self, plan: Plan, name: str, prices: Prices | None) -> Iterator[Binding]:
+        service = self.problem.service(name)
+        own = [gpu for gpu in plan.gpus if any(replica.service == name for replica in gpu.replicas)]
+        count = sum(gpu.count for gpu in own)
+        if service.max_replicas is not None and count >= service.max_replicas:
+            yield Binding(rule="max_replicas", replicas=count, detail=f"no more than {service.max_replicas} may run")
+        if 0 < count <= service.min_replicas:
+            yield Binding(rule="min_replicas", replicas=count, detail=f"no fewer than {service.min_replicas} may run")
+        for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
+            stock, used = self.problem.gpu_type(kind).count, sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
+            if stock is not None and used >= stock and (prices is None or prices.of_gpu_type(kind) > 0.0):
+                replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
+                words = f"the only {kind} is in use" if stock == 1 else f"all {stock} {kind} are in use"
+                yield Binding(rule="stock", replicas=replicas, detail=words)
+
+    def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
+        """Rows that might still come to the GPU: of services that are not there."""
+        here = {replica.service for replica in gpu.replicas}
+        networks = {
+            service.network
+            for service in self.problem.services
+            if service.name not in here and service.allows(gpu.gpu_type)
+        }
+        for network in sorted(networks):
+            if self.problem.points_of(network, gpu.gpu_type) is not None:
+                yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
+
+    def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[Seat, ...]:
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
+        named = [(replica.service, row) for replica, row in zip(gpu.replicas, rows, strict=True)]
+        seats = []
+        for at, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
+            execution_ms, capacity_rps = beside(self.problem, gpu_type, named, at)
+            seats.append(Seat(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
+        return tuple(seats)
+
+    def _utilisation(self, seat: Seat) -> float:
+        service = self.problem.service(seat.replica.service)
+        ratio = service.slo_ms / seat.execution_ms
+        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, ratio)
+
+    def _highest_utilisation(self, seat: Seat) -> float:
+        service = self.problem.service(seat.replica.service)
+        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, math.inf)
+
+    def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
+        if replica.service not in self._names or gpu.gpu_type not in self._types:
+            return None
+        network = self.problem.service(replica.service).network
+        return self._rows.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))

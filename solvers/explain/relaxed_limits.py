@@ -1,0 +1,90 @@
+"""Reliefs: limits that could be loosened, and what that would save.
+
+Where the relaxation has a price for the limit (a GPU more of a scarce type, a replica more), the price is the most that
+one more can save, since savings only shrink (`prices`). A looser SLO is estimated at first order by what the plan's own
+replicas would carry more. `relieve` puts the most promising ones to the test.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from solvers.explain.neighbours import Company
+from solvers.explain.types import Relief
+from solvers.types.outcome import Prices
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem, ServiceDemand
+
+LOOSER = 1.1
+"""By how much SLOs and power caps are loosened."""
+
+
+def priced_reliefs(company: Company, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
+    """What the prices alone say, most saving first."""
+    problem = company.problem
+    found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(company, plan, prices)]
+    return sorted_reliefs(relief for relief in found if relief.saving > 0.0)
+
+
+def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
+    """Most saving first."""
+    return tuple(sorted(reliefs, key=lambda relief: (-relief.saving, relief.kind, relief.subject)))
+
+
+def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
+    """Of types that the plan leaves nothing of: what stays unused would not be missed, whatever fractions would do."""
+    for gpu_type in problem.gpu_types:
+        used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+        if gpu_type.count is not None and used >= gpu_type.count:
+            yield Relief(
+                kind="stock",
+                subject=gpu_type.name,
+                words=f"one more {gpu_type.name} ({gpu_type.count} → {gpu_type.count + 1})",
+                saving=prices.of_gpu_type(gpu_type.name),
+                basis="price",
+            )
+
+
+def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
+    for service in problem.services:
+        price = prices.of_service(service.name)
+        if service.max_replicas is not None and price is not None and price.per_replica < 0.0:
+            yield Relief(
+                kind="max_replicas",
+                subject=service.name,
+                words=f"max_replicas of {service.name} {service.max_replicas} → {service.max_replicas + 1}",
+                saving=-price.per_replica,
+                basis="price",
+            )
+
+
+def _slos(tight: Company, plan: Plan, prices: Prices) -> Iterator[Relief]:
+    """What every service's own replicas would carry more under a looser SLO, at the price of a request."""
+    problem = tight.problem
+    loose = Company(with_slos(problem, {service.name for service in problem.services}))
+    gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
+    for gpu in plan.gpus:
+        before, after = tight.seats(gpu), loose.seats(gpu)
+        for one, other in zip(before or (), after or (), strict=True):
+            rate = problem.service(one.replica.service).arrival_rate_rps
+            more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
+            gained[one.replica.service].append(gpu.count * more)
+    for service in problem.services:
+        price = prices.of_service(service.name)
+        if price is not None:
+            saving = price.per_rps * math.fsum(gained[service.name])
+            yield _slo_relief(service, saving)
+
+
+def _slo_relief(service: ServiceDemand, saving: float) -> Relief:
+    words = f"SLO of {service.name} {service.slo_ms:g} → {LOOSER * service.slo_ms:g} ms"
+    return Relief(kind="slo", subject=service.name, words=words, saving=saving, basis="first_order")
+
+
+def with_slos(problem: Problem, names: Collection[str]) -> Problem:
+    """The problem with looser SLOs of these services."""
+    services = tuple(
+        replace(service, slo_ms=LOOSER * service.slo_ms) if service.name in names else service
+        for service in problem.services
+    )
+    return replace(problem, services=services)

@@ -1,0 +1,101 @@
+"""Reliefs put to the test: the relaxation of the loosened problem, solved from the patterns that it had before.
+
+What saves less than the relaxation's own tolerance is not told from nothing, and left out.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from solvers.explain.neighbours import Company
+from solvers.explain.relaxed_limits import LOOSER, priced_reliefs, sorted_reliefs, with_slos
+from solvers.explain.types import Relief
+from solvers.joint.patterns.deadline import never
+from solvers.joint.relaxation.dual_prices import Relaxed, relax
+from solvers.types.outcome import Prices
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem, ServiceDemand
+
+_MOST_SLOS = 5
+_MOST_CHOICES = 3
+"""Services whose SLO, or choice of GPU types, is put to the test, those of the greatest promise first."""
+_LEAST_SAVING = 5e-4
+"""Of the relaxation's cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A loosened problem that is worth solving."""
+
+    relief: Relief
+    """Its saving is what is hoped for."""
+    problem: Problem
+
+
+def solved_reliefs(
+    company: Company, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
+) -> tuple[Relief, ...]:
+    """The same with the most promising ones solved again while there is time; those that save nothing are left out.
+
+    base: the relaxation of the problem that the prices come from.
+    """
+    known = {(relief.kind, relief.subject): relief for relief in priced_reliefs(company, plan, prices)}
+    if prices.unit != "usd_per_hour" or not base.relaxation.is_exact:
+        return sorted_reliefs(known.values())
+    start = base.as_plan()
+    for question in _questions(company, plan, prices, tuple(known.values())):
+        if is_over():
+            break
+        found = relax(question.problem, start=start, is_over=is_over)
+        if found is None or not found.relaxation.is_exact:
+            break
+        saving = base.cost_usd_per_hour - found.cost_usd_per_hour
+        key = question.relief.kind, question.relief.subject
+        known.pop(key, None)
+        if saving > _LEAST_SAVING * base.cost_usd_per_hour:
+            known[key] = replace(question.relief, saving=saving, basis="relaxation")
+    return sorted_reliefs(known.values())
+
+
+def _questions(company: Company, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
+    """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
+    slos = [relief for relief in hopes if relief.kind == "slo"]
+    for relief in slos[:_MOST_SLOS]:
+        yield _Question(relief=relief, problem=with_slos(company.problem, {relief.subject}))
+    yield from _caps(company, plan)
+    yield from _choices(company.problem, prices)
+
+
+def _caps(company: Company, plan: Plan) -> Iterator[_Question]:
+    """Of the types on which some replica of the plan is held back by the watts."""
+    problem = company.problem
+    for name in sorted(company.types_held_by(plan, "power")):
+        cap_w = problem.gpu_type(name).power_cap_w
+        words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
+        types = tuple(
+            replace(one, power_cap_w=LOOSER * cap_w) if one.name == name else one for one in problem.gpu_types
+        )
+        relief = Relief(kind="power_cap", subject=name, words=words, saving=0.0, basis="relaxation")
+        yield _Question(relief=relief, problem=replace(problem, gpu_types=types))
+
+
+def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
+    """All GPU types for a service that may not use some of them, those that pay most for their requests first."""
+    names = [gpu_type.name for gpu_type in problem.gpu_types]
+    bound = [service for service in problem.services if not all(service.allows(name) for name in names)]
+
+    def paid(service: ServiceDemand) -> float:
+        price = prices.of_service(service.name)
+        return 0.0 if price is None else price.per_rps * service.arrival_rate_rps
+
+    for service in sorted(bound, key=paid, reverse=True)[:_MOST_CHOICES]:
+        others = ", ".join(name for name in names if not service.allows(name))
+        relief = Relief(
+            kind="gpu_types",
+            subject=service.name,
+            words=f"{service.name} on {others}, too",
+            saving=0.0,
+            basis="relaxation",
+        )
+        free = replace(service, allowed_gpu_types=None)
+        services = tuple(free if one.name == service.name else one for one in problem.services)
+        yield _Question(relief=relief, problem=replace(problem, services=services))

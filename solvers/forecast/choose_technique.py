@@ -1,0 +1,82 @@
+"""Which technique forecasts a service, and with which margin: the one that loses least, when it clearly does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from solvers.forecast.back_test import Score
+from solvers.forecast.techniques import DEFAULT, TECHNIQUES
+from solvers.forecast.types import Season
+
+MARGIN = 0.05
+"""Another technique must have so much less loss before it takes over; without it the choice would flap."""
+FEWEST_FORECASTS = 120.0
+"""At level 0.95 one window in twenty is above the forecast: fewer forecasts would judge by a handful of windows."""
+HALF_LIFE_S = 86_400.0
+"""A day: long enough to see each hour of a season, short enough to follow a service that changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a service is forecast, and why."""
+
+    technique: str = DEFAULT
+    seasons: tuple[Season, ...] = ()
+    """Those that the technique needs."""
+    margin: float = 1.0
+    """Factor on the technique's spread, ≥ 1."""
+    reserve_rps: float = 0.0
+    """What plans carry at least, for bursts that no forecast follows in time (`solvers.forecast.reserve`)."""
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    """By technique; older forecasts count less."""
+    judged_until_s: float = 0.0
+    """Seconds since 1970; windows before it are in the scores."""
+
+
+def choose(scores: Mapping[str, Score], current: str = DEFAULT) -> str:
+    """The name of the technique to use next.
+
+    The current one stays unless another one's pinball loss is lower by MARGIN, over at least FEWEST_FORECASTS.
+    Ties go to the one that comes first in TECHNIQUES. A name that is no technique counts as the default.
+    """
+    current = current if current in TECHNIQUES else DEFAULT
+    judged = [name for name in TECHNIQUES if name in scores and scores[name].forecasts >= FEWEST_FORECASTS]
+    if current not in judged:
+        return current
+    best = min(judged, key=lambda name: scores[name].pinball_rps)
+    return best if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps else current
+
+
+def margin_of(score: Score | None) -> float:
+    """The factor on a technique's spread that its back-tests ask for, ≥ 1; near 1 while there are few of them.
+
+    A technique that promises more than is needed keeps its margin: back-tests know only what has been.
+    """
+    if score is None:
+        return 1.0
+    trust = score.forecasts / (score.forecasts + FEWEST_FORECASTS)
+    return 1.0 + trust * (max(1.0, score.margin) - 1.0)
+
+
+def merge(old: Mapping[str, Score], new: Mapping[str, Score], *, elapsed_s: float) -> dict[str, Score]:
+    """Scores over all forecasts, those of `old` counting half for each HALF_LIFE_S since they were made.
+
+    Techniques that are no longer there are left out; one that `old` does not know is not chosen before it has made
+    FEWEST_FORECASTS.
+    """
+    keep = 0.5 ** (max(0.0, elapsed_s) / HALF_LIFE_S)
+    return {name: _merged(old.get(name), new.get(name), keep) for name in TECHNIQUES if name in old or name in new}
+
+
+def _merged(old: Score | None, new: Score | None, keep: float) -> Score:
+    if old is None or new is None:
+        known = old or new
+        assert known is not None
+        return known
+    before = keep * old.forecasts
+    total = before + new.forecasts
+    share = new.forecasts / total if total else 0.0
+    means = {
+        entry.name: (1.0 - share) * getattr(old, entry.name) + share * getattr(new, entry.name)
+        for entry in fields(Score)
+    }
+    return Score(**{**means, "forecasts": total})

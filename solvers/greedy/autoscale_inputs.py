@@ -1,0 +1,92 @@
+"""What policies ask the autoscaling technique, in its own nouns: targets, options and what the GPUs offer."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from solvers.autoscale.problem import Option, ServiceTarget, TypeTotals
+from solvers.greedy.arrange import Key
+from solvers.greedy.configure import MOST_REPLICAS, Configuration
+from solvers.types.plan import UnservedReason
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+
+LAUNCH_S = 20.0
+"""From the decision to the first served request, where nobody measured it."""
+LAUNCH_WEIGHT_PER_S = 0.005
+"""κ: a launch of 20 s costs as much as 10 % of the replica's hourly cost, so that small savings swap nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Replicas whose needs the counts may not use again."""
+
+    gpu_type: str
+    row: OperatingPoint
+    replicas: int = 1
+
+
+def service_target(service: ServiceDemand) -> ServiceTarget:
+    """The technique's target for a service, with at most MOST_REPLICAS."""
+    most = MOST_REPLICAS if service.max_replicas is None else min(MOST_REPLICAS, service.max_replicas)
+    return ServiceTarget(
+        name=service.name,
+        arrival_rate_rps=service.arrival_rate_rps,
+        priority=service.priority,
+        min_replicas=min(MOST_REPLICAS, service.min_replicas),
+        max_replicas=most,
+    )
+
+
+def option(configuration: Configuration, running: int) -> Option:
+    """The technique's option for a configuration of which `running` replicas run."""
+    row = configuration.row
+    return Option(
+        service=configuration.service,
+        gpu_type=configuration.gpu_type,
+        capacity_rps=configuration.capacity_rps,
+        cost_usd_per_hour=configuration.cost_usd_per_hour,
+        memory_mib=row.memory_mib,
+        sm_percent=row.sm_percent,
+        power_w=row.power_w,
+        running=running,
+        launch_s=LAUNCH_S,
+    )
+
+
+def type_totals(problem: Problem, taken: Iterable[Taken]) -> tuple[TypeTotals, ...]:
+    """What the GPUs of each type offer together, less what the taken replicas need."""
+    by_type: dict[str, list[Taken]] = {gpu_type.name: [] for gpu_type in problem.gpu_types}
+    for each in taken:
+        by_type[each.gpu_type].append(each)
+    totals = []
+    for gpu_type in problem.gpu_types:
+        gone, count = by_type[gpu_type.name], gpu_type.count
+        watts = gpu_type.power_cap_w - gpu_type.idle_w
+        totals.append(
+            TypeTotals(gpu_type=gpu_type.name)
+            if count is None
+            else TypeTotals(
+                gpu_type=gpu_type.name,
+                gpus=count,
+                memory_mib=_left(gpu_type.memory_mib * count, (each.row.memory_mib * each.replicas for each in gone)),
+                sm_percent=_left(100.0 * count, (each.row.sm_percent * each.replicas for each in gone)),
+                power_w=_left(watts * count, (each.row.power_w * each.replicas for each in gone)),
+            )
+        )
+    return tuple(totals)
+
+
+def cut(
+    problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason], *, room: int = MOST_REPLICAS
+) -> dict[Key, int]:
+    """The counts up to `room` in all, highest priority first; `reasons` learns who is cut short by that."""
+    kept = {}
+    for key in sorted(counts, key=lambda key: (-problem.service(key[0]).priority, key)):
+        kept[key] = min(counts[key], room)
+        room -= kept[key]
+        if kept[key] < counts[key] or kept[key] == MOST_REPLICAS:
+            reasons[key[0]] = "budget"
+    return {key: count for key, count in kept.items() if count > 0}
+
+
+def _left(total: float, taken: Iterable[float]) -> float:
+    return max(0.0, total - sum(taken))

@@ -1,0 +1,297 @@
+"""Policy `hetsev_greedy`: HetSev's own greedy controller, one trigger per service and no solver.
+
+* Saturation is a service's rate over the true capacity of its running replicas. The rate is the observed one; the
+  Problem's where nothing was observed or nothing runs.
+* Above RULE.threshold for the hold period it scales OUT: the autoscaling technique's greedy says how many replicas of
+  which GPU type bring saturation back to the threshold, cheapest by the program's own objective.
+* When the rest would stay below the threshold for the cool-down, it scales IN by one replica, of the dearest GPU type
+  that can be spared.
+* Else it HOLDs: the counts stay, and what the replicas cannot carry is `unserved`. A running replica is never swapped
+  for another type or row. A service of which nothing runs is sized at once.
+
+Limits do not wait for a trigger: missing replicas to the service's least number start, and those beyond its largest
+number go, at once. A replica that cannot meet its SLO where it is carries nothing and goes, too.
+
+New neighbours slow down what runs. A replica that this policy started has that priced in (`configure`); another
+policy's may become saturated by it, which its own trigger then finds. Where GPUs are short, the more important service
+gets its capacity up to the threshold before a lesser one gets any; but nothing that runs is displaced.
+
+Source: HetSev (Future Internet 2023), section 4.1. Changed: the cool-down also is how long slack must last; counts are
+for all saturated services together, by falling priority, because they share the GPUs.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from solvers.autoscale.problem import AutoscaleProblem
+from solvers.autoscale.solve import solve as solve_autoscale
+from solvers.greedy.arrange import Key, arrange, removal_order, running_carriers, top_up, without
+from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
+from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, Configuration, configure
+from solvers.greedy.routing import ROUNDING, Carrier, route, total_capacity_rps
+from solvers.greedy.scaling_rules import Load, SaturationRule, ScalingStep, decide_saturation
+from solvers.laws.colocation import beside
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.types.outcome import Budget, PlanReport, SolveReport
+from solvers.types.plan import Plan, UnservedReason
+from solvers.types.problem import Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+from solvers.types.strict_json import LARGEST_NUMBER
+
+NAME = "hetsev_greedy"
+MEMORY_VERSION = 1
+RULE = SaturationRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tick:
+    """What every decision of one plan reads."""
+
+    problem: Problem
+    rates_rps: Mapping[str, float]
+    """By service: what its saturation is measured with."""
+    configurations: Mapping[Key, Configuration]
+    """What a new replica would be."""
+    now_s: float
+    timers: Mapping[str, Json]
+    """By service: the trigger's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """What the trigger says about one service."""
+
+    service: str
+    step: ScalingStep
+    load: Load
+    memory: Json
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan that the triggers ask for, its report, and every service's timers."""
+    begun = budget.elapsed()
+    carriers = _useful(problem, running_carriers(problem))
+    rates_rps = _rates_rps(problem, carriers, observed)
+    options = configure(_aiming(problem, rates_rps), keep_running=True)
+    tick = _Tick(
+        problem=problem,
+        rates_rps=rates_rps,
+        configurations={(one.service, one.gpu_type): one for one in options},
+        now_s=observed.at_s,
+        timers=_timers_of(memory),
+    )
+    carriers = arrange(problem, carriers, _within_limits(tick, carriers), {})
+    carriers, decisions = _decide(tick, carriers)
+    saturated = {one.service for one in decisions if one.step is ScalingStep.OUT}
+    carriers, reasons, step = _grow(tick, carriers, saturated, budget)
+    plan = route(problem, NAME, carriers, reasons)
+    report = PlanReport(
+        status="greedy",
+        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        seconds=budget.elapsed() - begun,
+        method=f"{step.technique} {step.method}",
+        messages=(*(_message(one) for one in decisions if one.step is not ScalingStep.HOLD), *step.messages),
+        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        steps=(step,),
+    )
+    return plan, report, {"version": MEMORY_VERSION, "services": {one.service: one.memory for one in decisions}}
+
+
+def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
+    """The carriers without the replicas that miss their SLO next to their neighbours."""
+    useful = []
+    for carrier in carriers:
+        gpu_type = problem.gpu_type(carrier.gpu_type)
+        seats = tuple(
+            seat
+            for position, seat in enumerate(carrier.seats)
+            if beside(problem, gpu_type, carrier.seats, position).capacity_rps >= LEAST_CAPACITY_RPS
+        )
+        if seats:
+            useful.append(Carrier(gpu_type=carrier.gpu_type, seats=seats))
+    return useful
+
+
+def _rates_rps(problem: Problem, carriers: Sequence[Carrier], observed: Observed) -> dict[str, float]:
+    running = {seat.service for carrier in carriers for seat in carrier.seats}
+    readings = {
+        reading.service: reading.arrival_rate_rps for reading in observed.readings if reading.service in running
+    }
+    return {service.name: readings.get(service.name, service.arrival_rate_rps) for service in problem.services}
+
+
+def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
+    """The problem where every service asks for the capacity that brings it to the threshold; unnamed ones for none."""
+    return replace(
+        problem,
+        services=tuple(
+            replace(each, arrival_rate_rps=min(LARGEST_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold))
+            for each in problem.services
+        ),
+    )
+
+
+def _within_limits(tick: _Tick, carriers: Sequence[Carrier]) -> dict[Key, int]:
+    """How many of the running replicas the largest numbers allow; those on the dearest types give way."""
+    counts = _counts(carriers)
+    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    for key in sorted(counts, key=lambda key: _dearness(tick, key), reverse=True):
+        most = tick.problem.service(key[0]).max_replicas
+        if most is not None:
+            gone = min(counts[key], max(0, replicas[key[0]] - most))
+            counts[key] -= gone
+            replicas[key[0]] -= gone
+    return cut(tick.problem, counts, {})
+
+
+def _decide(tick: _Tick, carriers: Sequence[Carrier]) -> tuple[list[Carrier], list[_Decision]]:
+    """Every service's decision, by name, and the carriers without the replicas that go."""
+    left, decisions = list(carriers), []
+    holders: dict[str, list[int]] = defaultdict(list)
+    for index, carrier in enumerate(left):
+        for seat in carrier.seats:
+            holders[seat.service].append(index)
+    for name in sorted(tick.rates_rps):
+        # Replicas that went before leave their neighbours faster: every service is measured on what is left.
+        own = [left[index] for index in holders[name]]
+        first, load = _measure(tick, name, own)
+        step, memory = decide_saturation(load, RULE, now_s=tick.now_s, memory=tick.timers.get(name))
+        if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
+            step = ScalingStep.HOLD
+        if step is ScalingStep.IN:
+            index = holders[name][first]
+            left[index] = without(left[index], name)
+        decisions.append(_Decision(service=name, step=step, load=load, memory=memory))
+    return left, decisions
+
+
+def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, Load]:
+    """Which of the service's carriers would give up its replica first, and the load with and without that replica.
+
+    Of every GPU type the emptiest; of those the one on the dearest type without which the rest stays below the
+    threshold, or else the one with the least capacity.
+    """
+    rate_rps = tick.rates_rps[service]
+    capacities = [total_capacity_rps(tick.problem, [carrier], service) for carrier in own]
+    capacity_rps = math.fsum(capacities)
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for index, carrier in enumerate(own):
+        by_type[carrier.gpu_type].append(index)
+    rest = {removal_order(own, indices)[0]: 0.0 for indices in by_type.values()}
+    for index in rest:
+        rest[index] = math.fsum(each for other, each in enumerate(capacities) if other != index)
+    first = max(
+        rest,
+        key=lambda index: (
+            min(rest[index], rate_rps / RULE.threshold),
+            _dearness(tick, (service, own[index].gpu_type)),
+        ),
+        default=0,
+    )
+    return first, Load(rate_rps=rate_rps, capacity_rps=capacity_rps, capacity_without_one_rps=rest.get(first, 0.0))
+
+
+def _grow(
+    tick: _Tick, carriers: Sequence[Carrier], saturated: AbstractSet[str], budget: Budget
+) -> tuple[list[Carrier], dict[str, UnservedReason], SolveReport]:
+    """The carriers with what the saturated services and the least numbers ask for, and why services fall short.
+
+    New replicas are counted by the technique's greedy in what the running ones leave free; those that find no place
+    as counted are made up for wherever there is one.
+    """
+    problem = tick.problem
+    aims = _aiming(problem, {name: tick.rates_rps[name] for name in saturated})
+    seats = sum(len(carrier.seats) for carrier in carriers)
+    solution, report = solve_autoscale(_gap(tick, aims, carriers), budget, method="greedy")
+    reasons = {entry.service: entry.reason for entry in solution.unserved}
+    added = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
+    added = cut(problem, added, reasons, room=MOST_REPLICAS - seats)
+    grown, wanted = list(carriers), _counts(carriers)
+    rows = {key: one.row for key, one in tick.configurations.items()}
+    for priority in sorted({service.priority for service in problem.services}, reverse=True):
+        wanted.update({key: count for key, count in added.items() if problem.service(key[0]).priority == priority})
+        grown = arrange(problem, grown, wanted, rows)
+    grown = top_up(aims, grown, tuple(tick.configurations.values()))
+    return grown, _reasons(tick, aims, grown, reasons), report
+
+
+def _gap(tick: _Tick, aims: Problem, carriers: Sequence[Carrier]) -> AutoscaleProblem:
+    """What the running replicas lack, to be counted in what they leave free."""
+    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    missing = (
+        replace(
+            service,
+            arrival_rate_rps=_missing_rps(aims, carriers, service),
+            min_replicas=max(0, service.min_replicas - replicas[service.name]),
+            max_replicas=None if service.max_replicas is None else service.max_replicas - replicas[service.name],
+        )
+        for service in aims.services
+    )
+    taken = Counter((carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats)
+    return AutoscaleProblem(
+        services=tuple(service_target(service) for service in missing),
+        options=tuple(option(one, running=0) for _, one in sorted(tick.configurations.items())),
+        totals=type_totals(
+            aims,
+            (Taken(gpu_type=gpu_type, row=row, replicas=count) for (gpu_type, row), count in sorted(taken.items())),
+        ),
+        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+    )
+
+
+def _missing_rps(aims: Problem, carriers: Sequence[Carrier], service: ServiceDemand) -> float:
+    """The capacity that a service lacks to what it asks for; 0 where that is rounding."""
+    if service.arrival_rate_rps == 0.0:
+        return 0.0
+    missing_rps = service.arrival_rate_rps - total_capacity_rps(aims, carriers, service.name)
+    return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
+
+
+def _reasons(
+    tick: _Tick, aims: Problem, carriers: Sequence[Carrier], counted: Mapping[str, UnservedReason]
+) -> dict[str, UnservedReason]:
+    """Per service, what stops it from serving more: a limit that the counts met, no place, or its own trigger."""
+    configured = {service for service, _ in tick.configurations}
+    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    reasons: dict[str, UnservedReason] = {}
+    for service in aims.services:
+        name = service.name
+        is_short = replicas[name] < service.min_replicas or _missing_rps(aims, carriers, service) > 0.0
+        if is_short and name in counted:
+            reasons[name] = counted[name]
+        elif name not in configured:
+            reasons[name] = "slo"
+        else:
+            reasons[name] = "stock" if is_short else "replicas"
+    return reasons
+
+
+def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
+    return Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+
+
+def _dearness(tick: _Tick, key: Key) -> tuple[float, Key]:
+    """Orders GPU types by what a replica costs there; one that could not be started there any more is the dearest."""
+    configuration = tick.configurations.get(key)
+    return (math.inf if configuration is None else configuration.cost_usd_per_hour), key
+
+
+def _message(decision: _Decision) -> str:
+    load, direction = decision.load, f"scale {decision.step}"
+    if load.capacity_rps <= 0.0:
+        return f"{decision.service}: {direction}, {load.rate_rps:.1f} rps and nothing runs"
+    return (
+        f"{decision.service}: {direction}, {load.rate_rps:.1f} rps are "
+        f"{load.rate_rps / load.capacity_rps:.0%} of its capacity"
+    )
+
+
+def _timers_of(memory: Json) -> Mapping[str, Json]:
+    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
+        services = memory.get("services")
+        if isinstance(services, Mapping):
+            return services
+    return {}

@@ -1,0 +1,148 @@
+"""When to scale: HetSev's saturation trigger and the Kubernetes autoscaler's rule, as pure functions with a memory.
+
+Both take the time and what they remembered, and return a decision and what to remember next: small, versioned JSON that
+a policy keeps between ticks. Windows and delays are seconds of the loop's clock. A memory of another version, or a time
+that lies in the future (the clock was set back), counts as not remembered.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solvers.types.state import Json
+
+_VERSION = 1
+_GUARD = 1e-9
+
+
+class ScalingStep(StrEnum):
+    """What HetSev's trigger says."""
+
+    OUT = "out"
+    """Add replicas until the rate is served."""
+    IN = "in"
+    """Take one replica away."""
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationRule:
+    """HetSev's parameters; 0.80 is the paper's, the delays are not in it."""
+
+    threshold: float = 0.80
+    """0 < threshold <= 1, of the profiled capacity."""
+    hold_s: float = 30.0
+    """How long saturation must stay above the threshold before replicas are added."""
+    cool_down_s: float = 60.0
+    """How long a replica must have been superfluous before it goes, and the wait between two that go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one service's running replicas carry, and what they could."""
+
+    rate_rps: float
+    capacity_rps: float
+    """Profiled capacity of the running replicas together; 0 when none runs."""
+    capacity_without_one_rps: float
+    """The same after the removal of the replica that would go first; 0 when at most one runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpaRule:
+    """Parameters of the Kubernetes HorizontalPodAutoscaler; the defaults are its own."""
+
+    tolerance: float = 0.10
+    """No change while metric / target is within 1 ± tolerance."""
+    scale_down_window_s: float = 300.0
+    min_replicas: int = 1
+    max_replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpaDecision:
+    """How many replicas the autoscaler wants."""
+
+    replicas: int
+    recommended: int
+    """Before the scale-down window."""
+
+
+def decide_saturation(load: Load, rule: SaturationRule, *, now_s: float, memory: Json) -> tuple[ScalingStep, Json]:
+    """OUT after `hold_s` above the threshold, IN after `cool_down_s` in which the rest would stay below it, else HOLD.
+
+    With no replica and some rate there is nothing to measure, so it says OUT at once. After OUT and IN the timers
+    start anew. Source: HetSev, section 4.1.
+    """
+    if load.capacity_rps <= 0:
+        return (ScalingStep.OUT if load.rate_rps > 0 else ScalingStep.HOLD), _timers()
+    saturated_s = slack_s = None
+    if load.rate_rps > rule.threshold * load.capacity_rps:
+        saturated_s = _remembered(memory, "saturated_since_s", now_s)
+        if now_s - saturated_s >= rule.hold_s:
+            return ScalingStep.OUT, _timers()
+    elif load.rate_rps <= rule.threshold * load.capacity_without_one_rps:
+        slack_s = _remembered(memory, "slack_since_s", now_s)
+        if now_s - slack_s >= rule.cool_down_s:
+            return ScalingStep.IN, _timers(slack_since_s=now_s)
+    return ScalingStep.HOLD, _timers(saturated_since_s=saturated_s, slack_since_s=slack_s)
+
+
+def decide_hpa(
+    current: int, metric_over_target: float, rule: HpaRule, *, now_s: float, memory: Json
+) -> tuple[HpaDecision, Json]:
+    """The Kubernetes rule: ceil(current · metric / target), held down only after the scale-down window.
+
+    The window keeps every recommendation of the last `scale_down_window_s`; the largest of them is the least that a
+    scale-down may reach. On the first call the current count enters it too, as in Kubernetes. Scaling up is immediate:
+    Kubernetes' own limit (at most double, or four more, per 15 s) is left out, in the baseline's favour.
+    Source: kubernetes.io, "Horizontal Pod Autoscaling", algorithm details.
+    """
+    recommended = _within(_recommendation(current, metric_over_target, rule), rule)
+    window = [*_recommendations(memory, rule, current, now_s), (now_s, recommended)]
+    floor = max(replicas for _, replicas in window)
+    replicas = recommended if recommended >= current else min(current, floor)
+    decision = HpaDecision(replicas=_within(replicas, rule), recommended=recommended)
+    return decision, {"version": _VERSION, "recommendations": [[at_s, count] for at_s, count in window]}
+
+
+def _recommendation(current: int, metric_over_target: float, rule: HpaRule) -> int:
+    # The guard keeps |1.1 − 1| = 0.10000000000000009 within the tolerance, and a product from asking for one too many.
+    if abs(metric_over_target - 1.0) <= rule.tolerance + _GUARD:
+        return current
+    return math.ceil(current * metric_over_target - _GUARD)
+
+
+def _within(replicas: int, rule: HpaRule) -> int:
+    most = replicas if rule.max_replicas is None else min(replicas, rule.max_replicas)
+    return max(most, rule.min_replicas)
+
+
+def _recommendations(memory: Json, rule: HpaRule, current: int, now_s: float) -> list[tuple[float, int]]:
+    entries = _fields(memory).get("recommendations")
+    if not isinstance(entries, list | tuple):
+        return [(now_s, current)]
+    window: list[tuple[float, int]] = []
+    for entry in entries:
+        match entry:
+            case [float() | int() as at_s, int() as replicas] if now_s - rule.scale_down_window_s < at_s <= now_s:
+                window.append((at_s, replicas))
+    return window
+
+
+def _timers(*, saturated_since_s: float | None = None, slack_since_s: float | None = None) -> Json:
+    return {"version": _VERSION, "saturated_since_s": saturated_since_s, "slack_since_s": slack_since_s}
+
+
+def _remembered(memory: Json, name: str, now_s: float) -> float:
+    since_s = _fields(memory).get(name)
+    if isinstance(since_s, int | float) and since_s <= now_s:
+        return float(since_s)
+    return now_s
+
+
+def _fields(memory: Json) -> Mapping[str, Json]:
+    if isinstance(memory, Mapping) and memory.get("version") == _VERSION:
+        return memory
+    return {}

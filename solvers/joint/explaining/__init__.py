@@ -1,1 +1,0 @@
-"""Why a joint plan is as it is: prices, what holds services back, alternatives, what would help."""

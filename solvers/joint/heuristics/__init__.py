@@ -1,0 +1,1 @@
+"""Whole plans from a relaxation: diving, ruin and recreate, elimination, annealing, packing."""

@@ -1,0 +1,198 @@
+"""Whole plans on a given fleet by simulated annealing: arrays for the kernel, the schedule, the result as patterns."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from copy import copy
+
+import numpy as np
+
+from solvers.joint.kernels.anneal import anneal
+from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted
+from solvers.joint.kernels.types import Numbers
+from solvers.joint.patterns.columns import Column, Pattern
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import CANDIDATE_FIELDS, Tables
+
+_HOT, _WARM, _COLD = 0.2, 0.1, 0.015
+"""Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
+_MOVES_AT_ONCE = 10_000
+"""Some milliseconds: whether time is over is asked in between."""
+_ROUNDING = 1e-10
+"""Of a rate: a shortage below it is rounding."""
+_WIDER, _OTHER_BATCH = 10.0, 0.01
+"""What makes a candidate less near, in GPUs of SM steps: that it is wider, and a batch of twice the size."""
+
+
+class Annealer:
+    """Anneals plans of one demand."""
+
+    def __init__(self, tables: Tables, demand: Demand) -> None:
+        """What is short has the demand's prices. No GPU of the tables may be cut into slices."""
+        self._tables = tables
+        self._starts = np.cumsum([0, *(len(mode.service) for mode in tables.modes)]).astype(np.int32)
+        self._flat = _flat(tables, self._starts)
+        self._wanted = _wanted(tables, demand)
+
+    def asked(self, demand: Demand) -> "Annealer":
+        """The same for another demand of the same tables."""
+        other = copy(self)
+        other._wanted = _wanted(self._tables, demand)
+        return other
+
+    def chain(
+        self,
+        fleet: Sequence[int],
+        *,
+        moves: int,
+        seed: int,
+        start: Sequence[Column] = (),
+        temperatures: tuple[float, float] | None = None,
+    ) -> "Chain":
+        """Annealing of so many GPUs of each type, one at least, which are paid for, used or not.
+
+        start: one per GPU of a plan to begin with, which keeps to the fleet. temperatures: at the beginning and at the
+        end, in mean prices of a GPU, where they should not be those of a search for any plan.
+        """
+        gpu_type = np.repeat(np.arange(len(fleet)), fleet).astype(np.int32)
+        plant = Plant(self._flat, self._tables.law, self._wanted, gpu_type)
+        mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
+        parts = max(1, -(-moves // _MOVES_AT_ONCE))
+        hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
+        steps = mean_price * np.geomspace(hot, cold, parts + 1)
+        return Chain(plant, self._starts, steps.tolist(), seed, self._state(plant, start))
+
+    def _state(self, plant: Plant, start: Sequence[Column]) -> State:
+        state = _unused(plant)
+        free = {kind: np.flatnonzero(plant.gpu_type == kind).tolist() for kind in set(plant.gpu_type.tolist())}
+        for column in start:
+            number, items = column.pattern.mode, np.array(column.pattern.items)
+            mode = self._tables.modes[number]
+            gpu, count = free[mode.gpu_type].pop(), len(items)
+            state.mode[gpu], state.size[gpu], state.power[gpu] = number, count, mode.power[items].sum()
+            state.items[gpu, :count], state.carried[gpu, :count] = self._starts[number] + items, column.capacity
+        return state
+
+
+class Chain:
+    """One annealing in parts, each of a few milliseconds."""
+
+    def __init__(self, plant: Plant, starts: Numbers, temperatures: Sequence[float], seed: int, state: State) -> None:
+        """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
+        self._plant, self._starts, self._temperatures = plant, starts, temperatures
+        self._seeds = np.random.default_rng(seed).integers(2**32, size=len(temperatures) - 1).tolist()
+        self._done, self._least = 0, np.inf
+        self._state, self._best = state, _unused(plant)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has come to the last temperature."""
+        return self._done == len(self._seeds)
+
+    def advance(self) -> None:
+        """Do the next part."""
+        hot, cold = self._temperatures[self._done : self._done + 2]
+        seed = self._seeds[self._done]
+        self._least = anneal(self._plant, self._state, self._best, self._least, _MOVES_AT_ONCE, hot, cold, seed)
+        self._done += 1
+
+    def is_met(self) -> bool:
+        """Whether the best plan met so far leaves nothing short, with no replica too many."""
+        flat, wanted, state = self._plant.flat, self._plant.wanted, self._best
+        used = np.arange(state.items.shape[1]) < state.size[:, None]
+        services, rates = flat.service[state.items[used]], state.carried[used]
+        rps = np.bincount(services, rates, len(wanted.rate))
+        replicas = np.bincount(services, minlength=len(wanted.rate))
+        is_full = (wanted.rate - rps <= _ROUNDING * wanted.rate) & (replicas >= wanted.fewest)
+        return bool((is_full & (replicas <= wanted.most)).all())
+
+    def plan(self) -> Counter[Pattern]:
+        """GPUs by pattern of the best plan met so far; unused ones are left out."""
+        state = self._best
+        found: Counter[Pattern] = Counter()
+        for mode, count, items in zip(state.mode.tolist(), state.size.tolist(), state.items, strict=True):
+            if count > 0:
+                found[Pattern(mode, tuple(sorted((items[:count] - self._starts[mode]).tolist())))] += 1
+        return found
+
+
+def advance(chains: Sequence[Chain], executor: Executor | None, is_over: Callable[[], bool]) -> None:
+    """Anneal all chains to their ends, or until time is over: side by side where there are threads.
+
+    Time is asked for once for all of them, so that their number does not change where they stop.
+    """
+    run = map if executor is None else executor.map
+    while True:
+        left = [chain for chain in chains if not chain.is_done]
+        if not left:
+            return
+        list(run(Chain.advance, left))
+        if is_over():
+            return
+
+
+def _wanted(tables: Tables, demand: Demand) -> Wanted:
+    return Wanted(
+        demand.rate,
+        demand.fewest,
+        demand.most,
+        demand.shortage_price,
+        demand.missing_price,
+        tables.modes[0].watt_price,
+    )
+
+
+def _unused(plant: Plant) -> State:
+    """Every GPU at the last clock of its type, with nothing on it."""
+    gpus, most = len(plant.gpu_type), plant.flat.launch_factor.shape[1] - 1
+    return State(
+        plant.flat.of_type[plant.gpu_type + 1] - 1,
+        np.zeros(gpus, np.int32),
+        np.zeros((gpus, most), np.int32),
+        np.zeros((gpus, most)),
+        np.zeros(gpus),
+    )
+
+
+def _flat(tables: Tables, starts: Numbers) -> Flat:
+    modes = tables.modes
+    services = np.arange(len(tables.rate) + 1)
+    kinds = np.array([mode.gpu_type for mode in modes])
+    of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
+    first = [start + np.searchsorted(mode.service, services) for mode, start in zip(modes, starts[:-1], strict=True)]
+    flat = Flat(
+        **{
+            name: np.concatenate([getattr(mode, name) for mode in modes])
+            for name in CANDIDATE_FIELDS
+            if name in Flat._fields
+        },
+        twin=np.full((starts[-1], int(np.diff(of_type).max(initial=1))), -1, np.int32),
+        first=np.array(first, dtype=np.int32),
+        steps=np.array([mode.steps for mode in modes], dtype=np.int32),
+        memory_mib=np.array([mode.memory_mib for mode in modes]),
+        power_w=np.array([mode.power_w for mode in modes]),
+        launch_factor=np.array([mode.launch_factor for mode in modes]),
+        of_type=of_type,
+    )
+    _find_twins(tables, flat)
+    return flat
+
+
+def _find_twins(tables: Tables, flat: Flat) -> None:
+    """Fill in the twins: nearest by SM share first, where wider ones come last, then by batch."""
+    for number, mode in enumerate(tables.modes):
+        low, high = flat.of_type[mode.gpu_type : mode.gpu_type + 2]
+        for clock, there in enumerate(range(low, high)):
+            for service in range(len(tables.rate)):
+                mine, others = (slice(*flat.first[at, service : service + 2]) for at in (number, there))
+                if mine.start < mine.stop and others.start < others.stop:
+                    flat.twin[mine, clock] = others.start + _nearest(flat, mine, others, mode.steps, flat.steps[there])
+
+
+def _nearest(flat: Flat, mine: slice, others: slice, steps: int, other_steps: int) -> Numbers:
+    """Position among the others of the one that is nearest to each of mine."""
+    more = flat.width[others] / other_steps - (flat.width[mine] / steps)[:, None]
+    distance = np.abs(more) + _WIDER * (more > 1e-9)
+    distance += _OTHER_BATCH * np.abs(np.log2(flat.batch[mine][:, None] / flat.batch[others]))
+    nearest: Numbers = distance.argmin(axis=1).astype(np.int32)
+    return nearest

@@ -1,0 +1,263 @@
+"""Squeezing: everything served with a GPU less.
+
+The cost of whole plans moves in steps of a GPU, so a search that looks at cost alone stands on level ground nearly
+everywhere. Here GPUs are taken out first, and what the others then leave short is the measure, valued at a few times
+the relaxation's duals π, together with what the GPUs lose:
+
+    Σ_s β π_s short_s + Σ_p loss_p x_p        loss_p = reduced cost of column p at the relaxation's duals
+
+Without the losses the search soon stands still: the less GPUs lose, the more capacity there is beyond what is wanted,
+and that can be moved to where it is short. Two kinds of steps lower it, with as many GPUs of each type as there are:
+exchanges of one or two GPUs by the columns at hand, by the thousand (`kernels.exchange`), while losses weigh much at
+first and less later; then small neighbourhoods with new columns for just what they leave over.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.heuristics.annealing import Annealer, Chain, advance
+from solvers.joint.heuristics.diving import Search, finish
+from solvers.joint.heuristics.residual import Kit, relax_rest
+from solvers.joint.heuristics.ruin_and_recreate import related_gpus, wasteful
+from solvers.joint.kernels.exchange import Fleet, exchange
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.carried import Carried, carried, left_of
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.relaxation.column_pool import LossPool
+
+_SHORTAGE_OVER_DUAL = 4.0
+"""What is short costs so many times its dual, β."""
+_LEAST_WORTH = 1e-2
+"""Of the cheapest GPU's price: what the rate of a service is worth at least, whatever its dual."""
+_SPENT = 0.8
+"""Of the dearest GPU's price that is saved: what cheaper ones may be bought for."""
+_SURPLUS = 0.12
+"""Of a mean GPU's price for each service: while the GPUs could carry so much more than is wanted, one more goes."""
+_LOSSES = (36.0, 16.0, 9.0, 6.0, 4.0, 2.5, 1.7)
+"""Weights of losses in the exchanges, one after the other."""
+_EXCHANGES = 300
+"""Steps under each weight."""
+_COLUMNS_TO_EXCHANGE = 6000
+_SIZES = (3, 6)
+"""GPUs that are planned anew at a time, least and most."""
+_PATIENCE = 60
+_MOST_STEPS = 250
+"""Neighbourhoods in a row in which nothing was gained, or in all: other GPUs' turn."""
+_STUCK = 6
+_RAISE = 2.0
+"""After so many in a row, what is short grows dearer by that factor: something else is short instead, and losses count
+for less and less."""
+_SHORT = 0.7
+"""Of the neighbourhoods begin with a service that is short, the others with any wasteful GPU."""
+_COLUMNS = 60
+"""To begin the relaxation of a neighbourhood with."""
+
+
+class _Target(NamedTuple):
+    """What is tried."""
+
+    kit: Kit
+    """Columns at their losses."""
+    demand: Demand
+    """With what is short priced by the duals."""
+    limit: float
+    """USD per hour that the GPUs may cost."""
+
+
+def squeeze(search: Search, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
+    """A plan that serves as much with fewer GPUs, or with cheaper ones; None where none was found.
+
+    plan: serves everything. At first the most wasteful GPU is taken out, later any wasteful one.
+    """
+    kit = search.kit
+    kit.pool.sync()
+    losses = kit._replace(pool=LossPool(kit.tables, kit.columns, search.duals))
+    soft, cost = soft_demand(search), carried(kit.tables, kit.columns, plan).cost
+    current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
+    saved = cost - carried(kit.tables, kit.columns, current).cost
+    dearest = max((kit.columns[number].price for number in plan - current), default=0.0)
+    target, failures = _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)), 0
+    for _ in range(_MOST_STEPS):
+        if not current or failures == _PATIENCE or search.is_over():
+            break
+        taken = carried(kit.tables, kit.columns, current)
+        short = _short(target.demand, taken)
+        if not short.any():
+            return current
+        other = _rearranged(search, target, current, _choose(search, current, taken, short))
+        current, failures = (current, failures + 1) if other is None else (other, 0)
+        if failures % _STUCK == _STUCK - 1:
+            price = np.where(short > 0.0, _RAISE, 1.0) * target.demand.shortage_price
+            target = target._replace(demand=replace(target.demand, shortage_price=price))
+    return None
+
+
+def soft_demand(search: Search) -> Demand:
+    """The demand with what is short at a few times its dual, or at little where it has none."""
+    demand, least = search.demand, _LEAST_WORTH * float(search.kit.tables.price.min())
+    wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
+    price = _SHORTAGE_OVER_DUAL * np.maximum(search.duals.rps, least / wanted)
+    return replace(demand, shortage_price=price)
+
+
+def _short(demand: Demand, taken: Carried) -> Reals:
+    """(S,) USD per hour of what is not there of each service."""
+    rest = left_of(demand, taken)
+    short: Reals = rest.rate * rest.shortage_price + rest.fewest * rest.missing_price
+    return short
+
+
+def _less(search: Search, losses: Kit, soft: Demand, plan: Counter[int], chance: float) -> Counter[int]:
+    """The plan without as many GPUs as it seems that it could do without; at least one is taken out."""
+    price = carried(search.kit.tables, search.kit.columns, plan).cost / sum(plan.values())
+    least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
+    while True:
+        plan = _exchanged(search, losses, soft, plan - Counter([wasteful(search, plan, chance)]))
+        if not plan:
+            return plan
+        next_price = search.kit.columns[wasteful(search, plan, chance)].price
+        if _surplus(search, plan) < least + next_price or search.is_over():
+            return plan
+
+
+def _surplus(search: Search, plan: Counter[int]) -> float:
+    """USD per hour of what the GPUs could carry beyond what is wanted, less what is short."""
+    taken = carried(search.kit.tables, search.kit.columns, plan)
+    return float(search.duals.rps @ (taken.rps - search.demand.rate))
+
+
+def _exchanged(search: Search, losses: Kit, soft: Demand, plan: Counter[int]) -> Counter[int]:
+    """The plan after exchanges of single GPUs and pairs, under falling weights of losses."""
+    pool, taken = losses.pool, carried(losses.tables, losses.columns, plan)
+    numbers = np.unique([*pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE), *plan]).astype(np.int32)
+    fleet = _fleet(soft, taken, np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32))
+    whole = pool.stack()
+    for weight in _LOSSES:
+        stack = whole._replace(
+            service=whole.service[numbers],
+            capacity=whole.capacity[numbers],
+            price=weight * whole.price[numbers],
+            gpu_type=whole.gpu_type[numbers],
+        )
+        state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
+        exchange(stack, fleet, _EXCHANGES, state)
+        if search.is_over():
+            break
+    return Counter(numbers[fleet.gpus].tolist())
+
+
+def _fleet(soft: Demand, taken: Carried, gpus: Numbers) -> Fleet:
+    return Fleet(
+        gpus=gpus,
+        need=soft.rate - taken.rps,
+        missing=soft.fewest - taken.replicas,
+        room=soft.most - taken.replicas,
+        worth=soft.shortage_price,
+        missing_price=soft.missing_price,
+        types=len(soft.stock),
+    )
+
+
+def _choose(search: Search, plan: Counter[int], taken: Carried, short: Reals) -> Counter[int]:
+    """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
+    size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+    first = int(search.rng.choice(len(short), p=short / short.sum())) if search.rng.random() < _SHORT else None
+    return related_gpus(search, plan, taken, size, first=first)
+
+
+def _rearranged(search: Search, target: _Target, plan: Counter[int], out: Counter[int]) -> Counter[int] | None:
+    """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
+    kit, base = target.kit, plan - out
+    taken, gone = carried(kit.tables, kit.columns, base), carried(kit.tables, kit.columns, out)
+    rest = left_of(target.demand, taken)
+    stock = np.minimum(rest.stock, gone.gpus + _affordable(kit, target.limit - taken.cost - gone.cost))
+    rest = replace(rest, stock=stock)
+    below = sum(count * float(kit.pool.price[number]) for number, count in out.items())
+    below += float(_short(rest, gone).sum())
+    free = replace(search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock)))
+    cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, free), _COLUMNS)
+    part = relax_rest(kit, rest, [*out, *cheap], 1)
+    search.kit.pool.sync()
+    if part.solution.objective >= below:
+        return None
+    last = finish(kit, rest, part, below)
+    if last is None:
+        return None
+    other = base + last.counts
+    return other if carried(kit.tables, kit.columns, other).cost <= target.limit else None
+
+
+def _affordable(kit: Kit, money: float) -> Reals:
+    """(G,) GPUs of each type that so much pays for, USD per hour."""
+    price = kit.tables.price
+    whole: Reals = np.floor(np.divide(max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0))
+    return whole
+
+
+_CHAINS = 2
+_LOSES = 0.002
+"""Of its price: what a GPU loses at least that is open to change with all of its kind."""
+_MOVES = 1_500
+"""For each GPU that is open to change."""
+_TEMPERATURES = 0.012, 0.0006
+"""At the beginning and at the end, in mean prices of a GPU: low, since the plan is good but for little."""
+
+
+def thin(
+    search: Search, annealer: Annealer, soft: Demand, plan: Counter[int], *, gpus: int, is_first: bool
+) -> Counter[int] | None:
+    """A plan that serves as much with so many GPUs less; None where none was found.
+
+    plan: serves everything. soft: the demand with mild prices of shortages. At first the most wasteful GPUs are taken
+    out too, later any wasteful ones.
+    """
+    columns, losing = search.kit.columns, _losing(search, plan)
+    chains, stills = [], []
+    for number in range(_CHAINS):
+        left = _without(search, plan, gpus, 0.0 if is_first and number == 0 else 1.0)
+        still = Counter({number: count - 1 for number, count in left.items() if count > 1 and number not in losing})
+        if left - still:
+            rest = left_of(soft, carried(search.kit.tables, columns, still))
+            chains.append(_chain(search, annealer.asked(rest), left - still))
+            stills.append(still)
+    advance(chains, search.kit.pricer.executor, lambda: search.is_over() or any(chain.is_met() for chain in chains))
+    found = [still + _numbered(search, chain) for still, chain in zip(stills, chains, strict=True) if chain.is_met()]
+    return min(found, key=lambda one: carried(search.kit.tables, columns, one).cost, default=None)
+
+
+def _without(search: Search, plan: Counter[int], gpus: int, chance: float) -> Counter[int]:
+    """The plan less so many GPUs that waste much."""
+    left = plan
+    for _ in range(min(gpus, plan.total())):
+        left = left - Counter([wasteful(search, left, chance)])
+    return left
+
+
+def _losing(search: Search, plan: Counter[int]) -> set[int]:
+    """The columns whose GPUs lose so much that all of them are open to change."""
+    search.kit.pool.sync()
+    losses = LossPool(search.kit.tables, search.kit.columns, search.duals)
+    return {number for number in plan if losses.price[number] >= _LOSES * search.kit.columns[number].price}
+
+
+def _chain(search: Search, annealer: Annealer, plan: Counter[int]) -> Chain:
+    kit = search.kit
+    start = [kit.columns[number] for number in sorted(plan.elements())]
+    fleet = np.bincount([kit.pool.gpu_type[number] for number in plan.elements()], minlength=len(kit.tables.stock))
+    return annealer.chain(
+        fleet.tolist(),
+        moves=_MOVES * len(start),
+        seed=int(search.rng.integers(2**32)),
+        start=start,
+        temperatures=_TEMPERATURES,
+    )
+
+
+def _numbered(search: Search, chain: Chain) -> Counter[int]:
+    patterns = chain.plan()
+    search.kit.columns.add(patterns)
+    search.kit.pool.sync()
+    return Counter({search.kit.columns.number(pattern): count for pattern, count in patterns.items()})

@@ -1,0 +1,286 @@
+"""Packing: plans in which one replica carries all that is wanted of its service.
+
+Where most services need but a part of a GPU, a plan that splits none of them is hardly dearer than any other, and is
+found by far faster: capacities drop out, and what is left is bin packing.
+
+Sets         services s; patterns p of type g(p): sets of replicas that fit a GPU, each of which carries in that
+             company all that is wanted of its service (a *part*)
+Parameters   C_p price of a GPU with the watts of p; d_s replicas wanted: one, or the fewest of the service; N_g stock
+Variables    x_p whole number of GPUs that run p
+Objective    min Σ_p C_p x_p
+Constraints  Σ_{p ∋ s} x_p ≥ d_s           every service has its part                           dual v_s ≥ 0
+             Σ_{p of type g} x_p ≤ N_g     no more GPUs than there are                          dual −r_g ≤ 0
+
+A pattern is worth Σ_{s ∈ p} v_s and must beat C_p + r_g. What makes a part does not depend on the duals, so the cells
+of `kernels.packing` are listed once, with few candidates each.
+
+Each round packs everything greedily under the duals, best pattern first, services that are packed worth nothing from
+then on. That gives a whole plan, and columns of which each service has one: the relaxation needs far fewer rounds
+than with the best pattern of every cell alone. A second packing, at duals half way to those of the best bound,
+keeps the columns of consecutive rounds from swinging (dual smoothing: Wentges 1997). When rounds stop to pay, dives
+follow: fix some of the largest fractions, solve for the rest with fresh columns, and so on; or keep most GPUs of the
+best plan and dive for what the others carried. As soon as the relaxation of the rest, rounded up to whole GPUs where
+one price holds, cannot be cheaper than the best plan, the dive ends.
+
+The relaxation is that of packing, not of the problem: it bounds no other plans.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from solvers.joint.heuristics.packing_parts import Packed, Packer, PartTables, Wanted
+from solvers.joint.heuristics.packing_program import Cover, PackingProgram, cost_of
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.columns import Pattern, price_of
+from solvers.joint.patterns.deadline import never
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.relaxation.bounds import whole_gpus
+
+_LEAST_RATE = 1e-9
+"""rps asked of a replica that is wanted for its presence only."""
+_PROMISING = 0.9
+"""Of the GPUs that all services need, so much must be for parts of at most half a GPU."""
+_LARGEST_PART = 0.5
+_GAIN = 2e-4
+_GAIN_ROUNDS = 4
+"""Dives begin when the relaxation falls by less than that part of it in so many rounds."""
+_FIXED = 0.2
+"""Of the GPUs that are left, at most so many are fixed in one step of a dive."""
+_REST_ROUNDS = 6
+"""Of pricing in each step, at most."""
+_SPREAD = 0.5
+"""How much chance moves the order of the fractions from the second dive on."""
+_RUINED = (4, 12)
+"""GPUs that are taken out of the best plan at a time, least and most."""
+_NEAR = 0.1
+"""Of its price: what a pattern that the relaxation of the whole problem begins with may cost beyond its worth."""
+_FRUITLESS = 40
+"""Dives in a row without a better plan, after which packing ends."""
+_DIVES = 0.2
+"""Of the later dives: those that begin without any GPU of the best plan."""
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packing:
+    """The best packing found."""
+
+    plan: Counter[Pattern]
+    """GPUs that run each pattern."""
+    start: tuple[Pattern, ...]
+    """Patterns that are worth nearly what they cost: where the relaxation of the whole problem may begin."""
+
+
+def is_promising(tables: Tables, demand: Demand) -> bool:
+    """Whether nearly all demand is of services of which one replica, on part of a GPU, carries everything."""
+    if not tables.modes or tables.price.max() <= 0.0:
+        return False
+    size = PartTables(tables, _part_rates(demand)).size
+    is_wanted = (demand.rate > 0.0) | (demand.fewest > 0.0)
+    # What no part carries takes a GPU at least.
+    gpus = np.where(is_wanted, np.minimum(size, 1.0), 0.0)
+    return bool(is_wanted.any() and gpus[size <= _LARGEST_PART].sum() >= _PROMISING * gpus.sum())
+
+
+def _part_rates(demand: Demand) -> Reals:
+    return np.where(demand.fewest > 0.0, np.maximum(demand.rate, _LEAST_RATE), demand.rate)
+
+
+def pack(
+    tables: Tables,
+    demand: Demand,
+    *,
+    seed: int,
+    is_over: Callable[[], bool],
+    is_late: Callable[[], bool] = never,
+    pool: Executor | None = None,
+    on_better: Callable[[Counter[Pattern]], None],
+) -> Packing:
+    """The best packing found until `is_over`, or until none can be cheaper; each better one is reported at once.
+
+    As soon as it is late, also the packing at hand ends, with what it has.
+
+    Services of which no replica carries everything are left out.
+    """
+    search = _Search(tables, demand, np.random.default_rng(seed), pool, is_over)
+    search.is_late, search.on_better = is_late, on_better
+    search.relax()
+    start = search.near()
+    search.dive([])
+    while not is_over() and not search.is_done():
+        search.dive(search.kept())
+    return Packing(plan=Counter(search.best), start=start)
+
+
+class _Search:
+    """The program, the best plan, and how far the relaxation is known."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        demand: Demand,
+        rng: np.random.Generator,
+        pool: Executor | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._tables, self._rng, self._pool, self._is_over = tables, rng, pool, is_over
+        parts = PartTables(tables, _part_rates(demand))
+        self._packers = (Packer(parts), Packer(parts))
+        wanted = np.maximum(np.ceil(demand.fewest), np.where(demand.rate > 0.0, 1.0, 0.0)).astype(np.int32)
+        self._wanted: Numbers = np.where(parts.is_part, wanted, 0).astype(np.int32)
+        self._stock = demand.stock
+        self._sizes = np.where(parts.is_part, parts.size, 0.0)
+        self._program = PackingProgram(tables, self._wanted, self._stock)
+        self._cover: Cover | None = None
+        self._bound = 0.0
+        self._dives = 0
+        self._fruitless = 0
+        self.best: list[Pattern] = []
+        self._best_key = (np.inf, np.inf)
+        self.is_late: Callable[[], bool] = never
+        self.on_better: Callable[[Counter[Pattern]], None] = lambda _: None
+
+    def relax(self) -> None:
+        """Rounds for the whole until they stop to pay."""
+        price = float(self._tables.price.max())
+        none = np.zeros(len(self._stock))
+        first = Wanted(self._wanted, self._stock, price * self._sizes, none)
+        self._add([], [self._packers[0].pack(first, self.is_late)])
+        self._cover, self._bound = self._rounds([], self._wanted, self._stock, most=None)
+
+    def near(self) -> tuple[Pattern, ...]:
+        """The patterns that cost little beyond their worth in the relaxation."""
+        assert self._cover is not None, "relaxed first"
+        cover = self._cover
+        costs = [(pattern, price_of(self._tables, pattern)) for pattern in self._program.patterns]
+        worths = [cover.values[self._services(pattern)].sum() - self._rent(pattern, cover) for pattern, _ in costs]
+        return tuple(
+            pattern for (pattern, price), worth in zip(costs, worths, strict=True) if price - worth <= _NEAR * price
+        )
+
+    def _rent(self, pattern: Pattern, cover: Cover) -> float:
+        return float(cover.rents[self._tables.modes[pattern.mode].gpu_type])
+
+    def is_done(self) -> bool:
+        """Whether no packing is cheaper than the best, or too many dives in a row found none."""
+        return self._fruitless >= _FRUITLESS or not self._may_win(0.0, self._bound)
+
+    def kept(self) -> list[Pattern]:
+        """What of the best plan the next dive begins with: all but some GPUs, or nothing."""
+        assert self._cover is not None, "relaxed first"
+        if self._rng.random() < _DIVES or not self.best:
+            return []
+        count = int(self._rng.integers(_RUINED[0], _RUINED[1] + 1))
+        # GPUs that hold little of value leave room unused.
+        held = np.array([self._cover.values[self._services(one)].sum() for one in self.best])
+        prices = np.array([self._tables.modes[one.mode].price for one in self.best])
+        waste = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
+        most = min(count, len(self.best))
+        out = set(self._rng.choice(len(self.best), size=most, replace=False, p=waste / waste.sum()).tolist())
+        return [one for at, one in enumerate(self.best) if at not in out]
+
+    def dive(self, fixed: list[Pattern]) -> None:
+        """From these GPUs to a whole plan, a few more fixed at a time."""
+        spread = _SPREAD if self._dives > 0 else 0.0
+        before, fixed = self._best_key, list(fixed)
+        while not self._is_over() and self._may_win(0.0, self._bound):
+            left, stock = self._left(fixed)
+            if not left.any():
+                break
+            self._program.want(left, stock)
+            cover, _ = self._rounds(fixed, left, stock, most=_REST_ROUNDS)
+            more = self._largest(cover, left, stock, spread)
+            if not more or not self._may_win(cost_of(self._tables, fixed), cover.cost):
+                break
+            fixed += more
+        self._dives += 1
+        self._fruitless = 0 if self._best_key < before else self._fruitless + 1
+
+    def _rounds(
+        self, fixed: Sequence[Pattern], left: Numbers, stock: Reals, *, most: int | None
+    ) -> tuple[Cover, float]:
+        """The relaxation of what is left, and about what it cannot fall below, after rounds of pricing.
+
+        Without a limit, until they stop to pay; with one, or as soon as it is plain whether a better plan may follow.
+        """
+        cover, bound, center = self._program.solve(), 0.0, None
+        spent, history = cost_of(self._tables, fixed), [cover.cost]
+        while not self._is_over() and (most is None or len(history) <= most):
+            duals = [cover.values] if center is None else [cover.values, 0.5 * (cover.values + center)]
+            asked = [Wanted(left, stock, values, cover.rents) for values in duals]
+            packed = self._pack(asked)
+            for one, found in zip(asked, packed, strict=True):
+                reached = _bound(one, found)
+                if reached > bound:
+                    bound, center = reached, one.values / max(1.0, found.excess)
+            is_new = self._add(fixed, packed)
+            cover = self._program.solve()
+            history.append(cover.cost)
+            is_plain = not self._may_win(spent, bound) or (most is not None and self._may_win(spent, cover.cost))
+            is_slow = len(history) > _GAIN_ROUNDS and history[-1 - _GAIN_ROUNDS] - cover.cost < _GAIN * cover.cost
+            if not is_new or is_plain or (most is None and is_slow):
+                break
+        return cover, bound
+
+    def _pack(self, asked: Sequence[Wanted]) -> list[Packed]:
+        run = map if self._pool is None else self._pool.map
+        return list(run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late)))
+
+    def _add(self, fixed: Sequence[Pattern], packed: Sequence[Packed]) -> bool:
+        """Take in columns and plans; whether any column is new."""
+        new = 0
+        for found in packed:
+            new += self._program.add([*found.better, *found.plan])
+            plan = [*fixed, *found.plan]
+            key = (float(found.missing), cost_of(self._tables, plan))
+            if key[0] < self._best_key[0] or (key[0] == self._best_key[0] and key[1] < self._best_key[1] - _TOLERANCE):
+                self.best, self._best_key = plan, key
+                self.on_better(Counter(plan))
+        return new > 0
+
+    def _may_win(self, cost: float, rest: float) -> bool:
+        """Whether GPUs of that cost with a rest that costs no less than that may be cheaper than the best plan."""
+        if self._best_key[0] > 0:
+            return True
+        return whole_gpus(self._tables, cost + rest - _TOLERANCE) < self._best_key[1] - _TOLERANCE
+
+    def _left(self, fixed: Sequence[Pattern]) -> tuple[Numbers, Reals]:
+        left, stock = self._wanted.copy(), self._stock.copy()
+        for pattern in fixed:
+            left[self._services(pattern)] -= 1
+            stock[self._tables.modes[pattern.mode].gpu_type] -= 1.0
+        return np.maximum(left, 0).astype(np.int32), stock
+
+    def _largest(self, cover: Cover, left: Numbers, stock: Reals, spread: float) -> list[Pattern]:
+        """Patterns of the largest fractions that have nothing in common; of each as many GPUs as it has whole."""
+        counts = cover.counts * (1.0 - spread * self._rng.random(len(cover.counts))) if spread else cover.counts
+        left, stock = left.copy(), stock.copy()
+        most = max(1, int(_FIXED * float(cover.counts.sum())))
+        chosen: list[Pattern] = []
+        for at in np.argsort(-counts, kind="stable").tolist():
+            if counts[at] <= _TOLERANCE or len(chosen) >= most:
+                break
+            pattern = self._program.patterns[at]
+            services, gpu_type = self._services(pattern), self._tables.modes[pattern.mode].gpu_type
+            if (left[services] > 0).all() and stock[gpu_type] >= 1.0:
+                chosen.append(pattern)
+                left[services] -= 1
+                stock[gpu_type] -= 1.0
+        return chosen
+
+    def _services(self, pattern: Pattern) -> Numbers:
+        return self._tables.modes[pattern.mode].service[list(pattern.items)]
+
+
+def _bound(wanted: Wanted, found: Packed) -> float:
+    """Farley's bound, as far as pricing found the greatest worth: USD per hour."""
+    finite = np.isfinite(wanted.stock)
+    return float(wanted.values @ wanted.replicas) / max(1.0, found.excess) - float(
+        wanted.rents[finite] @ wanted.stock[finite]
+    )

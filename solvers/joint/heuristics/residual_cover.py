@@ -1,0 +1,74 @@
+"""The last few GPUs: a whole cover of a residual demand out of the columns that are cheapest under its duals."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.cover import MOST_DEPTH, Cover, cover
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.master import Duals
+
+_NODES = 1000
+"""Of one search. There are many of these, so each is to take a few milliseconds."""
+_DISCREPANCIES = 6
+"""Places down the lists of choices that one branch may go in all; without that limit the nodes are spent on the last
+choices below the very first."""
+
+
+class SmallPlan(NamedTuple):
+    """A whole plan for a residual demand."""
+
+    counts: Counter[int]
+    """Column number → GPUs."""
+    cost: float
+    """USD per hour, with what is left short at its prices."""
+
+
+def solve_small_program(
+    pool: Pool, demand: Demand, duals: Duals, numbers: Sequence[int], *, below: float
+) -> SmallPlan | None:
+    """A plan that costs less than `below`; None where none was found.
+
+    numbers: the columns to use, ascending by reduced cost. The limit is a number of nodes, so that the same question
+    has the same answer on every machine.
+    """
+    best = np.zeros(MOST_DEPTH + 1, np.int32)
+    task = _task(pool, demand, duals, np.array(numbers, np.int32))
+    cost, size = cover(task, below, _NODES, _DISCREPANCIES, best)
+    return None if size < 0 else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
+
+
+def _task(pool: Pool, demand: Demand, duals: Duals, numbers: Numbers) -> Cover:
+    service = pool.service[numbers]
+    first, of_service = _columns_of(service, len(demand.rate))
+    return Cover(
+        service=service,
+        capacity=pool.capacity[numbers],
+        price=pool.price[numbers],
+        gpu_type=pool.gpu_type[numbers],
+        first=first,
+        of_service=of_service,
+        need=_padded(demand.rate, demand.fewest),
+        shortage_price=_padded(demand.shortage_price, demand.missing_price),
+        most=np.append(demand.most, np.inf),
+        stock=demand.stock.copy(),
+        worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
+        most_price=np.append(np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0), 0.0),
+        stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
+    )
+
+
+def _columns_of(service: Numbers, services: int) -> tuple[Numbers, Numbers]:
+    """(S + 1,) where each service begins in the list of columns by service, and that list."""
+    flat = service.ravel()
+    order = np.argsort(flat, kind="stable")
+    first = np.searchsorted(flat[order], np.arange(services + 1))
+    return first.astype(np.int32), (order // service.shape[1]).astype(np.int32)
+
+
+def _padded(rps: Reals, replicas: Reals) -> Reals:
+    return np.vstack((np.append(rps, 0.0), np.append(replicas, 0.0)))

@@ -1,0 +1,91 @@
+"""Branching rows: how many GPUs may run patterns of some kind, and what such limits say of the modes' counts."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.types import Reals
+from solvers.joint.patterns.columns import Pattern
+from solvers.joint.patterns.tables import Tables
+
+
+class Row(NamedTuple):
+    """A kind of patterns: those of some modes, or only those of them that hold a candidate of a range."""
+
+    modes: tuple[int, ...]
+    """One mode, or all modes of one GPU type."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Per mode the first candidate and the one after the last, all of one service; empty for patterns of any kind."""
+
+    def counts(self, pattern: Pattern) -> bool:
+        """Whether the pattern is of the kind."""
+        if pattern.mode not in self.modes:
+            return False
+        if not self.ranges:
+            return True
+        first, last = self.ranges[self.modes.index(pattern.mode)]
+        return any(first <= item < last for item in pattern.items)
+
+
+def type_rows(tables: Tables) -> dict[int, Row]:
+    """GPU type → GPUs of the type, for types that can run anything."""
+    kinds = [mode.gpu_type for mode in tables.modes]
+    return {one: Row(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
+
+
+Limits = Mapping[Row, tuple[float, float]]
+"""Fewest and most GPUs of each kind."""
+NO_LIMITS: Limits = {}
+
+
+class Boxes(NamedTuple):
+    """Limits of whole modes and types, as the rows without ranges say."""
+
+    mode_low: Reals
+    mode_high: Reals
+    """(M,)"""
+    type_low: Reals
+    type_high: Reals
+    """(G,)"""
+
+
+def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
+    """The boxes of a stock of (G,) GPUs under limits."""
+    modes = len(tables.modes)
+    boxes = Boxes(np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy())
+    for row, (low, high) in limits.items():
+        if row.ranges:
+            continue
+        at = row.modes[0] if len(row.modes) == 1 else tables.modes[row.modes[0]].gpu_type
+        lows, highs = (boxes.mode_low, boxes.mode_high) if len(row.modes) == 1 else (boxes.type_low, boxes.type_high)
+        lows[at], highs[at] = max(lows[at], low), min(highs[at], high)
+    return boxes
+
+
+def least_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
+    """The least Σ costs_m · n_m over counts n within the boxes; infinite where there are none. costs: (M,)."""
+    types = np.array([mode.gpu_type for mode in tables.modes], dtype=np.int32)
+    return sum(
+        _least_cost_of_type(
+            costs[types == one], boxes.mode_low[types == one], boxes.mode_high[types == one], *_pair(boxes, one)
+        )
+        for one in range(len(boxes.type_low))
+    )
+
+
+def _pair(boxes: Boxes, gpu_type: int) -> tuple[float, float]:
+    return float(boxes.type_low[gpu_type]), float(boxes.type_high[gpu_type])
+
+
+def _least_cost_of_type(costs: Reals, low: Reals, high: Reals, fewest: float, most: float) -> float:
+    """Greedy, which is exact: the cheapest modes first, as many as pay for themselves or must be."""
+    count, total = float(low.sum()), float(costs @ low)
+    if count > most or high.sum() < fewest or (low > high).any():
+        return np.inf
+    for at in np.argsort(costs, kind="stable"):
+        room = min(high[at] - low[at], most - count)
+        more = room if costs[at] < 0.0 else min(room, max(0.0, fewest - count))
+        if more > 0.0:
+            count, total = count + more, total + costs[at] * more
+    return total

@@ -1,0 +1,99 @@
+"""Carried: what GPUs of some columns carry and take, and what that leaves of a demand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.columns import Columns
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import Tables
+
+_NOTHING = 1e-9
+"""Of a rate: less than this is not wanted any more."""
+_SHORTAGE_OVER_GPU = 8.0
+"""A shortage of all that is wanted of a service costs at least so many of the dearest GPU; without that, the linear
+program leaves small rests unserved."""
+_HIGHEST_RAISE = 1e6
+"""Limit to the raise of shortage prices, for the sake of the linear program's numbers."""
+
+
+class Carried(NamedTuple):
+    """What GPUs carry and take."""
+
+    rps: Reals
+    """(S,)"""
+    replicas: Reals
+    """(S,)"""
+    gpus: Reals
+    """(G,)"""
+    cost: float
+    """USD per hour."""
+
+    def plus(self, other: "Carried") -> "Carried":
+        """Both together."""
+        return Carried(
+            rps=self.rps + other.rps,
+            replicas=self.replicas + other.replicas,
+            gpus=self.gpus + other.gpus,
+            cost=self.cost + other.cost,
+        )
+
+
+def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carried:
+    """What so many GPUs of each column carry together."""
+    used = [(columns[number], count) for number, count in sorted(counts.items())]
+    services, types = len(tables.rate), len(tables.stock)
+    if not used:
+        return Carried(rps=np.zeros(services), replicas=np.zeros(services), gpus=np.zeros(types), cost=0.0)
+    gpus = np.array([count for _, count in used], dtype=np.float64)
+    service = np.concatenate([column.service for column, _ in used])
+    replicas = np.repeat(gpus, [len(column.service) for column, _ in used])
+    rps = replicas * np.concatenate([column.capacity for column, _ in used])
+    gpu_type = [tables.modes[column.pattern.mode].gpu_type for column, _ in used]
+    return Carried(
+        rps=_summed(service, rps, services),
+        replicas=_summed(service, replicas, services),
+        gpus=_summed(np.array(gpu_type, np.int32), gpus, types),
+        cost=float(gpus @ np.array([column.price for column, _ in used])),
+    )
+
+
+def _summed(places: Numbers, values: Reals, size: int) -> Reals:
+    return np.bincount(places, values, size).astype(np.float64)
+
+
+def left_of(demand: Demand, taken: Carried) -> Demand:
+    """What is still wanted, and what may still be used, once so much is taken."""
+    rate = np.maximum(demand.rate - taken.rps, 0.0)
+    rate[rate <= _NOTHING * demand.rate] = 0.0
+    return replace(
+        demand,
+        rate=rate,
+        fewest=np.maximum(demand.fewest - taken.replicas, 0.0),
+        most=np.maximum(demand.most - taken.replicas, 0.0),
+        stock=np.maximum(demand.stock - taken.gpus, 0.0),
+    )
+
+
+def rest_of(demand: Demand, tables: Tables, taken: Carried) -> Demand:
+    """The same with shortages so dear that none of it pays."""
+    left = left_of(demand, taken)
+    raised = _raise(demand, tables, left.rate)
+    return replace(left, shortage_price=raised * demand.shortage_price, missing_price=raised * demand.missing_price)
+
+
+def _raise(demand: Demand, tables: Tables, rate: Reals) -> float:
+    """One factor for all services, so that their priorities stay."""
+    wanted = rate > 0.0
+    if not wanted.any():
+        return 1.0
+    least = float((rate[wanted] * demand.shortage_price[wanted]).min())
+    return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _HIGHEST_RAISE))
+
+
+def is_met(demand: Demand) -> bool:
+    """Whether nothing is wanted any more."""
+    return not demand.rate.any() and not demand.fewest.any()

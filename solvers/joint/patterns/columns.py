@@ -1,0 +1,148 @@
+"""Columns: patterns with what they carry and cost, as the master problem sees them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.kernels.types import Law, Mode, Numbers, Reals
+from solvers.joint.patterns.tables import Tables
+
+
+class Pattern(NamedTuple):
+    """What one GPU runs: candidates of a mode."""
+
+    mode: int
+    items: tuple[int, ...]
+    """Ascending."""
+
+
+class Column(NamedTuple):
+    """One pattern of one GPU."""
+
+    pattern: Pattern
+    service: Numbers
+    """(n,) ascending."""
+    capacity: Reals
+    """(n,) rps that each replica can carry in this pattern; 0 only where it stands to be one of the fewest replicas."""
+    price: float
+    """USD per hour of the GPU with the watts of the pattern."""
+
+
+class Columns:
+    """All columns that were ever made of one Problem's tables, each once, numbered in the order of their making."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._made: list[Column] = []
+        self._number: dict[Pattern, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, number: int) -> Column:
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self._made)
+
+    def taken(self, numbers: Sequence[int]) -> "Columns":
+        """Some of the columns, numbered anew in that order; what is added to them is not added here."""
+        some = Columns(self._tables)
+        some._made = [self._made[number] for number in numbers]
+        some._number = {column.pattern: number for number, column in enumerate(some._made)}
+        return some
+
+    def number(self, pattern: Pattern) -> int:
+        """The number of a pattern that was added. Raises KeyError."""
+        return self._number[pattern]
+
+    def add(self, patterns: Iterable[Pattern]) -> list[int]:
+        """Numbers of those that are new."""
+        new = [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._number]
+        numbers = list(range(len(self._made), len(self._made) + len(new)))
+        self._number.update(zip(new, numbers, strict=True))
+        self._made += make_columns(self._tables, new)
+        return numbers
+
+
+def make_column(tables: Tables, pattern: Pattern) -> Column:
+    """The column of a pattern, by the contract's laws."""
+    return make_columns(tables, (pattern,))[0]
+
+
+def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
+    """The columns of many patterns: those with as many replicas on the same mode at once."""
+    made: dict[Pattern, Column] = {}
+    by_shape: dict[tuple[int, int], list[Pattern]] = defaultdict(list)
+    for pattern in patterns:
+        by_shape[pattern.mode, len(pattern.items)].append(pattern)
+    for (number, _), alike in by_shape.items():
+        mode = tables.modes[number]
+        items = np.array([pattern.items for pattern in alike], dtype=np.int32)
+        # Candidates ascend by service, so that the services do.
+        service, capacity = mode.service[items], capacities(mode, tables.law, items)
+        price = _prices(mode, items)
+        made.update(zip(alike, map(Column, alike, service, capacity, price.tolist()), strict=True))
+    return [made[pattern] for pattern in patterns]
+
+
+def price_of(tables: Tables, pattern: Pattern) -> float:
+    """USD per hour of a GPU with the watts of the pattern."""
+    return float(_prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0])
+
+
+def power_w(tables: Tables, pattern: Pattern) -> float:
+    """Watts of a GPU with the pattern at full load, idle watts included."""
+    mode = tables.modes[pattern.mode]
+    return float(tables.idle_w[mode.gpu_type] + mode.power[list(pattern.items)].sum())
+
+
+def _prices(mode: Mode, items: Numbers) -> Reals:
+    """(P,) USD per hour of a GPU with each row's candidates."""
+    prices: Reals = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
+    return prices
+
+
+def capacities(mode: Mode, law: Law, items: Numbers) -> Reals:
+    """(P, n) rps that each candidate can carry next to the others of its row, whatever rules they break together."""
+    pressure = mode.pressure[items]
+    others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
+    launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
+    duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
+    ratio, grid = mode.slo_ms[items] / duration_ms, law.ratios
+    low = np.clip(np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2))
+    high = np.minimum(low + 1, len(grid) - 1)
+    at_low, at_high = law.utilisation[mode.law[items], low], law.utilisation[mode.law[items], high]
+    part = np.divide(ratio - grid[low], grid[high] - grid[low], out=np.zeros_like(ratio), where=high > low)
+    utilisation = np.where(ratio < grid[0], 0.0, at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0))
+    capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
+    return capacity
+
+
+def alone(mode: Mode, law: Law) -> Reals:
+    """(C,) rps that each candidate of a mode can carry on a GPU of its own."""
+    return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
+
+
+def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:
+    """For every mode and service the single replica that carries most of what is wanted, least watts among equals."""
+    patterns = []
+    for number, mode in enumerate(tables.modes):
+        served = np.minimum(alone(mode, tables.law), wanted[mode.service])
+        for service in np.unique(mode.service):
+            own = np.flatnonzero(mode.service == service)
+            best = own[np.lexsort((mode.power[own], -served[own]))[0]]
+            patterns.append(Pattern(mode=number, items=(int(best),)))
+    return patterns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priced:
+    """What pricing says of one mode."""
+
+    bound: float
+    """No pattern of the mode is worth more."""
+    patterns: tuple[Pattern, ...]

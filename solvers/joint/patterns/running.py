@@ -1,0 +1,177 @@
+"""Candidates by what a plan says of them, a running plan as patterns, and the kinds of replicas that it runs.
+
+A *kind* of replica is (service, GPU type, SM percent): a replica of a kind that runs already costs no migration,
+whatever its batch, clock and neighbours are (contract, `migration_cost_usd_per_hour`). Kinds are packed into one number
+each, so that arrays of them can be compared.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.joint.kernels.types import Mode, Reals
+from solvers.joint.patterns.columns import Columns, Pattern
+from solvers.joint.patterns.tables import Tables
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+
+Kinds = npt.NDArray[np.int64]
+
+_PER_PERCENT = 10_000
+_PERCENTS = 1 << 20
+"""More than 100 percent in steps of 1 / _PER_PERCENT."""
+NO_KIND = -1
+"""Where a column has no more replicas."""
+
+
+class Running(NamedTuple):
+    """The replicas that run now, by kind."""
+
+    kinds: Kinds
+    """(K,) ascending."""
+    counts: Reals
+    """(K,) > 0."""
+
+
+class Candidates:
+    """The candidates of the tables of one problem; nothing here depends on rates, stock or the running plan."""
+
+    def __init__(self, problem: Problem, tables: Tables) -> None:
+        self._types = {gpu_type.name: number for number, gpu_type in enumerate(problem.gpu_types)}
+        self._services = {service.name: number for number, service in enumerate(problem.services)}
+        self._modes = tables.modes
+        self.sm_percent = _sm_percents(problem, tables)
+        """By mode (C,)."""
+
+    @cached_property
+    def kinds(self) -> tuple[Kinds, ...]:
+        """By mode (C,) the kind of each candidate."""
+        return tuple(
+            self._packed(mode.gpu_type, mode.service.astype(np.int64), percent)
+            for mode, percent in zip(self._modes, self.sm_percent, strict=True)
+        )
+
+    @cached_property
+    def _items(self) -> tuple[dict[tuple[int, int], int], ...]:
+        """By mode the candidate of each (kind, batch)."""
+        batches = (mode.batch.astype(np.int64).tolist() for mode in self._modes)
+        return tuple(
+            {key: item for item, key in enumerate(zip(kinds.tolist(), batch, strict=True))}
+            for kinds, batch in zip(self.kinds, batches, strict=True)
+        )
+
+    def running(self, plan: Plan | None) -> Running:
+        """The replicas of a plan, those left out that the problem has no service or GPU type for."""
+        counts: Counter[int] = Counter()
+        for gpu in plan.gpus if plan is not None else ():
+            for replica in gpu.replicas if gpu.gpu_type in self._types else ():
+                if replica.service in self._services:
+                    counts[self._kind(gpu.gpu_type, replica.service, replica.sm_percent)] += gpu.count
+        ordered = sorted(counts)
+        return Running(np.array(ordered, np.int64), np.array([float(counts[kind]) for kind in ordered]))
+
+    def patterns_of(self, plan: Plan) -> Counter[Pattern]:
+        """GPUs by pattern, of a plan; those are left out that run anything that is no candidate (any more)."""
+        alike: Counter[tuple[str, float, tuple[tuple[str, float, int], ...]]] = Counter()
+        for gpu in plan.gpus:
+            replicas = tuple((replica.service, replica.sm_percent, replica.batch) for replica in gpu.replicas)
+            alike[gpu.gpu_type, gpu.clock_mhz, replicas] += gpu.count
+        found: Counter[Pattern] = Counter()
+        for (gpu_type, clock_mhz, replicas), count in alike.items():
+            pattern = self._pattern(gpu_type, clock_mhz, replicas)
+            if pattern is not None:
+                found[pattern] += count
+        return found
+
+    def _pattern(self, name: str, clock_mhz: float, replicas: Sequence[tuple[str, float, int]]) -> Pattern | None:
+        """The pattern that a GPU runs; None when it breaks a rule or a row is no candidate."""
+        for number, mode in enumerate(self._modes):
+            if self._types.get(name) == mode.gpu_type and abs(mode.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+                items = [
+                    self._items[number].get((self._kind(name, service, percent), batch))
+                    for service, percent, batch in replicas
+                    if service in self._services
+                ]
+                known = [item for item in items if item is not None]
+                return Pattern(number, tuple(sorted(known))) if _is_lawful(mode, known, len(replicas)) else None
+        return None
+
+    def _kind(self, gpu_type: str, service: str, sm_percent: float) -> int:
+        number = self._types[gpu_type] * len(self._services) + self._services[service]
+        return number * _PERCENTS + round(sm_percent * _PER_PERCENT)
+
+    def _packed(self, gpu_type: int, service: Kinds, sm_percent: Reals) -> Kinds:
+        packed: Kinds = (gpu_type * len(self._services) + service) * _PERCENTS
+        return packed + np.rint(sm_percent * _PER_PERCENT).astype(np.int64)
+
+
+class ColumnKinds:
+    """(C, N) the kind of every replica of every column, NO_KIND where there are no more; grows with the columns."""
+
+    def __init__(self, candidates: Candidates, tables: Tables) -> None:
+        self._of_modes: tuple[Kinds, ...] = candidates.kinds
+        self._kinds = np.zeros((0, max((mode.most_replicas for mode in tables.modes), default=1)), np.int64)
+
+    def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
+        """Those of some columns, in that order, to grow on their own."""
+        some = copy(self)
+        some._kinds = self._kinds[np.array(numbers, np.int64)]
+        return some
+
+    def of(self, columns: Columns) -> Kinds:
+        """Those of all columns as they are now."""
+        filled = len(self._kinds)
+        if filled < len(columns):
+            new = np.full((len(columns) - filled, self._kinds.shape[1]), NO_KIND)
+            by_shape: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for number in range(filled, len(columns)):
+                mode, items = columns[number].pattern
+                by_shape[mode, len(items)].append(number)
+            for (mode, size), numbers in by_shape.items():
+                alike = np.array([columns[number].pattern.items for number in numbers], np.int64)
+                new[np.array(numbers) - filled, :size] = self._of_modes[mode][alike]
+            self._kinds = np.concatenate((self._kinds, new))
+        return self._kinds
+
+
+def positions(running: Running, kinds: Kinds) -> Kinds:
+    """Position of each kind among those that run; NO_KIND for the others."""
+    if not len(running.kinds):
+        return np.full(kinds.shape, NO_KIND)
+    at = np.minimum(np.searchsorted(running.kinds, kinds), len(running.kinds) - 1)
+    return np.where(running.kinds[at] == kinds, at, NO_KIND)
+
+
+def _sm_percents(problem: Problem, tables: Tables) -> tuple[Reals, ...]:
+    rows = {
+        (points.network, points.gpu_type): np.array([row.sm_percent for row in points.rows])
+        for points in problem.points
+    }
+    return tuple(_sm_percent(problem, mode, rows) for mode in tables.modes)
+
+
+def _sm_percent(problem: Problem, mode: Mode, rows: dict[tuple[str, str], Reals]) -> Reals:
+    percent, gpu_type = np.zeros(len(mode.service)), problem.gpu_types[mode.gpu_type].name
+    first = np.searchsorted(mode.service, np.arange(len(problem.services) + 1))
+    for number in np.unique(mode.service):
+        own = slice(first[number], first[number + 1])
+        percent[own] = rows[problem.services[number].network, gpu_type][mode.row[own]]
+    return percent
+
+
+def _is_lawful(mode: Mode, items: Sequence[int], replicas: int) -> bool:
+    """Whether all replicas are candidates, each of another service, that fit the GPU together."""
+    own = list(items)
+    return (
+        0 < len(own) == replicas <= mode.most_replicas
+        and len(set(mode.service[own].tolist())) == replicas
+        and mode.width[own].sum() <= mode.steps
+        and mode.memory[own].sum() <= mode.memory_mib
+        and mode.power[own].sum() <= mode.power_w
+    )

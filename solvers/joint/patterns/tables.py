@@ -1,0 +1,297 @@
+"""Tables: a Problem as arrays that compiled kernels read.
+
+A *mode* is a GPU type at one clock: the clock is shared by everything on the GPU, so it belongs to the GPU. A
+*candidate* of a mode is one service at one of its network's operating rows there. Candidates are sorted by service and
+SM steps, and only those are kept that meet their SLO, fit the GPU by themselves, and are not dominated.
+
+A replica that misses its SLO, alone or beside neighbours, carries nothing, yet may stand there and counts as one of its
+service's fewest replicas. So services with such a least number keep rows that miss their SLO as candidates that carry
+0; for others such a replica would only cost.
+
+Candidate j dominates i of the same service when it takes no more SM steps, memory and watts, presses no more on its
+neighbours, and carries no less of the service's rate next to any neighbours. Put j for i in any pattern that holds i:
+limits still hold, watts cost no more, the other replicas meet less pressure and carry no less (capacity falls as
+execution time rises), and j carries no less than i did. So patterns of undominated candidates are as good as all.
+
+What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
+every number of replicas that launch delays tell from others: what j carries at P_{k+1} is no less than what i carries
+at P_k. Between the two, j carries no less than at the upper knot and i no more than at the lower. That loses little,
+because whoever carries the whole rate carries no more than it.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.joint.kernels.laws import find_dominated
+from solvers.joint.kernels.types import Flags, Law, Mode, Reals
+from solvers.joint.patterns.slice_layouts import Slicing
+from solvers.laws.colocation import launch_factor
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
+from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.state import GpuType
+
+_STEP_TOLERANCE = 1e-6
+_W_PER_KW = 1000.0
+_KNOTS = 9
+"""Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
+_BLOCK = 10_000
+"""Candidates that are compared at a time, of whole services: what they carry in every company takes memory."""
+
+
+class Tables(NamedTuple):
+    """A whole Problem as arrays."""
+
+    law: Law
+    modes: tuple[Mode, ...]
+    rate: Reals
+    """(S,) arrival rates. Candidates that only higher ones could need are left out."""
+    priority: Reals
+    stock: Reals
+    """(G,) GPUs of each type; infinite where as many as wanted."""
+    price: Reals
+    """(G,) USD per hour of an idle GPU."""
+    idle_w: Reals = np.zeros(0)
+    """(G,) what a GPU draws without any replica."""
+    slicing: tuple[Slicing | None, ...] = ()
+    """(M,) how GPUs of the mode are cut; None where replicas share all of it, () where all modes are such."""
+
+
+def make_tables(problem: Problem) -> Tables:
+    """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
+    law = _law(problem.capacity_law)
+    rate = np.array([service.arrival_rate_rps for service in problem.services])
+    # Once, since many services may share a network.
+    rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
+    modes = [
+        _undominated(problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate)
+        for index, gpu_type in enumerate(problem.gpu_types)
+        for clock_mhz in gpu_type.clocks_mhz
+    ]
+    return Tables(
+        law=law,
+        modes=tuple(mode for mode in modes if len(mode.service)),
+        rate=rate,
+        priority=np.array([service.priority for service in problem.services]),
+        stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
+        price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
+        idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
+    )
+
+
+def take(mode: Mode, kept: npt.NDArray[np.int64] | Flags | slice) -> Mode:
+    """The mode with some of its candidates."""
+    return mode._replace(**{name: getattr(mode, name)[kept] for name in CANDIDATE_FIELDS})
+
+
+def _law(law: CapacityLaw) -> Law:
+    table = np.array(law.max_utilisation, dtype=np.float64)
+    return Law(ratios=np.array(law.slo_ratios), utilisation=table.reshape(-1, len(law.slo_ratios)))
+
+
+def _idle_price(problem: Problem, gpu_type: GpuType) -> float:
+    return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * gpu_type.idle_w / _W_PER_KW
+
+
+def _rows(points: OperatingPoints) -> Reals:
+    """(K, fields of a row)"""
+    return np.array(points.rows, dtype=np.float64).reshape(-1, len(OperatingPoint._fields))
+
+
+Rows = Mapping[tuple[str, str], Reals]
+"""Of each (network, GPU type)."""
+
+
+def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> Mode:
+    gpu_type = problem.gpu_types[index]
+    table = _candidates(problem, rows, gpu_type, clock_mhz)
+    room_w = gpu_type.power_cap_w - gpu_type.idle_w
+    steps = int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
+    table = table[_is_usable(table, gpu_type, room_w, law)]
+    table = table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
+    replicas = range(problem.max_replicas_per_gpu + 1)
+    service, row, width, law_row = (np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE)
+    unit = max(1, int(np.gcd.reduce(width)))
+    return Mode(
+        gpu_type=index,
+        clock_mhz=float(clock_mhz),
+        steps=steps // unit,
+        most_replicas=problem.max_replicas_per_gpu,
+        # Whole numbers are floats too, but not to compiled kernels.
+        memory_mib=float(gpu_type.memory_mib),
+        power_w=float(room_w),
+        price=float(_idle_price(problem, gpu_type)),
+        watt_price=problem.energy_price_usd_per_kwh / _W_PER_KW,
+        launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
+        service=service,
+        row=row,
+        width=width // unit,
+        law=law_row,
+        may_idle=table[:, _MAY_IDLE] > 0.0,
+        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(CANDIDATE_FIELDS) if at in _REAL},
+    )
+
+
+CANDIDATE_FIELDS = (
+    *("service", "row", "width", "law"),
+    *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
+)
+"""Of a Mode: one entry per candidate."""
+_WHOLE, _REAL = range(4), range(4, 12)
+_SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
+    CANDIDATE_FIELDS.index(name) for name in ("service", "width", "batch", "may_idle")
+)
+
+
+def _undominated(problem: Problem, rows: Rows, mode: Mode, law: Law, rate: Reals) -> Mode:
+    """The mode without dominated candidates, but with all that run now: staying costs no migration."""
+    if len(mode.service) == 0:
+        return mode
+    companies = _companies(mode)
+    kept = [~_is_dominated(take(mode, block), law, rate, *companies) for block in _blocks(mode)]
+    return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
+
+
+def _blocks(mode: Mode) -> list[slice]:
+    """Candidates of whole services, at most `_BLOCK` at a time where no service has more."""
+    ends = np.append(np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)).tolist()
+    blocks, begin, last = [], 0, 0
+    for end in ends:
+        if end - begin > _BLOCK and last > begin:
+            blocks.append(slice(begin, last))
+            begin = last
+        last = end
+    return [*blocks, slice(begin, last)]
+
+
+def _is_dominated(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
+    """(C,); companies as in `_carried`."""
+    carried, count = _carried(mode, law, rate, launch_factor, pressure), len(mode.service)
+    return find_dominated(
+        np.searchsorted(mode.service, np.arange(len(rate) + 1)),
+        np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
+        # Of whatever shape, contiguous arrays are of one type to compiled kernels.
+        np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
+        np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
+    )
+
+
+def _companies(mode: Mode) -> tuple[Reals, Reals]:
+    """(N,) launch factors and (N, K) knots of pressure of every company that can be told from others: none first."""
+    pressure = _most_pressure(mode)
+    knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
+    alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
+    if pressure <= 0.0:
+        others = others[others != alone]
+    return np.append(alone, others), np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
+
+
+def _most_pressure(mode: Mode) -> float:
+    """What no neighbours exceed: by the number of replicas and by SM steps."""
+    heaviest = np.zeros(int(mode.service[-1]) + 1)
+    np.maximum.at(heaviest, mode.service, mode.pressure)
+    by_count = np.sort(heaviest)[::-1][: mode.most_replicas - 1].sum()
+    return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
+
+
+def _carried(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
+    """(C, N, K) rps of its service's rate that each candidate carries in N companies.
+
+    launch_factor: (N,), pressure: (N, K).
+    """
+    carried = np.zeros((len(mode.service), *pressure.shape))
+    for row in np.unique(mode.law):
+        own = np.flatnonzero(mode.law == row)[:, None, None]
+        launch_ms = mode.launch_ms[own] * launch_factor[:, None]
+        duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
+        utilisation = np.interp(mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0)
+        most = 1000.0 * mode.batch[own] / duration_ms * utilisation
+        carried[own[:, 0, 0]] = np.minimum(most, rate[mode.service[own]])
+    return carried
+
+
+def _is_running(problem: Problem, rows: Rows, mode: Mode) -> Flags:
+    """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
+    gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
+    gpus = problem.current.gpus if problem.current is not None else ()
+    shares = {(each.service, each.sm_percent) for gpu in gpus if gpu.gpu_type == gpu_type for each in gpu.replicas}
+    number = {service.name: at for at, service in enumerate(problem.services)}
+    for name, percent in shares:
+        if name in number:
+            own = slice(*np.searchsorted(mode.service, (number[name], number[name] + 1)))
+            table = rows.get((problem.services[number[name]].network, gpu_type))
+            if table is not None:
+                running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
+    return running
+
+
+def _candidates(problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float) -> Reals:
+    """(K, fields) the rows at the clock of every service that may run on the type."""
+    at_clock = {
+        network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+        for (network, name), table in rows.items()
+        if name == gpu_type.name
+    }
+    able = [
+        (number, service)
+        for number, service in enumerate(problem.services)
+        if service.network in at_clock and service.allows(gpu_type.name) and service.max_replicas != 0
+    ]
+    if not able:
+        return np.zeros((0, len(CANDIDATE_FIELDS)))
+    kept = [at_clock[service.network] for _, service in able]
+    tables = [rows[service.network, gpu_type.name][at] for (_, service), at in zip(able, kept, strict=True)]
+    share, batch, _, transfer, launch, run, memory, power, pressure = np.concatenate(tables).T
+
+    def each(values: list[float]) -> Reals:
+        return np.repeat(np.array(values, dtype=np.float64), [len(at) for at in kept])
+
+    return np.column_stack(
+        (
+            each([number for number, _ in able]),
+            np.concatenate(kept),
+            np.round(share / gpu_type.sm_percent_step),
+            each([_first_law_row(problem.capacity_law, service) for _, service in able])
+            + _batch_rows(problem.capacity_law, batch),
+            *(batch, memory, power, pressure, transfer + run, launch),
+            run * each([_sensitivity(problem, service, gpu_type) for _, service in able]),
+            each([service.slo_ms for _, service in able]),
+            each([service.min_replicas > 0 for _, service in able]),
+        )
+    )
+
+
+def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
+    points = problem.points_of(service.network, gpu_type.name)
+    assert points is not None, "it has rows"
+    return points.sensitivity
+
+
+def _first_law_row(law: CapacityLaw, service: ServiceDemand) -> int:
+    return law.percentiles.index(service.percentile) * len(law.batches)
+
+
+def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
+    """(K,) positions among the batches of the law. Raises KeyError for one that is none of them."""
+    position = {float(size): at for at, size in enumerate(law.batches)}
+    sizes, inverse = np.unique(batch, return_inverse=True)
+    return np.array([position[size] for size in sizes.tolist()], dtype=np.float64)[inverse]
+
+
+def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> Flags:
+    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
+    column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
+    ratio = column["slo_ms"] / np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
+    utilisation = np.zeros(len(table))
+    for row in np.unique(column["law"]).astype(int):
+        of_row = column["law"] == row
+        utilisation[of_row] = np.interp(ratio[of_row], law.ratios, law.utilisation[row], left=0.0)
+    fits: Flags = (
+        (column["memory"] <= gpu_type.memory_mib)
+        & (column["power"] <= room_w)
+        & (column["width"] <= 100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
+        & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
+    )
+    return fits

@@ -1,0 +1,250 @@
+"""Whole plans under a power budget: what all used GPUs draw together, idle watts included, stays within it.
+
+The formulation is that of `problem` with one more row, Σ_p watts_p x_p ≤ W, in the master of every step: the relaxation
+and its bound, the rest that a part of a plan leaves over, and branch and price. Its dual ω is a price of a watt beside
+that of its energy, so pricing looks for patterns at the energy price plus ω. By Lagrangian duality
+
+    cost of any plan within W  ≥  max over ω ≥ 0 of  (bound at energy price + ω) − ω · W
+
+and the row finds that ω along with the other duals, in one column generation instead of a search over prices. Proofs
+(`proofs`) speak of plans within the budget.
+
+Whole plans: whole parts of the relaxation, with a small integer program with the row for the rest; what the search
+without a budget finds where a watt costs ω more, since the methods of `whole` know no watts; then ruin and recreate by
+such programs. Fleets of a few GPUs are branched on. What the budget leaves no room for is unserved, by priority, as
+what a stock leaves no GPU for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solvers.joint.heuristics.diving import Search, floors
+from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, shortage_cost, state_plan
+from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
+from solvers.joint.kernels.types import Reals
+from solvers.joint.patterns.carried import carried, is_met, rest_of
+from solvers.joint.patterns.columns import Column, Columns, power_w
+from solvers.joint.patterns.decode import patterns_of
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.proofs import Proofs
+from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
+from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.dual_prices import prices_of
+from solvers.joint.relaxation.master import Duals, Master
+from solvers.joint.search import METHOD, JointSearch
+from solvers.joint.solution import JointSolution
+from solvers.joint.trim_to_power import fits, trimmed
+from solvers.types.outcome import SolveReport
+from solvers.types.plan import Plan
+
+_PROGRAM_COLUMNS = 300
+"""Of one integer program: those of least reduced cost."""
+_SIZES = (2, 7)
+"""GPUs that are taken out at a time, least and most."""
+_PROGRAMS = 0.1
+"""Of the neighbourhoods: there an integer program has the row of watts; in the others, which take far less time, a watt
+has its price and the rest is hoped to fit."""
+_TIGHT = (0.96, 0.9)
+"""Of the budget: whole plans draw more than fractions of GPUs, so that relaxations are given that much less."""
+_ROUGH_SHARE = 0.1
+"""Of what is left of the time, for each of these."""
+_FEW_GPUS = 40
+"""Of more, such a program is too slow for what it gains."""
+_DEAR = 100.0
+"""Of a GPU's price by the watt: beside such a price of watts that of GPUs hardly counts."""
+_SLACK = 1e-9
+"""Of the budget: rounding of sums, a thousandth of what a check allows."""
+_BRANCHING_SHARE = 0.8
+"""Of what is left then, where fleets are small; the rest is for whole plans."""
+_DECIMALS = 6
+"""Of USD per hour, below which two shortages are the same."""
+
+
+def most_gpus(tables: Tables, watts: float) -> Reals:
+    """(G,) GPUs of each type that so many watts feed at most; 0 for types that can run nothing."""
+    least = np.full(len(tables.stock), np.inf)
+    for mode in tables.modes:
+        least[mode.gpu_type] = min(least[mode.gpu_type], tables.idle_w[mode.gpu_type] + mode.power.min())
+    most: Reals = np.floor(watts * (1.0 + _SLACK) / np.maximum(least, _SLACK))
+    return most
+
+
+class WattPool(Pool):
+    """Columns at what they cost where a watt costs so many USD per hour beside its energy."""
+
+    def __init__(self, tables: Tables, columns: Columns, watt_price: float) -> None:
+        self._watt_price = watt_price
+        super().__init__(tables, columns)
+
+    def pricing_duals(self, duals: Duals) -> Duals:
+        """The same at that price of a watt."""
+        return replace(duals, watt_price=self._watt_price)
+
+    def _price_of(self, column: Column) -> float:
+        return column.price + self._watt_price * power_w(self._tables, column.pattern)
+
+
+class WattSearch(JointSearch):
+    """The course of a solve under a power budget: a rough relaxation for the price of a watt, plans at that price, the
+    relaxation in full, and for small fleets branching.
+    """
+
+    def run_within(
+        self, start: Sequence[int], seed: int, plan_at: Callable[[float], Plan]
+    ) -> tuple[JointSolution, SolveReport, Relaxation]:
+        """The best plan found within the budget, with what is proven of such plans; `start`: columns to begin with.
+
+        plan_at: a plan by the search that knows no budget, where a watt costs so many USD per hour beside its energy.
+        """
+        self._rng = np.random.default_rng(seed)
+        self._pool = Pool(self._tables, self._columns)
+        stock = np.minimum(self._demand.stock, most_gpus(self._tables, self._demand.watts))
+        self._demand = replace(self._demand, stock=stock)
+        # No plan costs more than the GPUs that can be fed, however many there are.
+        self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)
+        plan, columns = self._priced(plan_at, start)
+        relaxation = self._relax(columns)
+        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
+        plan, method = self._improved(relaxation, plan)
+        is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
+        if is_short and self._problem.objective == "min_cost" and not self.is_small(relaxation):
+            self._bound_cost(relaxation, plan)
+        solution, report = self._state(plan, f"{method}, within watts", is_exact=relaxation.is_exact)
+        return replace(solution, prices=prices), report, relaxation
+
+    def _improved(self, relaxation: Relaxation, plan: IntegerPlan) -> tuple[IntegerPlan, str]:
+        """The best plan found with what is left of the time, and the method."""
+        self._check(plan)
+        method = METHOD
+        if self._is_proven:
+            return plan, method
+        is_small, is_full = self.is_small(relaxation), not (plan.shortage_rps.any() or plan.replicas_missing.any())
+        if is_small or not is_full:
+            plan = min(plan, self._rounded(relaxation), key=self._key)
+            self._look(plan)
+        if is_small and not self._is_proven:
+            plan, method = self._branch(relaxation, plan, _BRANCHING_SHARE), f"{METHOD}, branch and price"
+        return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
+
+    def _priced(self, plan_at: Callable[[float], Plan], start: Sequence[int]) -> tuple[IntegerPlan, Sequence[int]]:
+        """The best plan at prices of watts of rough relaxations, and their columns; what is too much is left out.
+
+        Each relaxation has fewer watts than the one before, until a plan at its price is within the budget.
+        """
+        plans, columns = list[IntegerPlan](), start
+        for share in _TIGHT:
+            tight = replace(self._demand, watts=share * self._demand.watts)
+            rough = generate(
+                *(self._tables, tight, self._pricer, self._columns),
+                start=columns,
+                phases=PHASES[:2],
+                is_over=self._deadline.part(_ROUGH_SHARE),
+            )
+            columns = rough.columns
+            found = plan_at(min(rough.solution.duals.watt_price, _DEAR * self._gpu_watt()))
+            plans.append(self._of(trimmed(self._problem, found)))
+            if fits(self._problem, found) or self._deadline.is_late():
+                break
+        best = min(plans, key=self._key)
+        self._look(best)
+        return best, columns
+
+    def _gpu_watt(self) -> float:
+        """USD per hour of a GPU, by each of the watts that it may draw; of the type where that is least."""
+        idle_w, modes = self._tables.idle_w, self._tables.modes
+        return min((mode.price / (idle_w[mode.gpu_type] + mode.power_w) for mode in modes), default=0.0)
+
+    def _rounded(self, relaxation: Relaxation) -> IntegerPlan:
+        """Whole parts of the relaxation, which are within the budget as it is, and the best for the rest."""
+        whole = floors(relaxation.solution.counts, relaxation.columns)
+        if self._exceeds(whole):
+            whole = Counter()  # Rounding, of counts a little below whole numbers.
+        return self._stated(self._completed(whole, relaxation, self._deadline.part(1.0)))
+
+    def _of(self, plan: Plan) -> IntegerPlan:
+        """A plan in columns, less what is superfluous."""
+        patterns = patterns_of(self._problem, self._tables, plan)
+        self._columns.add(patterns)
+        return self._stated({self._columns.number(pattern): count for pattern, count in patterns.items()})
+
+    def _recreated(self, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]) -> IntegerPlan:
+        """The plan, a few GPUs of which are planned anew until it is over or proven."""
+        duals, free = relaxation.solution.duals, replace(self._demand, watts=np.inf)
+        pool = WattPool(self._tables, self._columns, duals.watt_price)
+        search = Search(Kit(self._tables, self._pricer, self._columns, pool), free, duals, self._rng, is_over)
+        while plan.counts and not self._is_proven and not is_over():
+            pool.sync()
+            counts = Counter(plan.counts)
+            removed = choose(search, counts, int(self._rng.integers(_SIZES[0], _SIZES[1] + 1)))
+            if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
+                found: Mapping[int, int] | None = self._completed(counts - removed, relaxation, is_over)
+            else:
+                saved = duals.watt_price * self._watts(removed)
+                found = recreate(search, counts, removed, saved)
+            other = plan if found is None or self._exceeds(found) else self._stated(found)
+            if self._key(other) < self._key(plan):
+                plan = other
+                self._look(plan)
+        return plan
+
+    def _completed(self, fixed: Counter[int], relaxation: Relaxation, is_over: Callable[[], bool]) -> Mapping[int, int]:
+        """GPUs that are fixed, and for what they leave over the best of the columns that are cheapest for that."""
+        rest = self._rest(fixed)
+        if is_met(rest):
+            return fixed
+        used = [
+            number
+            for number, count in zip(relaxation.columns, relaxation.solution.counts, strict=True)
+            if count > 0.0 or number in fixed
+        ]
+        found = generate(
+            *(self._tables, rest, self._pricer, self._columns),
+            start=used,
+            phases=PHASES[:1],
+            is_over=is_over,
+        )
+        numbers = self._cheapest(rest, found)
+        master = Master(self._tables, rest)
+        master.add(self._columns[number] for number in numbers)
+        whole = master.solve_whole(self._deadline.is_late)
+        counts = np.zeros(len(numbers)) if whole is None else whole.counts
+        plan = fixed + floors(counts, numbers)
+        return fixed if self._exceeds(plan) else plan
+
+    def _cheapest(self, rest: Demand, found: Relaxation) -> list[int]:
+        """Columns of a relaxation of a rest, those in use and others by reduced cost."""
+        self._pool.sync()
+        duals, numbers = found.solution.duals, list(found.columns)
+        watts = np.array([power_w(self._tables, self._columns[number].pattern) for number in numbers])
+        costs = self._pool.reduced_costs(rest, duals)[numbers] + duals.watt_price * watts
+        costs[found.solution.counts > 0.0] = -np.inf
+        chosen = np.argsort(costs, kind="stable")[:_PROGRAM_COLUMNS]
+        return [numbers[at] for at in chosen.tolist() if costs[at] < np.inf]
+
+    def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
+        """As for every plan; where no GPU can be fed nothing can be served."""
+        cost_bound, served_bound = super()._bounds(plan)
+        return cost_bound, served_bound if self._demand.stock.any() else 0.0
+
+    def _rest(self, fixed: Counter[int]) -> Demand:
+        rest = rest_of(self._demand, self._tables, carried(self._tables, self._columns, fixed))
+        return replace(rest, watts=max(0.0, self._demand.watts - self._watts(fixed)))
+
+    def _watts(self, counts: Mapping[int, int]) -> float:
+        return float(sum(count * power_w(self._tables, self._columns[one].pattern) for one, count in counts.items()))
+
+    def _exceeds(self, counts: Mapping[int, int]) -> bool:
+        return self._watts(counts) > self._demand.watts * (1.0 + _SLACK)
+
+    def _stated(self, counts: Mapping[int, int]) -> IntegerPlan:
+        kept = prune(self._tables, self._columns, self._demand, counts)
+        return state_plan(self._tables, self._columns, self._demand, kept)
+
+    def _key(self, plan: IntegerPlan) -> tuple[float, float]:
+        """First what is not served, then the cost."""
+        return round(shortage_cost(self._demand, plan), _DECIMALS), plan.cost_usd_per_hour

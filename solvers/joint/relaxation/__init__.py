@@ -1,0 +1,1 @@
+"""Lower bounds: column generation, master, pricing, cuts, branch and price."""

@@ -1,0 +1,90 @@
+"""Lower bounds: what no plan can cost less than, from any duals and bounds on what patterns are worth under them.
+
+Lagrange. Relax demand and replica rows at prices π, ν, ξ. What remains decomposes by GPU: a type of N_g GPUs can lower
+the sum by at most N_g · max(0, W_g), where W_g bounds (worth of a pattern − price of an idle GPU) over its modes:
+
+    cost ≥ Σ π_s λ_s + Σ ν_s m_s + Σ ξ_s M_s − Σ_g N_g · max(0, W_g)
+
+Under branching limits the last sum is the least Σ_m (price_m − worth_m) · n_m over the counts n_m that the limits on
+modes and types allow, and limits on kinds of patterns are relaxed at their duals like the other rows.
+
+Farley. All prices may be scaled down by one factor t; worths shrink by at least as much, since the watts in them are
+costs. The bound is concave and piecewise linear in t, with its kinks where some mode is worth just what it costs, so
+that the best t is one of these. A type with as many GPUs as wanted must have W_g ≤ 0, which limits t.
+
+A power budget of W watts is relaxed at ω: each GPU costs ω times its watts more, and the sum −ω·W is added.
+
+Cuts (`cuts`) are rows like the others; with them a bound holds only for plans that serve everything.
+
+Both hold for plans that serve everything. With shortages priced as in the master they hold for cost + price of what is
+not served, so a plan that leaves u unserved compares with bound − Σ price_s · u_s.
+
+Where the first F of Σ price_s · u_s cost nothing, that row is relaxed at τ in [0, 1], which allows π_s ≤ τ · price_s
+and adds −τ · F: a bound on the cost alone of all plans that leave no more than F short.
+"""
+
+import numpy as np
+
+from solvers.joint.kernels.types import Reals
+from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, least_cost, make_boxes
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.relaxation.master import Duals
+
+_WHOLE_TOLERANCE = 1e-6
+"""Of a GPU: a bound this near above a whole number of GPUs is taken for that number."""
+
+
+def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, limits: Limits = NO_LIMITS) -> float:
+    """What the duals prove; worths: (modes,) bounds on the worth of any pattern of each mode.
+
+    Infinite when no plan is within the limits.
+    """
+    rows_value = duals.replicas_value + duals.cuts_value + duals.free_value + duals.watts_value
+    value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
+    boxes = make_boxes(tables, demand.stock, limits)
+    if duals.watt_price > 0.0:
+        # What replicas draw is in their worths; the rest of a GPU's watts scales with the duals like these.
+        worths = worths - duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
+    prices = np.array([mode.price for mode in tables.modes])
+    endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)
+    scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)
+    most = scales[endless].min(initial=1.0)
+    best = -np.inf
+    for scale in np.unique(np.append(scales[scales <= most], (0.0, most))):
+        costs = prices - worths * scale
+        # No endless mode is worth more than it costs at these scales, but for rounding.
+        costs[endless] = np.maximum(costs[endless], 0.0)
+        best = max(best, value * scale + least_cost(tables, boxes, costs))
+    return best
+
+
+def _limits_value(duals: Duals, limits: Limits) -> float:
+    """What limits on kinds of patterns add; those on whole modes and types are in the boxes."""
+    total = 0.0
+    for row, price in duals.limits.items():
+        low, high = limits[row]
+        if row.ranges and high > 0.0:
+            total += price * (low if price >= 0.0 else high)
+    return total
+
+
+def whole_gpus(tables: Tables, bound: float) -> float:
+    """The bound rounded up to whole GPUs, where all cost the same whatever runs on them."""
+    price = _one_price(tables)
+    return bound if price is None else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
+
+
+def least_to_reach(tables: Tables, cutoff: float) -> float:
+    """The least bound that `whole_gpus` lifts to the cutoff."""
+    price = _one_price(tables)
+    if price is None or np.isinf(cutoff):
+        return cutoff
+    return float((np.ceil(cutoff / price) - 1.0 + 2.0 * _WHOLE_TOLERANCE) * price)
+
+
+def _one_price(tables: Tables) -> float | None:
+    prices = np.unique(tables.price)
+    if len(prices) != 1 or prices[0] <= 0.0 or any(mode.watt_price > 0.0 for mode in tables.modes):
+        return None
+    return float(prices[0])

@@ -1,0 +1,190 @@
+"""Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
+
+Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
+candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
+are cut into slices know no pressure and are priced by `slices.pricing`.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from copy import copy
+
+import numpy as np
+
+from solvers.joint.kernels.knapsack import most_pressure
+from solvers.joint.kernels.laws import root_capacities
+from solvers.joint.kernels.price import price_mode
+from solvers.joint.kernels.types import Cells, Effort, Found, Law, Mode, Numbers, Reals, Scratch, Task, Worth
+from solvers.joint.patterns.columns import Pattern, Priced
+from solvers.joint.patterns.deadline import never
+from solvers.joint.patterns.tables import Tables, take
+from solvers.joint.relaxation.slice_pricing import SliceCells
+
+_LONG = 1000
+"""Candidates, times nodes of the search, from which on a mode takes long."""
+
+ROOT_CELLS = 6
+"""Intervals of pressure per number of replicas, before any is halved."""
+MOST_HALVINGS = 7
+"""Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
+
+
+class Pricer:
+    """The cells of all modes, with multipliers that stay warm from one round to the next."""
+
+    def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
+        self._tables = tables
+        self._pool, self._is_late = pool, never
+        # Made when they are needed first: not every problem comes to be priced.
+        self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
+
+    def on(self, pool: Executor | None, *, is_late: Callable[[], bool] = never) -> "Pricer":
+        """The same cells, priced on the threads of an executor.
+
+        As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
+        """
+        other = copy(self)
+        other._pool, other._is_late = pool, is_late
+        return other
+
+    @property
+    def executor(self) -> Executor | None:
+        """Where modes are priced side by side; None for the thread that asks."""
+        return self._pool
+
+    def price(
+        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+    ) -> list[Priced]:
+        """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
+
+        watt_price: USD per hour of a replica's watt, beside what its energy costs.
+        Raises ValueError for an effort with more than MOST_HALVINGS.
+        """
+        if effort.halvings > MOST_HALVINGS:
+            raise ValueError(f"cells can be halved {MOST_HALVINGS} times at most, not {effort.halvings}")
+        tasks = [
+            Task(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
+            for number, mode in enumerate(self._tables.modes)
+        ]
+        run = map if self._pool is None else self._pool.map
+        return list(run(self._price, range(len(tasks)), tasks))
+
+    def _price(self, number: int, task: Task) -> Priced:
+        if self._is_late():
+            return Priced(bound=np.inf, patterns=())
+        cells = self._cells[number]
+        if cells is None:
+            slicing = self._tables.slicing[number] if self._tables.slicing else None
+            if slicing is None:
+                cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
+            else:
+                cells = SliceCells(task.mode, task.law, slicing)
+            self._cells[number] = cells
+        return cells.price(number, task) if isinstance(cells, SliceCells) else cells.price(number, task, self._is_late)
+
+
+class _ModeCells:
+    """One mode's cells and working memory."""
+
+    def __init__(self, mode: Mode, law: Law, services: int) -> None:
+        self._edges = _edges(mode)
+        self._capacities = root_capacities(mode, law, self._edges)
+        self._multipliers = np.zeros((*self._capacities.shape[:2], 3))
+        self._scratch = make_scratch(mode, services)
+
+    def price(self, number: int, task: Task, is_late: Callable[[], bool]) -> Priced:
+        """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
+        slots = self._capacities.shape[0] * self._capacities.shape[1]
+        most = task.mode.most_replicas
+        found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+        bound, cells = 0.0, Cells(self._edges, self._capacities, self._multipliers)
+        # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
+        stride = slots if len(task.mode.service) * max(1, task.effort.nodes) < _LONG else ROOT_CELLS
+        for first in range(0, slots, stride):
+            if is_late():
+                bound = np.inf
+                break
+            bound = max(bound, price_mode(task, cells, self._scratch, found, first, first + stride))
+        best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
+        patterns = dict.fromkeys(
+            Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
+        )
+        return Priced(bound=bound, patterns=tuple(patterns))
+
+
+def _at_watt_price(mode: Mode, more: float) -> Mode:
+    return mode._replace(watt_price=mode.watt_price + more) if more > 0.0 else mode
+
+
+def make_scratch(mode: Mode, services: int) -> Scratch:
+    """Working memory for the cells of one mode."""
+    candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
+    return Scratch(
+        ids=np.zeros(candidates, np.int32),
+        value=np.zeros(candidates),
+        adjusted=np.zeros(candidates),
+        best=np.zeros((steps + 1, most), np.int32),
+        filled=np.zeros(steps + 1, np.int32),
+        short=np.zeros(steps * most + 1, np.int32),
+        first=np.zeros(services + 2, np.int32),
+        table=np.zeros((services + 2, most + 1, steps + 1)),
+        solution=np.zeros(most, np.int32),
+        # Of each cell on the way down those candidates that its halves begin with.
+        pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
+    )
+
+
+def _edges(mode: Mode) -> Reals:
+    """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
+    least, most = pressure_range(mode)
+    edges = np.zeros((mode.most_replicas + 1, ROOT_CELLS + 1))
+    edges[:, 1:] = -1.0
+    for replicas in range(1, mode.most_replicas + 1):
+        if np.isfinite(most[replicas]):
+            edges[replicas] = np.linspace(least[replicas], most[replicas], ROOT_CELLS + 1)
+    return edges
+
+
+def pressure_range(mode: Mode) -> tuple[Reals, Reals]:
+    """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
+    services = np.unique(mode.service)
+    lightest = np.full(len(services), np.inf)
+    np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
+    lightest.sort()
+    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.most_replicas + 1]
+    least = np.pad(least, (0, mode.most_replicas + 1 - len(least)), constant_values=np.inf)
+    return least, most_pressure(mode)
+
+
+class NarrowPricer(Pricer):
+    """A Pricer whose tables hold the candidates of some services; patterns bear the numbers of the whole tables.
+
+    Its cells are narrower too, since they range over the pressure that just these services can have.
+    """
+
+    def __init__(self, tables: Tables, services: Numbers, *, like: Pricer | None = None) -> None:
+        """`like`: on its threads, and late when it is late."""
+        self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
+        modes = tuple(take(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
+        slicing = tuple(
+            None if one is None else one._replace(profile=one.profile[kept])
+            for one, kept in zip(tables.slicing, self._kept, strict=False)
+        )
+        super().__init__(tables._replace(modes=modes, slicing=slicing))
+        if like is not None:
+            self._pool, self._is_late = like._pool, like._is_late
+
+    def price(
+        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+    ) -> list[Priced]:
+        """As Pricer.price, with worths of the whole tables."""
+        own = [one._replace(bonus=one.bonus[kept]) for one, kept in zip(worth, self._kept, strict=True)]
+        priced = super().price(own, thresholds, effort, watt_price=watt_price)
+        return [
+            Priced(bound=entry.bound, patterns=tuple(_renumbered(pattern, kept) for pattern in entry.patterns))
+            for entry, kept in zip(priced, self._kept, strict=True)
+        ]
+
+
+def _renumbered(pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pattern:
+    return Pattern(mode=pattern.mode, items=tuple(kept[list(pattern.items)].tolist()))

@@ -1,0 +1,193 @@
+"""The running plan under new rates: kept as it is where that serves everything, else changed with few starts."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
+from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.patterns.carried import carried, rest_of
+from solvers.joint.patterns.deadline import never
+from solvers.joint.patterns.decode import decode
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.running import NO_KIND, positions
+from solvers.joint.replan.moves import MovePrices, Moves
+from solvers.joint.replan.replan import Wish, replan
+from solvers.joint.replan.warm_start import Warm
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+
+_NAME = "joint"
+_START_OVER_REPLICA = 1.5
+"""A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
+that a plan with few starts is found sooner and is often cheaper too."""
+_COMPANY = 0.1
+"""Of the price of a start: what a replica costs on a GPU that does not go on as it is."""
+_SHORTAGE = 20.0
+"""Shortage prices rise by that factor: to serve comes before to save starts."""
+_FEW_SHORT = 0.04
+"""Of the services: when no more are short, only GPUs near them are looked at."""
+_NEAR_GPUS = 24
+_COLUMNS = 4000
+"""Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
+_START_COLUMNS = 600
+"""Of them to begin with, beside those that run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What can become of the running plan. Both follow every rule; what they leave out is unserved."""
+
+    kept: Plan | None
+    """The running GPUs less what is superfluous: nothing starts. None where they fall short and `changed` does not."""
+    changed: Plan | None
+    """With starts, where the kept ones fall short or where the running plan may be rearranged."""
+    is_whole: bool
+    """Whether all running GPUs are candidates; otherwise some are missing in both."""
+
+
+def change(
+    problem: Problem,
+    warm: Warm,
+    executor: Executor | None,
+    *,
+    may_rearrange: bool = False,
+    start_usd_per_hour: float | None = None,
+    is_over: Callable[[], bool],
+    is_late: Callable[[], bool] = never,
+) -> Changed:
+    """The running plan with what it takes to serve the problem's rates.
+
+    may_rearrange: look for cheaper GPUs too where the running ones serve everything. start_usd_per_hour: price of a
+    start; None = what keeps starts few. is_late: from when on haste is better than being cut short.
+    """
+    running = warm.running(problem)
+    kit, demand = warm.kit(problem, executor), _dear(warm.demand(problem))
+    allowed = _allowed(kit, demand, running)
+    kept = prune(kit.tables, kit.columns, demand, allowed)
+    rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, kept))
+    is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
+    is_near = not may_rearrange and bool(is_short.sum() <= _few(demand))
+    changed = None
+    if is_short.any() or may_rearrange:
+        price = _start_price(problem, kit, allowed) if start_usd_per_hour is None else start_usd_per_hour
+        task = _Task(warm, kit, demand, MovePrices(start=price, company=_COMPANY * price), is_over, is_late)
+        cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
+        changed = _changed(problem, task, allowed, _near(kit, rest, allowed) if is_near else allowed, cheap)
+    # Why a plan falls short takes long to say: not of one that the other makes good.
+    is_mended = changed is not None and _short_cost(kit, demand, changed) < _short_cost(kit, demand, kept)
+    plans = [
+        decode(problem, kit.tables, kit.columns, counts, policy=_NAME) if counts is not None else None
+        for counts in (None if is_mended else kept, changed)
+    ]
+    gpus = sum(gpu.count for gpu in problem.current.gpus) if problem.current is not None else 0
+    return Changed(kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus)
+
+
+class _Task(NamedTuple):
+    """What one change works with."""
+
+    warm: Warm
+    kit: Kit
+    demand: Demand
+    prices: MovePrices
+    is_over: Callable[[], bool]
+    is_late: Callable[[], bool]
+
+
+def _changed(
+    problem: Problem, task: _Task, allowed: Mapping[int, int], keeps: Mapping[int, int], cheap: Sequence[int]
+) -> dict[int, int]:
+    """The GPUs by column, where those of `keeps` may be given up.
+
+    cheap: the columns to look at, the cheapest first; none where all are.
+    """
+    warm, kit = task.warm, task.kit
+    numbers = list(dict.fromkeys([*allowed, *cheap, *warm.singles] if cheap else range(len(kit.columns))))
+    place = {number: at for at, number in enumerate(numbers)}
+    warm.column_kinds.of(kit.columns)
+    columns = kit.columns.taken(numbers)
+    small = kit._replace(columns=columns, pool=kit.pool.taken(columns, numbers))
+    running = warm.candidates.running(problem.current)
+    moves = Moves(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
+    fixed = Counter(allowed) - Counter(keeps)
+    wish = Wish(
+        demand=task.demand,
+        keeps={place[number]: count for number, count in keeps.items()},
+        fixed={place[number]: count for number, count in fixed.items()},
+        start=range(len(numbers))[: len(allowed) + _START_COLUMNS if cheap else None],
+    )
+    found = replan(moves, wish, is_over=task.is_over, is_late=task.is_late)
+    kit.columns.add(columns[number].pattern for number in found)
+    kit.pool.sync()
+    return {kit.columns.number(columns[number].pattern): count for number, count in found.items()}
+
+
+def _cheapest(problem: Problem, task: _Task) -> list[int]:
+    """Columns that may be good for new GPUs, by the duals of the last relaxation and what they would start."""
+    warm, kit = task.warm, task.kit
+    if warm.duals is None:
+        return []
+    running = warm.candidates.running(problem.current)
+    is_started = positions(running, warm.column_kinds.of(kit.columns)) == NO_KIND
+    starts = (is_started & (kit.pool.service < len(kit.tables.rate))).sum(axis=1)
+    costs = kit.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
+    return kit.pool.cheapest(costs, _COLUMNS)
+
+
+def _short_cost(kit: Kit, demand: Demand, counts: Mapping[int, int]) -> float:
+    return shortage_cost(demand, state_plan(kit.tables, kit.columns, demand, counts))
+
+
+def _few(demand: Demand) -> float:
+    return max(1.0, _FEW_SHORT * len(demand.rate))
+
+
+def _dear(demand: Demand) -> Demand:
+    # Whoever asks sees to a power budget: moves know none.
+    return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf)
+
+
+def _start_price(problem: Problem, kit: Kit, allowed: Mapping[int, int]) -> float:
+    """What keeps starts few."""
+    taken = carried(kit.tables, kit.columns, allowed)
+    replicas = max(1.0, float(taken.replicas.sum()))
+    return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
+
+
+def _near(kit: Kit, rest: Demand, allowed: Mapping[int, int]) -> Counter[int]:
+    """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
+    with the fewest SM steps in use first, one of each pattern before a second.
+    """
+    short = np.append((rest.rate > 0.0) | (rest.fewest > 0.0), False)
+    numbers = [number for number in allowed if short[kit.pool.service[number]].any()]
+    numbers.sort(key=lambda number: (len(kit.columns[number].service), number))
+    near: Counter[int] = Counter()
+    for _ in range(_NEAR_GPUS):
+        for number in numbers:
+            if near.total() < _NEAR_GPUS and near[number] < allowed[number]:
+                near[number] += 1
+    return near
+
+
+def _allowed(kit: Kit, demand: Demand, running: Mapping[int, int]) -> dict[int, int]:
+    """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
+    counts = Counter(running)
+    taken = carried(kit.tables, kit.columns, counts)
+    gpus, replicas = taken.gpus.copy(), taken.replicas.copy()
+    if (gpus <= demand.stock).all() and (replicas <= demand.most).all():
+        return dict(counts)
+    for number in sorted(counts, key=lambda one: (len(kit.columns[one].service), one)):
+        service = kit.columns[number].service
+        gpu_type = kit.tables.modes[kit.columns[number].pattern.mode].gpu_type
+        while counts[number] > 0 and (
+            gpus[gpu_type] > demand.stock[gpu_type] or (replicas[service] > demand.most[service]).any()
+        ):
+            counts[number] -= 1
+            gpus[gpu_type] -= 1
+            replicas[service] -= 1
+    return dict(+counts)

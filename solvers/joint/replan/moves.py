@@ -1,0 +1,269 @@
+"""The master problem of re-planning: what runs may go on, what is new costs its start.
+
+Sets: columns p (patterns of one GPU), services s, GPU types g, kinds r of replicas (`candidates`) that run now.
+Parameters: what a replica carries a_sp, cost C_p, replicas n_p, wanted rate w_s, stock N_g, GPUs that run the pattern
+k_p, replicas that run of each kind h_r, m_rp of them in a column, price of a start κ, price of other company ρ.
+Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r, shortages u_s, missing replicas v_s.
+
+    min  Σ C_p x_p + Σ (C_p + κ f_p + ρ n_p) y_p + κ Σ t_r + shortages at their prices
+    s.t. Σ min(a_sp, w_s) (x_p + y_p) + u_s ≥ w_s          demand                          π_s ≥ 0
+         replicas of s + v_s ≥ fewest, replicas of s ≤ most                                 ν_s ≥ 0, ξ_s ≤ 0
+         Σ_{p of type g} (x_p + y_p) ≤ N_g                 stock                           μ_g ≤ 0
+         Σ m_rp (x_p + y_p) − t_r ≤ h_r                    what exceeds the running is started    −κ ≤ σ_r ≤ 0
+         0 ≤ x_p ≤ k_p,  y, t, u, v ≥ 0
+
+f_p counts the replicas of kinds of which none runs. So the starts are those that the contract charges for: a batch, a
+clock or a neighbour changes for nothing. Because a replica that moves to another GPU does start there, ρ makes a GPU
+that goes on as it is a little cheaper than the same replicas in other company.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.joint.heuristics.residual import Kit
+from solvers.joint.kernels.scan import Prices, move_costs
+from solvers.joint.kernels.types import Effort, Reals, Worth
+from solvers.joint.patterns.carried import carried
+from solvers.joint.patterns.columns import Priced
+from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.running import NO_KIND, Candidates, ColumnKinds, Running, positions
+from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
+
+_LEAST_THRESHOLD = 1e-9
+"""Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
+
+_WHOLE_NODES = 100
+"""Of the search for whole GPUs."""
+
+Whole = npt.NDArray[np.int64]
+
+
+class MovePrices(NamedTuple):
+    """What changes cost, in USD per hour."""
+
+    start: float
+    """κ, of a replica beyond those that run of its kind."""
+    company: float
+    """ρ, of a replica on a GPU that does not go on as it is."""
+
+
+class Moves:
+    """What every step of one re-planning works with: columns, and which of their replicas run already."""
+
+    def __init__(
+        self, kit: Kit, candidates: Candidates, column_kinds: ColumnKinds, running: Running, prices: MovePrices
+    ):
+        self.kit, self.running, self.prices = kit, running, prices
+        self.candidate_kinds = tuple(positions(running, kinds) for kinds in candidates.kinds)
+        """By mode (C,) position of each candidate's kind among those that run; NO_KIND for the others."""
+        self._column_kinds = column_kinds
+        self.kinds = positions(running, column_kinds.of(kit.columns))
+        """(columns, N) the same of the columns' replicas; NO_KIND where there are no more, too."""
+        self.start_prices = self._start_prices(0)
+        """(columns,) what a new GPU of each costs beyond its price, starts of kinds that run left out."""
+
+    def value(self, demand: Demand, counts: Mapping[int, int]) -> float:
+        """USD per hour of GPUs by column with the starts that they take and what they leave short."""
+        taken = carried(self.kit.tables, self.kit.columns, counts)
+        short, missing = np.maximum(demand.rate - taken.rps, 0.0), np.maximum(demand.fewest - taken.replicas, 0.0)
+        starts = np.maximum(self.used(counts) - np.append(self.running.counts, 0.0), 0.0).sum()
+        return float(
+            taken.cost + self.prices.start * starts + short @ demand.shortage_price + missing @ demand.missing_price
+        )
+
+    def used(self, counts: Mapping[int, int]) -> Reals:
+        """(K + 1,) replicas of each kind that runs, and of all others at the end."""
+        numbers = list(counts)
+        kinds = self.kinds[np.array(numbers, np.int64)]
+        is_there = self.kit.pool.service[np.array(numbers, np.int64)] < len(self.kit.tables.rate)
+        each = np.broadcast_to(np.array([float(counts[number]) for number in numbers])[:, None], kinds.shape)
+        used: Reals = np.zeros(len(self.running.kinds) + 1)
+        np.add.at(used, kinds[is_there], each[is_there])  # NO_KIND, which is -1, is the last.
+        return used
+
+    def sync(self) -> None:
+        """Take in the columns that were made since."""
+        known = len(self.kinds)
+        self.kit.pool.sync()
+        if known < len(self.kit.columns):
+            new = positions(self.running, self._column_kinds.of(self.kit.columns)[known:])
+            self.kinds = np.concatenate((self.kinds, new))
+            self.start_prices = np.concatenate((self.start_prices, self._start_prices(known)))
+
+    def _start_prices(self, first: int) -> Reals:
+        is_there = self.kit.pool.service[first:] < len(self.kit.tables.rate)
+        fresh = (is_there & (self.kinds[first:] == NO_KIND)).sum(axis=1)
+        prices: Reals = self.prices.start * fresh + self.prices.company * is_there.sum(axis=1)
+        return prices
+
+
+class Left(NamedTuple):
+    """What is still to be decided once a part of the plan is fixed."""
+
+    demand: Demand
+    kinds: Reals
+    """(K,) running replicas of each kind that the fixed part does not use."""
+    keeps: Mapping[int, int]
+    """Column number → running GPUs that may still keep their pattern."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MoveSolution:
+    """An optimum of the linear program."""
+
+    numbers: Whole
+    """(C,) columns: first those that may be kept, then the new ones."""
+    counts: Reals
+    """(C,) GPUs."""
+    kept: int
+    """How many of them, from the first, count GPUs that go on."""
+    shortage_rps: Reals
+    rps: Reals
+    """(S,) duals of the demand, ≥ 0."""
+    presence: Reals
+    """(S,) duals of the fewest and most replicas."""
+    stock: Reals
+    """(G,) duals, ≤ 0."""
+    kinds: Reals
+    """(K,) duals, ≤ 0."""
+
+
+class MoveProgram:
+    """The linear program of what is left, which grows by columns."""
+
+    def __init__(self, moves: Moves, left: Left) -> None:
+        self._moves, self._left = moves, left
+        demand = left.demand
+        self._services, self._types = len(demand.rate), len(demand.stock)
+        self._kinds_at = 3 * self._services + self._types
+        self._numbers: list[int] = list(left.keeps)
+        self._kept = len(self._numbers)
+        self._used: set[int] = set()
+        self._highs = make_program(PRIMAL_SIMPLEX)
+        self._add_rows()
+        self._add_shortages()
+        self._first = int(self._highs.getNumCol())
+        upper = np.array([float(count) for count in left.keeps.values()])
+        self._add(np.array(self._numbers, np.int64), upper, is_new=False)
+
+    def use(self, numbers: Iterable[int]) -> bool:
+        """Let the program plan new GPUs with these columns; whether it could not before."""
+        new = [number for number in dict.fromkeys(numbers) if number not in self._used]
+        self._used.update(new)
+        self._numbers += new
+        if new:
+            self._add(np.array(new, np.int64), np.full(len(new), INFINITE), is_new=True)
+        return bool(new)
+
+    def solve(self) -> MoveSolution:
+        """The optimum. Raises RuntimeError when HiGHS finds none: a correct program always has one."""
+        solve_program(self._highs, "moves")
+        solution = self._highs.getSolution()
+        values, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        services, numbers = self._services, np.array(self._numbers, np.int64)
+        least, most = duals[services : 2 * services], duals[2 * services : 3 * services]
+        return MoveSolution(
+            numbers=numbers,
+            counts=values[self._first :],
+            kept=self._kept,
+            shortage_rps=values[:services],
+            rps=np.maximum(duals[:services], 0.0),
+            presence=np.maximum(least, 0.0) + np.minimum(most, 0.0),
+            stock=np.minimum(duals[3 * services : self._kinds_at], 0.0),
+            kinds=np.minimum(duals[self._kinds_at :], 0.0),
+        )
+
+    def solve_whole(self, is_over: Callable[[], bool]) -> Counter[int]:
+        """Whole GPUs by column, the best found with little work, before it is over; empty where none was."""
+        places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
+        if not solve_whole(self._highs, places, _WHOLE_NODES, is_over):
+            return Counter()
+        counts = np.rint(np.array(self._highs.getSolution().col_value)[self._first :]).astype(int).tolist()
+        whole: Counter[int] = Counter()
+        for number, count in zip(self._numbers, counts, strict=True):
+            whole[number] += count
+        return +whole
+
+    def reduced_costs(self, found: MoveSolution) -> Reals:
+        """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
+        moves, demand = self._moves, self._left.demand
+        prices = Prices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
+        return move_costs(moves.kit.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
+
+    def _add_rows(self) -> None:
+        demand, free = self._left.demand, np.full(self._services, -INFINITE)
+        low = (
+            demand.rate,
+            demand.fewest,
+            free,
+            np.full(self._types, -INFINITE),
+            np.full(len(self._left.kinds), -INFINITE),
+        )
+        endless = np.full(self._services, INFINITE)
+        high = (endless, endless, demand.most, demand.stock, self._left.kinds)
+        lower, upper = np.concatenate(low), np.minimum(np.concatenate(high), INFINITE)
+        none = np.zeros(0, np.int32)
+        self._highs.addRows(len(lower), lower, upper, 0, none, none, np.zeros(0))
+
+    def _add_shortages(self) -> None:
+        """Shortages, missing replicas and starts: one entry each."""
+        demand, kinds, twice = self._left.demand, len(self._left.kinds), 2 * self._services
+        prices = (demand.shortage_price, demand.missing_price, np.full(kinds, self._moves.prices.start))
+        rows = np.concatenate((np.arange(twice), self._kinds_at + np.arange(kinds))).astype(np.int32)
+        values = np.concatenate((np.ones(twice), -np.ones(kinds)))
+        count = len(rows)
+        starts = np.arange(count, dtype=np.int32)
+        lower, upper = np.zeros(count), np.full(count, INFINITE)
+        self._highs.addCols(count, np.concatenate(prices), lower, upper, count, starts, rows, values)
+
+    def _add(self, numbers: Whole, upper: Reals, *, is_new: bool) -> None:
+        if not len(numbers):
+            return
+        moves, demand, pool = self._moves, self._left.demand, self._moves.kit.pool
+        service, kinds = pool.service[numbers].astype(np.int64), moves.kinds[numbers]
+        is_there = service < self._services
+        own = np.where(is_there, service, 0)
+        served = np.where(is_there, np.minimum(pool.capacity[numbers], demand.rate[own]), 0.0)
+        stock_row = 3 * self._services + pool.gpu_type[numbers, None].astype(np.int64)
+        ones = is_there.astype(np.float64)
+        rows = np.hstack((own, own + self._services, own + 2 * self._services, stock_row, self._kinds_at + kinds))
+        values = np.hstack(
+            (
+                served,
+                ones * (demand.fewest[own] > 0.0),
+                ones * np.isfinite(demand.most[own]),
+                np.ones_like(stock_row, np.float64),
+                (kinds != NO_KIND).astype(np.float64),
+            )
+        )
+        prices = pool.price[numbers] + (moves.start_prices[numbers] if is_new else 0.0)
+        entries = values != 0.0
+        starts = np.concatenate(([0], np.cumsum(entries.sum(axis=1))[:-1])).astype(np.int32)
+        self._highs.addCols(
+            len(numbers),
+            prices,
+            np.zeros(len(numbers)),
+            upper,
+            int(entries.sum()),
+            starts,
+            rows[entries].astype(np.int32),
+            values[entries],
+        )
+
+
+def price_moves(moves: Moves, demand: Demand, found: MoveSolution, effort: Effort) -> list[Priced]:
+    """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
+    tables = moves.kit.tables
+    stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
+    starts = np.append(found.kinds, -moves.prices.start)  # The last is for NO_KIND, which is -1.
+    worth = [
+        Worth(demand.rate, found.rps, found.presence[mode.service] + starts[kinds] - moves.prices.company)
+        for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
+    ]
+    thresholds = [max(mode.price - stock[mode.gpu_type], _LEAST_THRESHOLD * mode.price) for mode in tables.modes]
+    return moves.kit.pricer.price(worth, thresholds, effort)

@@ -1,1 +1,0 @@
-"""From the running plan to the next: few starts, warm state between plans."""

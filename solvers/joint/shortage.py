@@ -1,0 +1,141 @@
+"""Best effort: where GPUs are too few for the SLOs' percentiles, an arrangement in which every median is in time.
+
+What serves most of all weight may leave out one service altogether, the one that takes most of a GPU for a request,
+though the GPUs would do for all of them with some requests late. So whoever arranges for the control loop asks first
+whether its arrangement has all medians in time (`keeps_medians`), and else arranges for the medians (`at_medians`).
+Promised and reported is what the percentiles allow there (`as_promised`): the plan obeys the capacity law as any other
+one does, and says what exceeds it.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+from solvers.greedy.arrange import running_carriers
+from solvers.greedy.routing import route
+from solvers.laws.capacity_law import make_capacity_law
+from solvers.laws.cost import served_weight, stopped
+from solvers.types.plan import WANT_OF_GPUS, Plan
+from solvers.types.problem import CapacityLaw, Problem
+
+MEDIAN = 0.5
+STRETCH = 1.2
+"""Nobody is arranged for more than so many times what their percentile allows: a replica that it allows next to nothing
+would be given next to no requests."""
+
+_Row = tuple[tuple[float, ...], ...]
+"""(B, R) of one percentile: the highest utilisation by batch and ratio."""
+
+
+def at_medians(problem: Problem, plan: Plan) -> Problem:
+    """The problem in which whoever is no more important than some service that the plan leaves out asks for its median.
+
+    Others keep their percentiles. A row may serve what the median allows, but no more than `STRETCH` times what the
+    service's own percentile does, and no less than that.
+    """
+    highest = max((problem.service(name).priority for name in _left_out(plan)), default=0.0)
+    softened = [one for one in problem.services if one.priority <= highest and one.percentile > MEDIAN]
+    if not softened:
+        return problem
+    keys = softened_keys(problem.capacity_law)
+    names = {one.name for one in softened}
+    services = tuple(
+        replace(one, percentile=keys[one.percentile]) if one.name in names else one for one in problem.services
+    )
+    return replace(problem, services=services, capacity_law=_with_medians(problem.capacity_law))
+
+
+def softened_keys(law: CapacityLaw) -> dict[float, float]:
+    """By percentile above the median: the percentile under which a softened problem's law has its stretched row.
+
+    It lies between this percentile and the next lower one, so that no service that keeps its percentile finds that row.
+    """
+    bounds = [MEDIAN, *(one for one in sorted(law.percentiles) if one > MEDIAN)]
+    return {one: (below + one) / 2.0 for below, one in pairwise(bounds)}
+
+
+def keeps_medians(problem: Problem, plan: Plan) -> bool:
+    """Whether the plan's arrangement has every median in time that GPUs are missing for."""
+    softened = at_medians(problem, plan)
+    return not _left_out(_routed(softened, plan))
+
+
+def as_promised(problem: Problem, plan: Plan) -> Plan:
+    """The plan's arrangement with the rates that the problem's own percentiles allow, and what exceeds them."""
+    return _routed(problem, plan)
+
+
+def is_short(plan: Plan) -> bool:
+    """Whether GPUs are missing."""
+    return bool(_left_out(plan))
+
+
+def _left_out(plan: Plan) -> list[str]:
+    return [entry.service for entry in plan.unserved if entry.reason in WANT_OF_GPUS and entry.rate_rps > 0.0]
+
+
+def _routed(problem: Problem, plan: Plan) -> Plan:
+    return route(problem, plan.policy, running_carriers(replace(problem, current=plan)), {})
+
+
+@lru_cache(maxsize=8)
+def _with_medians(law: CapacityLaw) -> CapacityLaw:
+    """The law with another row for each percentile above the median, under its key."""
+    of_median = make_capacity_law([MEDIAN], law.batches)
+    rows = dict(zip(law.percentiles, law.max_utilisation, strict=True))
+    rows |= {key: _stretched(law, of_median, rows[one]) for one, key in softened_keys(law).items()}
+    return replace(law, percentiles=tuple(sorted(rows)), max_utilisation=tuple(rows[one] for one in sorted(rows)))
+
+
+def _stretched(law: CapacityLaw, of_median: CapacityLaw, own: _Row) -> _Row:
+    """What the median allows, within `STRETCH` times the percentile's own row, and never below that one.
+
+    The law of medians falls short of a percentile's row only by rounding, or where a law was made by other means.
+    """
+    return tuple(
+        tuple(
+            max(most, min(of_median.utilisation(MEDIAN, batch, ratio), STRETCH * most))
+            for ratio, most in zip(law.slo_ratios, column, strict=True)
+        )
+        for batch, column in zip(law.batches, own, strict=True)
+    )
+
+
+STARVED = 0.5
+"""Whoever is left out by more than this part of their rate does not wait for steadiness."""
+
+
+def is_worth_moving(problem: Problem, kept: Plan, other: Plan, *, hysteresis: float) -> bool:
+    """Whether `other` may stop running replicas to serve more than they do, which is `kept`.
+
+    Always while some GPU is free, where nothing stops, and where somebody is starved who would not be or replicas are
+    missing that would not be; else where the part of all weight that is served goes up by more than `hysteresis` times
+    the part of the running replicas that stops.
+    """
+    current = problem.current
+    if current is None or _has_free_gpu(problem, current) or _missing(kept) > _missing(other):
+        return True
+    running = sum(gpu.count * len(gpu.replicas) for gpu in current.gpus)
+    moved = stopped(problem, other) - stopped(problem, kept)
+    everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
+    if moved <= 0 or not running or everything <= 0.0 or _ends_starvation(problem, kept, other):
+        return True
+    gain = (served_weight(problem, other) - served_weight(problem, kept)) / everything
+    return gain > hysteresis * moved / running
+
+
+def _has_free_gpu(problem: Problem, current: Plan) -> bool:
+    stock = [gpu_type.count for gpu_type in problem.gpu_types]
+    return None in stock or sum(gpu.count for gpu in current.gpus) < sum(count or 0 for count in stock)
+
+
+def _missing(plan: Plan) -> int:
+    return sum(entry.replicas_missing for entry in plan.unserved)
+
+
+def _ends_starvation(problem: Problem, kept: Plan, other: Plan) -> bool:
+    before, after = ({entry.service: entry.rate_rps for entry in plan.unserved} for plan in (kept, other))
+    return any(
+        rate_rps - after.get(name, 0.0) > STARVED * problem.service(name).arrival_rate_rps
+        for name, rate_rps in before.items()
+    )

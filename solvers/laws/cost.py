@@ -1,0 +1,98 @@
+"""What a plan costs and what it serves, as the contract counts it."""
+
+import math
+from collections import Counter
+
+from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
+from solvers.types.errors import InvalidInput
+from solvers.types.plan import GpuPlan, Plan
+from solvers.types.problem import Problem
+from solvers.types.state import GpuType
+
+
+def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
+    """Price and energy of the GPUs that are paid for; migration cost is apart.
+
+    Under `min_cost` these are the GPUs that carry a replica; under `max_goodput` all `count` of every type, where
+    one without a replica draws its idle watts. Raises InvalidInput when the plan names a service, GPU type or row
+    that the problem lacks.
+    """
+    rows = OperatingRows(problem)
+    used = [
+        gpu.count * _gpu_usd_per_hour(problem, _gpu_type(problem, gpu), _power_w(problem, gpu, rows))
+        for gpu in plan.gpus
+    ]
+    idle = _idle_usd_per_hour(problem, plan) if problem.objective == "max_goodput" else 0.0
+    return math.fsum(used) + idle
+
+
+def gpu_power_w(problem: Problem, gpu: GpuPlan) -> float:
+    """Watts of one of the GPUs of a GpuPlan at full load, whatever the rate. Raises InvalidInput as above."""
+    return _power_w(problem, gpu, OperatingRows(problem))
+
+
+def migration_cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
+    """The charge for the replicas that do not run yet: new − min(old, new) by (service, GPU type, SM percent).
+
+    0 when the problem has no current plan. A replica that only stops is free.
+    """
+    return problem.migration_cost_usd_per_hour * started(problem, plan)
+
+
+def started(problem: Problem, plan: Plan) -> int:
+    """Replicas that do not run yet; 0 when the problem has no current plan."""
+    if problem.current is None:
+        return 0
+    return (_replica_counts(plan) - _replica_counts(problem.current)).total()
+
+
+def stopped(problem: Problem, plan: Plan) -> int:
+    """Running replicas that the plan does not have; 0 when the problem has no current plan."""
+    if problem.current is None:
+        return 0
+    return (_replica_counts(problem.current) - _replica_counts(plan)).total()
+
+
+def served_weight(problem: Problem, plan: Plan) -> float:
+    """Σ priority · served rps, where a service's served rps is at most its arrival rate."""
+    rates: dict[str, list[float]] = {service.name: [] for service in problem.services}
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            if replica.service in rates:
+                rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
+    return math.fsum(
+        service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps) for service in problem.services
+    )
+
+
+def _gpu_usd_per_hour(problem: Problem, gpu_type: GpuType, power_w: float) -> float:
+    return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * power_w / 1000.0
+
+
+def _power_w(problem: Problem, gpu: GpuPlan, rows: OperatingRows) -> float:
+    return _gpu_type(problem, gpu).idle_w + math.fsum(rows.row_of(gpu, replica).power_w for replica in gpu.replicas)
+
+
+def _idle_usd_per_hour(problem: Problem, plan: Plan) -> float:
+    used = Counter[str]()
+    for gpu in plan.gpus:
+        used[gpu.gpu_type] += gpu.count
+    return math.fsum(
+        max(0, (gpu_type.count or 0) - used[gpu_type.name]) * _gpu_usd_per_hour(problem, gpu_type, gpu_type.idle_w)
+        for gpu_type in problem.gpu_types
+    )
+
+
+def _gpu_type(problem: Problem, gpu: GpuPlan) -> GpuType:
+    try:
+        return problem.gpu_type(gpu.gpu_type)
+    except KeyError:
+        raise InvalidInput("gpu_type", f"the problem has no GPU type called {gpu.gpu_type!r}") from None
+
+
+def _replica_counts(plan: Plan) -> Counter[tuple[str, str, float]]:
+    counts: Counter[tuple[str, str, float]] = Counter()
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            counts[replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)] += gpu.count
+    return counts

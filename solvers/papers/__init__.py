@@ -1,0 +1,1 @@
+"""Published systems, one folder each; the core knows none of them."""

@@ -1,0 +1,1 @@
+"""HetSev: autoscaling program, sharing and placement composed; fair queues."""

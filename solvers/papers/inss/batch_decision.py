@@ -1,0 +1,165 @@
+"""InSS's batch decision: for replicas that share a GPU, the batches that carry most and still keep every SLO.
+
+Sets: the replicas of one GPU, each with the batches that were profiled at its SM percent (InSS: 1 to 32).
+Parameters: execution times t(b) beside the neighbours, memory m(b), watts; SLO, arrival rate λ, requests that wait G.
+Variables: a batch b per replica.
+Objective: Σ h(b), h the rate that a replica carries under the capacity law.
+Constraints: Σ m(b) and Σ watts within the GPU's (4a); the task latency T(b) within the SLO (4b, `task_latency_ms`).
+That the rate is carried, h(b) ≥ λ (4c), is for the caller to ask: where it is not, GPUs must be provisioned anew.
+
+Replicas decide in the order given: all first get their smallest batch, then each takes its best one while memory lasts.
+Neighbours count with the batch that presses most, so that no decision unsettles another.
+
+Method: with at most 32 candidates a scan is exact. The paper's Algorithm 1 (`search_as_printed`) sets its flag in the
+wrong branch, where a batch was too large, and takes T for monotone; but by eq. 2 T can fall with b while requests wait.
+
+Source: InSS, sections 4.2 and 5.3. Changed: h is not b / t, at which a queue of random arrivals grows without end, but
+what the capacity law leaves of it; and T has no wait for a full batch unless `fills_batches`, since our replicas take
+whatever waits. (With that wait a lower rate would allow smaller batches only, and could not be carried by a provision
+that carries a higher one.)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from solvers.laws.colocation import Neighbours, capacity_rps, execution_ms
+from solvers.types.problem import CapacityLaw, OperatingPoint
+from solvers.types.state import GpuType
+
+_ROUNDING = 1e-7
+"""Of memory and watts, as in the contract."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One replica whose batch is to be decided."""
+
+    rows: tuple[OperatingPoint, ...]
+    """At its SM percent and its GPU's clock, by batch, ascending; at least one."""
+    sensitivity: float
+    slo_ms: float
+    percentile: float
+    arrival_rate_rps: float
+    """Of this replica."""
+    queued: float = 0.0
+    """Requests that wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The GPU that the tenants share."""
+
+    gpu_type: GpuType
+    law: CapacityLaw
+    knows_neighbours: bool = True
+    """False: as if every tenant were alone (the paper's InSS-ni)."""
+    fills_batches: bool = False
+    """Whether replicas wait until a batch is full, as the paper's do; ours take whatever waits."""
+
+
+def carried_rps(host: Host, tenant: Tenant, row: OperatingPoint, neighbours: Neighbours) -> float:
+    """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
+    duration_ms = execution_ms(row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type)
+    rate_rps = tenant.arrival_rate_rps if host.fills_batches else math.inf
+    latency_ms = task_latency_ms(row.batch, duration_ms, arrival_rate_rps=rate_rps, queued=tenant.queued)
+    if latency_ms > tenant.slo_ms:
+        return 0.0
+    return capacity_rps(
+        host.law, percentile=tenant.percentile, batch=row.batch, slo_ms=tenant.slo_ms, execution_ms=duration_ms
+    )
+
+
+class Batch(NamedTuple):
+    """What was decided for one tenant."""
+
+    row: OperatingPoint
+    carried_rps: float
+    """0 where no batch keeps the SLO; the row is then the smallest batch's."""
+
+
+class Printed(NamedTuple):
+    """What Algorithm 1 returns for one replica."""
+
+    batch: int | None
+    flag: bool
+
+
+def task_latency_ms(
+    batch: int, execution_ms: float, *, arrival_rate_rps: float, queued: float = 0.0, remainder_ms: float | None = None
+) -> float:
+    """Eq. 2: from a request's arrival to its answer.
+
+    Either enough wait to fill batches, W = queued + 1 ≥ b, and it goes with the ⌈W / b⌉-th of them; or it waits until
+    its batch is gathered. Both begin when the running batch is through, of which `remainder_ms` is left (None: all).
+    """
+    remainder = execution_ms if remainder_ms is None else remainder_ms
+    waiting = queued + 1.0
+    if waiting >= batch:
+        return remainder + math.ceil(waiting / batch) * execution_ms
+    gather_ms = 1000.0 * (batch - waiting) / arrival_rate_rps if arrival_rate_rps > 0.0 else math.inf
+    return max(remainder, gather_ms) + execution_ms
+
+
+def decide_batches(host: Host, tenants: Sequence[Tenant]) -> tuple[Batch, ...] | None:
+    """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
+    first = [tenant.rows[0] for tenant in tenants]
+    gpu_type = host.gpu_type
+    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING) - sum(row.memory_mib for row in first)
+    room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w - sum(row.power_w for row in first)
+    if room_mib < 0.0 or room_w < 0.0:
+        return None
+    company = neighbours_of_all(host, tenants)
+    decided = []
+    for tenant, neighbours in zip(tenants, company, strict=True):
+        smallest = tenant.rows[0]
+        rows = [
+            row
+            for row in tenant.rows
+            if row.memory_mib - smallest.memory_mib <= room_mib and row.power_w - smallest.power_w <= room_w
+        ]
+        best = _best(host, tenant, rows, neighbours)
+        if best.carried_rps == 0.0 and tenant.queued > 0.0:
+            # The queue is too long for every batch: the one that carries most ends it soonest.
+            best = _best(host, replace(tenant, queued=0.0), rows, neighbours)
+        room_mib -= best.row.memory_mib - smallest.memory_mib
+        room_w -= max(0.0, best.row.power_w - smallest.power_w)
+        decided.append(best)
+    return tuple(decided)
+
+
+def _best(host: Host, tenant: Tenant, rows: Sequence[OperatingPoint], neighbours: Neighbours) -> Batch:
+    """What carries most; of batches that carry alike, the smallest."""
+    options = [Batch(row, carried_rps(host, tenant, row, neighbours)) for row in rows]
+    return max(options, key=lambda option: (option.carried_rps, -option.row.batch))
+
+
+def neighbours_of_all(host: Host, tenants: Sequence[Tenant]) -> list[Neighbours]:
+    """Each tenant's neighbours, at the batches that press most."""
+    if not host.knows_neighbours:
+        return [Neighbours(count=0, pressure=0.0)] * len(tenants)
+    worst = [max(row.pressure for row in tenant.rows) for tenant in tenants]
+    return [
+        Neighbours(count=len(tenants) - 1, pressure=math.fsum(worst[:at] + worst[at + 1 :]))
+        for at in range(len(tenants))
+    ]
+
+
+def search_as_printed(
+    keeps_limits: Callable[[int], bool], carries_rate: Callable[[int], bool], *, largest: int = 32
+) -> Printed:
+    """Algorithm 1 for one replica, line by line, with its faults; for comparison with the scan.
+
+    keeps_limits: (4a) and (4b); carries_rate: (4c). The flag is true only after some batch was too large, as printed.
+    """
+    low, high, batch, flag = 1, largest, None, False
+    while low <= high:
+        middle = (low + high) // 2
+        if not keeps_limits(middle):
+            high, flag = middle - 1, True
+        elif carries_rate(middle):
+            batch, low = middle, middle + 1
+        else:
+            break
+    return Printed(batch, flag)

@@ -1,0 +1,106 @@
+"""What was asked when provisions were last proposed: while the same is asked, proposals would be the same (`inss`).
+
+Rates differ a little in every tick, and so do operating times, which are learned; both may drift by `SAME` of what they
+were then. All else must be equal: fleet, services, rows, capacity law, actor, seed. Measured backlogs do not count:
+they change with every reading.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from solvers.papers.inss.provisioning import Belief
+from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.state import Json
+
+SAME = 0.05
+"""Of a rate or a time: below it, what was proposed for the old one counts for the new one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One question to whoever proposes provisions."""
+
+    fingerprint: str
+    """Of all that must be equal."""
+    rates_rps: Mapping[str, float]
+    """By service."""
+    times_ms: Mapping[str, float]
+    """By network and GPU type: the summed times per request of all rows."""
+
+    def is_like(self, other: "Tried") -> bool:
+        """Whether nothing has changed by much since the other one was asked."""
+        return (
+            self.fingerprint == other.fingerprint
+            and _are_close(self.rates_rps, other.rates_rps)
+            and _are_close(self.times_ms, other.times_ms)
+        )
+
+
+def tried_with(problem: Problem, belief: Belief, *, actor: bytes | None, seed: int) -> Tried:
+    """What is asked now."""
+    services = sorted(problem.services, key=lambda service: service.name)
+    networks = {service.network for service in services}
+    points = sorted(
+        (entry for entry in problem.points if entry.network in networks),
+        key=lambda entry: (entry.network, entry.gpu_type),
+    )
+    facts = (
+        sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name),
+        [replace(service, arrival_rate_rps=0.0) for service in services],
+        [_without_times(entry) for entry in points],
+        problem.capacity_law,
+        problem.max_replicas_per_gpu,
+        belief,
+        None if actor is None else hashlib.sha256(actor).hexdigest(),
+        seed,
+    )
+    return Tried(
+        fingerprint=hashlib.sha256(repr(facts).encode()).hexdigest(),
+        rates_rps={service.name: service.arrival_rate_rps for service in services},
+        times_ms={
+            f"{entry.network} on {entry.gpu_type}": math.fsum(row.solo_ms / row.batch for row in entry.rows)
+            for entry in points
+        },
+    )
+
+
+def tried_to_json(tried: Tried | None) -> Json:
+    """For a policy's memory."""
+    if tried is None:
+        return None
+    return {
+        "fingerprint": tried.fingerprint,
+        "rates_rps": dict(tried.rates_rps),
+        "times_ms": dict(tried.times_ms),
+    }
+
+
+def tried_from_json(document: Json) -> Tried | None:
+    """What was remembered; None where it cannot be read."""
+    if not isinstance(document, Mapping):
+        return None
+    fingerprint, rates, times = (document.get(key) for key in ("fingerprint", "rates_rps", "times_ms"))
+    if not isinstance(fingerprint, str):
+        return None
+    return Tried(fingerprint=fingerprint, rates_rps=_figures(rates), times_ms=_figures(times))
+
+
+def _without_times(points: OperatingPoints) -> OperatingPoints:
+    rows = sorted(row._replace(transfer_ms=0.0, launch_ms=0.0, run_ms=0.0) for row in points.rows)
+    return replace(points, rows=tuple(rows))
+
+
+def _are_close(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
+    return all(abs(figure - then.get(name, -1.0)) <= SAME * figure for name, figure in now.items())
+
+
+def _figures(document: Json) -> Mapping[str, float]:
+    if not isinstance(document, Mapping):
+        return {}
+    return {
+        name: float(figure)
+        for name, figure in document.items()
+        if isinstance(figure, int | float) and not isinstance(figure, bool)
+    }

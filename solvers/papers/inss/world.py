@@ -1,0 +1,400 @@
+"""The world in which InSS's actor is trained, and by which its proposals are judged: state, step and reward.
+
+Sets: S services, of which each has one slot or several (a slot is a place for one replica); J slots; K GPUs;
+A = K · P + 1 options of a slot: (GPU, SM percent) with P SM percents, and as the last one "nowhere".
+Parameters: operating rows, capacity law, SLOs and percentiles of a Problem; arrival rates and queues of the moment.
+Variables: an option per slot (the actor's), a batch per slot (`decide`: the batch decision, as in `DELETE`).
+Objective: the reward of a step, Σ_s h_s / H_s − ω · v_s (paper, eq. 3): h_s the rate that the service's replicas carry,
+H_s that of a whole GPU with batch 1, v_s the share of its requests beyond what they carry, ω = 100.
+Constraints: SM percents of a GPU add up to 100 at most (1a), memory and watts fit (1b), two slots of a service are
+never on one GPU; with one slot per service each network runs on one GPU (1e). Options that would break them are masked.
+
+Source: InSS, sections 3.3, 5.2 and 6.1. Changed: services choose one after the other, each knowing what the ones before
+it took, so that masks keep (1a) and (1b), where the paper lets an infeasible joint action fail and punishes it. The
+rate that a replica carries is that of the capacity law, not b / t, at which a queue grows without end; v follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.laws.colocation import launch_factor
+from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.state import GpuType
+
+Reals = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+
+PENALTY = 100.0
+"""ω (section 6.1)."""
+_NEVER = 1e12  # Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and GPU has.
+_TOLERANCE = 1e-6
+"""Of SM percents; of memory and watts as a fraction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What an actor is trained for, and what its numbers mean."""
+
+    gpus: tuple[str, ...]
+    """GPU type of each GPU, sorted."""
+    services: tuple[str, ...]
+    """In the order in which they choose. One that the Problem lacks is always nowhere."""
+    slots: int = 1
+    """Replicas that each service may have."""
+    sm_percents: tuple[float, ...]
+    """Ascending."""
+    knows_neighbours: bool = True
+    """False: execution times are taken as if every replica were alone (the paper's InSS-ni)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decided:
+    """What N provisions carry: (N, J) each."""
+
+    batch: Indices
+    """Place among the world's batches; −1 where the slot is nowhere, or has no batch."""
+    carried_rps: Reals
+    memory_mib: Reals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Operating rows by slot, GPU type, SM percent and batch, (J, G, P, B); `_NEVER` where there is none."""
+
+    transfer_ms: Reals
+    launch_ms: Reals
+    run_ms: Reals
+    memory_mib: Reals
+    power_w: Reals
+    least_mib: Reals
+    """(J, G, P): over the batches, as are the next two."""
+    least_w: Reals
+    worst_pressure: Reals
+
+
+class World:
+    """A fleet and its services; every method answers for N situations at once."""
+
+    def __init__(self, problem: Problem, setting: Setting, *, clocks_mhz: Sequence[float]) -> None:
+        """`clocks_mhz`: the clock of each GPU type of the Problem, in its order."""
+        self.setting = setting
+        self._types = problem.gpu_types
+        names = [gpu_type.name for gpu_type in self._types]
+        self.type_of: Indices = np.array([names.index(gpu) for gpu in setting.gpus], dtype=np.intp)
+        self.service_of: Indices = np.repeat(np.arange(len(setting.services)), setting.slots)
+        known = {service.name: service for service in problem.services}
+        services = [known.get(name) for name in setting.services]
+        self.slo_ms = np.array([service.slo_ms if service else 1.0 for service in services])
+        networks = {service.network for service in services if service}
+        used = [points for points in problem.points if points.network in networks]
+        self.batches: Indices = np.array(sorted({row.batch for points in used for row in points.rows}), dtype=np.intp)
+        self._percents = np.array(setting.sm_percents)
+        self.slots = len(self.service_of)
+        self.options = len(setting.gpus) * len(setting.sm_percents) + 1
+        self._rows, self._sensitivity = self._read_rows(problem, clocks_mhz)
+        law = problem.capacity_law
+        self._ratios = np.array(law.slo_ratios)
+        self._law = [
+            [np.array(law.max_utilisation[at][law.batches.index(int(batch))]) for batch in self.batches]
+            for at in (law.percentiles.index(service.percentile) if service else 0 for service in services)
+        ]
+        self._memory_mib = np.array([self._types[kind].memory_mib for kind in self.type_of])
+        self._room_w = np.array([self._types[kind].power_cap_w - self._types[kind].idle_w for kind in self.type_of])
+        self._most = problem.max_replicas_per_gpu
+        self._factors = np.array(
+            [[launch_factor(kind, n) for n in range(1, len(self.service_of) + 1)] for kind in self._types]
+        )
+        if not setting.knows_neighbours:
+            self._factors[:] = 1.0
+            self._sensitivity[:] = 0.0
+        self.whole_rps = self._whole_rps()
+        self.most_rps = self._most_rps()
+
+    def place(self, option: int) -> tuple[int, float]:
+        """GPU and SM percent of an option but the last."""
+        gpu, share = divmod(option, len(self._percents))
+        return gpu, float(self._percents[share])
+
+    @property
+    def option_percents(self) -> Reals:
+        """(A,) SM percent of every option; 0 of the last."""
+        return np.append(np.tile(self._percents, len(self.setting.gpus)), 0.0)
+
+    def repeats_service(self, chosen: Indices) -> Flags:
+        """(N,) whether two slots of a service are on one GPU."""
+        gpu, _, is_placed = self._split(chosen)
+        found = np.zeros(len(chosen), dtype=bool)
+        for slot in range(1, chosen.shape[1]):
+            for other in np.flatnonzero(self.service_of[:slot] == self.service_of[slot]):
+                found |= is_placed[:, slot] & is_placed[:, other] & (gpu[:, slot] == gpu[:, other])
+        return found
+
+    def allowed(self, chosen: Indices, slot: int, rates_rps: Reals) -> Flags:
+        """(N, A) what the slot may choose next to the slots before it; chosen: (N, J), rates: (N, S).
+
+        Nowhere is allowed to a service's second slot, and to a first one that finds no other place.
+        """
+        service = self.service_of[slot]
+        free, room_mib, room_w, counts = self._room(chosen[:, :slot])
+        fits = (
+            (self._percents <= free[:, :, None] + _TOLERANCE)
+            & (self._rows.least_mib[slot, self.type_of] <= room_mib[:, :, None])
+            & (self._rows.least_w[slot, self.type_of] <= room_w[:, :, None])
+            & (counts < self._most)[:, :, None]
+        )
+        for other in np.flatnonzero(self.service_of[:slot] == service):
+            on = chosen[:, other] // len(self._percents)
+            placed = np.flatnonzero(chosen[:, other] < self.options - 1)
+            fits[placed, on[placed]] = False
+        fits &= (rates_rps[:, service] > 0.0)[:, None, None]
+        flat = fits.reshape(len(chosen), -1)
+        is_first = slot == 0 or self.service_of[slot - 1] != service
+        nowhere = ~flat.any(axis=1) if is_first else np.ones(len(chosen), dtype=bool)
+        return np.concatenate([flat, nowhere[:, None]], axis=1)
+
+    def decide(self, chosen: Indices, queued: Reals) -> Decided:
+        """The batches that carry most under the SLO, slot by slot as memory lasts, and what they carry.
+
+        chosen: (N, J) options; queued: (N, S) requests. A GPU that breaks (1a) or (1b) carries nothing.
+        """
+        gpu, share, is_placed = self._split(chosen)
+        at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)
+        execution_ms = self._execution_ms(at, gpu, is_placed)
+        carried = self._carried(execution_ms)
+        in_time = self._keeps_slo(execution_ms, is_placed, queued)
+        # Where the queue is too long for every batch, the one that carries most ends it soonest.
+        in_time |= ~in_time.any(axis=2, keepdims=True) & self._keeps_slo(execution_ms, is_placed, 0.0 * queued)
+        carried[~in_time] = 0.0
+        free, room_mib, room_w, counts = self._room(chosen)
+        obeys: Flags = (free >= -_TOLERANCE) & (room_mib >= 0.0) & (room_w >= 0.0) & (counts <= self._most)
+        is_lawful = obeys[np.arange(len(chosen))[:, None], gpu] & is_placed
+        carried[~is_lawful] = 0.0
+        more_mib = self._rows.memory_mib[at] - self._rows.least_mib[at][:, :, None]
+        more_w = self._rows.power_w[at] - self._rows.least_w[at][:, :, None]
+        batch = self._take_batches(gpu, carried, more_mib, more_w, room_mib, room_w)
+        place = np.maximum(batch, 0)[:, :, None]
+        found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
+        used = self._rows.least_mib[at] + np.where(
+            batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0
+        )
+        return Decided(
+            batch=batch, carried_rps=np.where(batch >= 0, found, 0.0), memory_mib=np.where(is_lawful, used, 0.0)
+        )
+
+    def _take_batches(
+        self, gpu: Indices, carried: Reals, more_mib: Reals, more_w: Reals, room_mib: Reals, room_w: Reals
+    ) -> Indices:
+        """(N, J) each slot's best batch, in turn; takes from the rooms (N, K) what it needs beyond the smallest."""
+        batch = np.full(gpu.shape, -1, dtype=np.intp)
+        rows = np.arange(len(gpu))
+        for slot in range(gpu.shape[1]):
+            on = gpu[:, slot]
+            fits = (more_mib[:, slot] <= room_mib[rows, on][:, None]) & (more_w[:, slot] <= room_w[rows, on][:, None])
+            options = np.where(fits, carried[:, slot], 0.0)
+            best = options.argmax(axis=1)
+            has = options[rows, best] > 0.0
+            room_mib[rows, on] -= np.where(has, more_mib[rows, slot, best], 0.0)
+            room_w[rows, on] -= np.where(has, more_w[rows, slot, best], 0.0)
+            batch[:, slot] = np.where(has, best, -1)
+        return batch
+
+    def rewards(self, decided: Decided, rates_rps: Reals, slots: int | None = None) -> Reals:
+        """(N,) eq. 3, over the services of the first `slots` slots (all where None)."""
+        carried = self.carried_of_services(decided)
+        known = np.unique(self.service_of[:slots])
+        wanted = rates_rps[:, known]
+        late = late_shares(carried[:, known], wanted)
+        gains = np.where(wanted > 0.0, carried[:, known] / self.whole_rps[known], 0.0)
+        return np.asarray((gains - PENALTY * late).sum(axis=1))
+
+    def carried_of_services(self, decided: Decided) -> Reals:
+        """(N, S) what each service's replicas carry together."""
+        summed = np.zeros((len(decided.carried_rps), len(self.setting.services)))
+        for slot, service in enumerate(self.service_of):
+            summed[:, service] += decided.carried_rps[:, slot]
+        return summed
+
+    def used_mib(self, chosen: Indices, decided: Decided) -> Reals:
+        """(N, K) memory that the replicas take: u_k of the state."""
+        gpu, _, is_placed = self._split(chosen)
+        used = np.zeros((len(chosen), len(self.setting.gpus)))
+        for slot in range(chosen.shape[1]):
+            used[np.arange(len(chosen)), gpu[:, slot]] += np.where(is_placed[:, slot], decided.memory_mib[:, slot], 0.0)
+        return used
+
+    def features(self, chosen: Indices, slot: int, used_mib: Reals, rates_rps: Reals, queued: Reals) -> Reals:
+        """(N, F) what the actor sees before the slot chooses: u_k, λ, queues (section 5.2), and what is given away.
+
+        All are near 0 to 1. The last J · K are the SM percents of the slots before, by GPU.
+        """
+        gpu, share, is_placed = self._split(chosen[:, :slot])
+        given = np.zeros((len(chosen), self.slots, len(self.setting.gpus)))
+        rows = np.arange(len(chosen))
+        for before in range(slot):
+            given[rows, before, gpu[:, before]] = np.where(
+                is_placed[:, before], self._percents[share[:, before]] / 100.0, 0.0
+            )
+        free, room_mib, _, _ = self._room(chosen[:, :slot])
+        queue = np.minimum(1.0, 1000.0 * queued / (self.most_rps * self.slo_ms))
+        parts = (
+            used_mib / self._memory_mib,
+            rates_rps / self.most_rps,
+            queue,
+            free / 100.0,
+            room_mib / self._memory_mib,
+            given.reshape(len(chosen), -1),
+        )
+        return np.concatenate(parts, axis=1)
+
+    @property
+    def feature_count(self) -> int:
+        """F."""
+        gpus, services = len(self.setting.gpus), len(self.setting.services)
+        return 3 * gpus + 2 * services + self.slots * gpus
+
+    def raw_rps(self, decided: Decided, chosen: Indices) -> Reals:
+        """(N, S) what the replicas execute at most, b / t."""
+        gpu, share, is_placed = self._split(chosen)
+        at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)
+        execution_ms = self._execution_ms(at, gpu, is_placed)
+        place = np.maximum(decided.batch, 0)
+        times = np.take_along_axis(execution_ms, place[:, :, None], axis=2)[:, :, 0]
+        rates = np.where(decided.batch >= 0, 1000.0 * self.batches[place] / times, 0.0)
+        summed = np.zeros((len(chosen), len(self.setting.services)))
+        for slot, service in enumerate(self.service_of):
+            summed[:, service] += rates[:, slot]
+        return summed
+
+    def _split(self, chosen: Indices) -> tuple[Indices, Indices, Flags]:
+        """GPU, SM percent's place, and whether the slot is anywhere; nowhere counts as the first option."""
+        is_placed = chosen < self.options - 1
+        gpu, share = np.divmod(np.where(is_placed, chosen, 0), len(self._percents))
+        return gpu, share, is_placed
+
+    def _room(self, chosen: Indices) -> tuple[Reals, Reals, Reals, Indices]:
+        """(N, K) each: SM percent, memory and watts that are left beside the smallest batches, and replicas."""
+        gpu, share, is_placed = self._split(chosen)
+        count, gpus = len(chosen), len(self.setting.gpus)
+        free, counts = np.full((count, gpus), 100.0), np.zeros((count, gpus), dtype=np.intp)
+        room_mib = np.tile(self._memory_mib * (1.0 + _TOLERANCE), (count, 1))
+        room_w = np.tile(self._room_w * (1.0 + _TOLERANCE), (count, 1))
+        rows = np.arange(count)
+        for slot in range(chosen.shape[1]):
+            on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
+            kind = self.type_of[on]
+            free[rows, on] -= np.where(here, self._percents[at], 0.0)
+            room_mib[rows, on] -= np.where(here, self._rows.least_mib[slot, kind, at], 0.0)
+            room_w[rows, on] -= np.where(here, self._rows.least_w[slot, kind, at], 0.0)
+            counts[rows, on] += here
+        return free, room_mib, room_w, counts
+
+    def _execution_ms(self, at: tuple[Indices, Indices, Indices], gpu: Indices, is_placed: Flags) -> Reals:
+        """(N, J, B) beside the neighbours at the batches that press most."""
+        _, kind, _ = at
+        pressure = np.where(is_placed, self._rows.worst_pressure[at], 0.0)
+        rows = np.arange(len(gpu))
+        summed, counts = np.zeros((len(gpu), len(self.setting.gpus))), np.zeros((len(gpu), len(self.setting.gpus)))
+        for slot in range(gpu.shape[1]):
+            summed[rows, gpu[:, slot]] += pressure[:, slot]
+            counts[rows, gpu[:, slot]] += is_placed[:, slot]
+        others = summed[rows[:, None], gpu] - pressure
+        company = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
+        stretch = 1.0 + self._sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
+        return np.asarray(
+            self._rows.transfer_ms[at]
+            + self._rows.launch_ms[at] * self._factors[kind, company][:, :, None]
+            + self._rows.run_ms[at] * stretch[:, :, None]
+        )
+
+    def _carried(self, execution_ms: Reals) -> Reals:
+        """(N, J, B) by the capacity law."""
+        carried = np.zeros_like(execution_ms)
+        for slot, service in enumerate(self.service_of[: execution_ms.shape[1]]):
+            for place, batch in enumerate(self.batches):
+                times = execution_ms[:, slot, place]
+                ratio = self.slo_ms[service] / times
+                utilisation = np.interp(ratio, self._ratios, self._law[service][place], left=0.0)
+                carried[:, slot, place] = 1000.0 * batch / times * utilisation
+        return carried
+
+    def _keeps_slo(self, execution_ms: Reals, is_placed: Flags, queued: Reals) -> Flags:
+        """(N, J, B) whether a request that comes now is done within the SLO: after the running batch, as those before.
+
+        Eq. 2 without its wait for a full batch: replicas take whatever waits.
+        """
+        service = self.service_of[: execution_ms.shape[1]]
+        placed = np.zeros((len(execution_ms), len(self.setting.services)))
+        for slot, one in enumerate(service):
+            placed[:, one] += is_placed[:, slot]
+        waiting = queued[:, service] / np.maximum(placed[:, service], 1.0) + 1.0
+        batches = 1.0 + np.ceil(waiting[:, :, None] / self.batches)
+        return np.asarray(batches * execution_ms <= self.slo_ms[service][None, :, None])
+
+    def _read_rows(self, problem: Problem, clocks_mhz: Sequence[float]) -> tuple[_Rows, Reals]:
+        shape = (self.slots, len(self._types), len(self._percents), len(self.batches))
+        figures = {name: np.full(shape, _NEVER) for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")}
+        power_w, pressure = np.full(shape, _NEVER), np.zeros(shape)
+        sensitivity = np.zeros(shape[:2])
+        known = {service.name: service for service in problem.services}
+        for slot, service in enumerate(self.service_of):
+            demand = known.get(self.setting.services[service])
+            for kind, gpu_type in enumerate(self._types if demand is not None else ()):
+                assert demand is not None
+                points = problem.points_of(demand.network, gpu_type.name) if demand.allows(gpu_type.name) else None
+                if points is None:
+                    continue
+                sensitivity[slot, kind] = points.sensitivity
+                for row, at in self._known_rows(points.rows, clocks_mhz[kind], gpu_type):
+                    place = (slot, kind, *at)
+                    for name, values in figures.items():
+                        values[place] = getattr(row, name)
+                    power_w[place], pressure[place] = row.power_w, row.pressure
+        rows = _Rows(
+            **figures,
+            power_w=power_w,
+            least_mib=figures["memory_mib"].min(axis=3),
+            least_w=power_w.min(axis=3),
+            worst_pressure=pressure.max(axis=3),
+        )
+        return rows, sensitivity
+
+    def _known_rows(
+        self, rows: Sequence[OperatingPoint], clock_mhz: float, gpu_type: GpuType
+    ) -> list[tuple[OperatingPoint, tuple[int, int]]]:
+        """The rows at that clock that an empty GPU holds, each with its places among SM percents and batches."""
+        watts = gpu_type.power_cap_w - gpu_type.idle_w
+        known = []
+        for row in rows:
+            near = np.flatnonzero(np.abs(self._percents - row.sm_percent) <= _TOLERANCE)
+            if (
+                len(near)
+                and row.clock_mhz == clock_mhz
+                and row.memory_mib <= gpu_type.memory_mib
+                and row.power_w <= watts
+            ):
+                known.append((row, (int(near[0]), int(np.searchsorted(self.batches, row.batch)))))
+        return known
+
+    def _whole_rps(self) -> Reals:
+        """(S,) H: what one replica alone executes with the smallest batch, at the best SM percent of the best type."""
+        alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(axis=(1, 2))
+        smallest = (alone < _NEVER).argmax(axis=1)
+        rates = 1000.0 * self.batches[smallest] / alone[np.arange(self.slots), smallest]
+        return np.asarray(np.maximum(rates[:: self.setting.slots], 1e-9))
+
+    def _most_rps(self) -> Reals:
+        """(S,) what one replica alone carries at most, at the best SM percent of the best type; at least a trifle."""
+        alone = self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms
+        flat = alone.reshape(self.slots, -1, len(self.batches))
+        carried = self._carried(np.moveaxis(flat, 1, 0))
+        return np.asarray(np.maximum(carried.max(axis=(0, 2))[:: self.setting.slots], 1e-3))
+
+
+def late_shares(carried_rps: Reals, rates_rps: Reals) -> Reals:
+    """v: the share of each service's requests beyond what its replicas carry, 0 to 1; 0 where none come."""
+    wanted = np.maximum(rates_rps, 1e-9)
+    return np.asarray(np.where(rates_rps > 0.0, np.clip(1.0 - carried_rps / wanted, 0.0, 1.0), 0.0))

@@ -1,0 +1,1 @@
+"""Morak: knee partition, and the inverse of its constraints."""

@@ -1,0 +1,290 @@
+"""Policy `morak`: GPUs filled with networks up to their knee points, then partitioned by them.
+
+1. Per service the largest batch that runs within half its SLO at the knee of its latency over the SM percent
+   (`sharing.knee_partition`), and the knee. The batch becomes the limit of the node's governor.
+2. As many replicas as the rate needs by what one carries at its knee; each goes to the fullest GPU whose knees leave
+   room for its own, widest knees first.
+3. A GPU is partitioned by the knees of who shares it, and all of it is given away. Its clock is the highest at which
+   that keeps the power cap; batches are the largest that run within half the SLO there.
+4. Neighbours and clocks cost capacity: services that fall short get more replicas, and it is done again.
+5. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as STEP wider from
+   then on, so that fewer of them share a GPU.
+
+Where GPUs are short, all services get the same part of the replicas that they want.
+
+With `governor: power_latency`, which turns clock and batches within this plan, it is the paper's system.
+
+Source: Morak, sections III-C and V-C, algorithm 1, line 18. The paper has a server with four GPUs, as many networks as
+fit, and says neither who shares a GPU nor how many replicas there are, nor what a reallocation changes: 2, 4 and 5 are
+ours. Capacities are those of the capacity law, so that a plan keeps its promises without a governor, too. Several GPU
+types: `type_by_type`.
+
+Good for throughput under a power cap: every SM is given away where it helps most. Limits: a lightly loaded fleet is no
+cheaper with knees than with smaller shares; it knows no price of a move, and no priority but in what is unserved.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from solvers.baselines.half_slo import Profile, most_replicas, replicas_for
+from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.greedy.arrange import obeys
+from solvers.greedy.configure import LEAST_CAPACITY_RPS
+from solvers.greedy.routing import ROUNDING, Carrier, Seat, true_capacities
+from solvers.laws.colocation import beside
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
+from solvers.papers.morak.knee_partition import Wish, knee_percent, partition
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed
+
+NAME = "morak"
+MEMORY_VERSION = 1
+
+STEP_PERCENT = 10.0
+"""By how much a service counts as wider after a request."""
+SETTLING_S = 30.0
+"""For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
+_HALVINGS = 10
+"""To a thousandth of what is wanted."""
+_ROUNDS = 6
+"""Of adding replicas for what neighbours and clocks cost; each closes most of the shortage."""
+
+
+def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+    """The plan of knees for the Problem's rates, its report, and which services count as wider."""
+    wider, heard_at_s = _remembered(memory, {service.name for service in problem.services}, observed.at_s)
+    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
+    asked = observed.repartition if is_settled else ()
+    for name in asked:
+        wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
+    # A plan that runs is kept while it serves; one whose governors asked for another is not.
+    of = replace(problem, current=None) if asked else problem
+    believer = Believer(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
+    plan, report = plan_type_by_type(of, believer, budget)
+    if asked:
+        report = replace(report, messages=(*report.messages, f"another partition for {', '.join(sorted(asked))}"))
+    heard_at_s = observed.at_s if asked else heard_at_s
+    return plan, report, {"version": MEMORY_VERSION, "wider": dict(sorted(wider.items())), "heard_at_s": heard_at_s}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tenant:
+    """One service on one GPU type."""
+
+    service: ServiceDemand
+    knee_percent: float
+    row: OperatingPoint
+    """At its knee, with the largest batch within half the SLO."""
+    rows: Mapping[tuple[float, float], tuple[OperatingPoint, ...]]
+    """By (SM percent, clock), those up to that batch, by falling batch."""
+
+    @property
+    def wish(self) -> Wish:
+        return Wish(knee_percent=self.knee_percent, shares=tuple(sorted({percent for percent, _ in self.rows})))
+
+    def at(self, sm_percent: float, clock_mhz: float) -> OperatingPoint | None:
+        """The row with the largest batch that runs within half the SLO, else with the smallest; None without any."""
+        rows = self.rows.get((sm_percent, clock_mhz), ())
+        return next((row for row in rows if 2.0 * row.solo_ms <= self.service.slo_ms), rows[-1] if rows else None)
+
+
+Company = tuple[str, ...]
+"""Services that share a GPU, sorted."""
+
+
+def _fill(wider: Mapping[str, int], problem: Problem, stage: Stage) -> list[Carrier]:
+    tenants = {
+        service.name: tenant
+        for service in problem.services
+        if service.name in stage.profiles
+        and (tenant := _tenant(problem, stage, service, STEP_PERCENT * wider.get(service.name, 0))) is not None
+    }
+    wanted = {name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()}
+    carriers: list[Carrier] = []
+    for _ in range(_ROUNDS):
+        carriers = _packed(problem, stage, tenants, wanted)
+        more = _more(problem, stage, tenants, carriers)
+        if all(more[name] <= wanted[name] for name in wanted):
+            break
+        wanted = {name: max(more[name], wanted[name]) for name in wanted}
+    return carriers if _seats(carriers) >= sum(wanted.values()) else _fair(problem, stage, tenants, wanted)
+
+
+def _fair(problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]) -> list[Carrier]:
+    """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
+
+    Widest first, as `_packed` goes, would leave the narrow ones nothing.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        part = {name: math.ceil(middle * count) for name, count in wanted.items()}
+        is_placed = _seats(_packed(problem, stage, tenants, part)) >= sum(part.values())
+        low, high = (middle, high) if is_placed else (low, middle)
+    placed = {name: math.ceil(low * count) if low > 0.0 else 0 for name, count in wanted.items()}
+    carriers = _packed(problem, stage, tenants, placed)
+    for name in sorted(placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)):
+        more = {**placed, name: placed[name] + 1}
+        if placed[name] < wanted[name] and _seats(trial := _packed(problem, stage, tenants, more)) >= sum(
+            more.values()
+        ):
+            placed, carriers = more, trial
+    return carriers
+
+
+def _seats(carriers: Sequence[Carrier]) -> int:
+    return sum(len(carrier.seats) for carrier in carriers)
+
+
+def _tenant(problem: Problem, stage: Stage, service: ServiceDemand, extra_percent: float) -> _Tenant | None:
+    profile = stage.profiles[service.name]
+    row = _knee_row(profile)
+    points = problem.points_of(service.network, stage.gpu_type.name)
+    if row is None or points is None:
+        return None
+    rows: dict[tuple[float, float], list[OperatingPoint]] = {}
+    for each in sorted(points.rows, key=lambda each: -each.batch):
+        if each.batch <= row.batch and each.memory_mib <= stage.gpu_type.memory_mib:
+            rows.setdefault((each.sm_percent, each.clock_mhz), []).append(each)
+    return _Tenant(
+        service=service,
+        knee_percent=min(100.0, row.sm_percent + extra_percent),
+        row=row,
+        rows={key: tuple(found) for key, found in rows.items()},
+    )
+
+
+def _knee_row(profile: Profile) -> OperatingPoint | None:
+    """Of the largest batch that runs within half the SLO at the knee of its own curve, the row there."""
+    by_batch: dict[int, list[OperatingPoint]] = {}
+    for rows in profile.rows.values():
+        for row in rows:
+            by_batch.setdefault(row.batch, []).append(row)
+    for batch in sorted(by_batch, reverse=True):
+        knee = knee_percent(by_batch[batch])
+        # The nearest profiled share; of two as near the wider one.
+        row = min(by_batch[batch], key=lambda row: (abs(row.sm_percent - knee), -row.sm_percent))
+        if profile.rate_rps(row) > 0.0:
+            return row
+    # No batch keeps it at its knee: the narrowest that keeps it at all.
+    narrowest = min(profile.rates_rps, default=None)
+    return None if narrowest is None else profile.largest_batch(narrowest)
+
+
+def _first_count(problem: Problem, stage: Stage, tenant: _Tenant) -> int:
+    """Replicas that carry the rate at the knee without neighbours."""
+    service = tenant.service
+    alone_rps = beside(problem, stage.gpu_type, [(service.name, tenant.row)], 0).capacity_rps
+    needed = replicas_for(service.arrival_rate_rps, max(alone_rps, LEAST_CAPACITY_RPS))
+    return min(max(needed, service.min_replicas), _most(service, stage))
+
+
+def _most(service: ServiceDemand, stage: Stage) -> int:
+    """No GPU carries two replicas of a service."""
+    stock = stage.gpu_type.count
+    return most_replicas(service, stage.room if stock is None else min(stage.room, stock))
+
+
+def _more(
+    problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], carriers: Sequence[Carrier]
+) -> dict[str, int]:
+    """Replicas that each service needs if its next ones carry as much as those that it has."""
+    carried: defaultdict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for carrier, copies in Counter(carriers).items():
+        for seat, rps in zip(carrier.seats, true_capacities(problem, carrier), strict=True):
+            carried[seat.service] += copies * rps
+            counts[seat.service] += copies
+    wanted = {}
+    for name, tenant in tenants.items():
+        rate_rps, has_rps = tenant.service.arrival_rate_rps, carried[name]
+        is_short = counts[name] > 0 and has_rps < rate_rps * (1.0 - ROUNDING)
+        grown = (
+            math.ceil(counts[name] * min(rate_rps / has_rps, float(stage.room))) if is_short and has_rps > 0.0 else 0
+        )
+        wanted[name] = min(max(counts[name], grown), _most(tenant.service, stage))
+    return wanted
+
+
+def _packed(problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]) -> list[Carrier]:
+    """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
+    gpus: Counter[Company] = Counter()
+    carriers: dict[Company, Carrier | None] = {(): None}
+    room, stock = stage.room, stage.gpu_type.count
+
+    def carrier_of(company: Company) -> Carrier | None:
+        if company not in carriers:
+            carriers[company] = _partitioned(problem, stage, [tenants[name] for name in company])
+        return carriers[company]
+
+    for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
+        left = min(wanted[name], room)
+        hosts = [company for company in gpus if name not in company and _has_room(tenants, company, name)]
+        for company in sorted(hosts, key=lambda company: (-_knees(tenants, company), company)):
+            grown = tuple(sorted((*company, name)))
+            count = min(left, gpus[company])
+            if count and carrier_of(grown) is not None:
+                gpus[company] -= count
+                gpus[grown] += count
+                left, room = left - count, room - count
+        fresh = left if stock is None else min(left, stock - gpus.total())
+        if fresh > 0 and carrier_of((name,)) is not None:
+            gpus[(name,)] += fresh
+            room -= fresh
+        gpus = +gpus
+    return [carrier for company, count in sorted(gpus.items()) if (carrier := carriers[company]) for _ in range(count)]
+
+
+def _knees(tenants: Mapping[str, _Tenant], company: Company) -> float:
+    return sum(tenants[name].knee_percent for name in company)
+
+
+def _has_room(tenants: Mapping[str, _Tenant], company: Company, name: str) -> bool:
+    return _knees(tenants, company) + tenants[name].knee_percent <= 100.0 + SM_PERCENT_TOLERANCE
+
+
+def _partitioned(problem: Problem, stage: Stage, company: Sequence[_Tenant]) -> Carrier | None:
+    """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
+
+    Where no clock keeps the cap with all SMs given away, each has its knee alone.
+    """
+    whole = partition([tenant.wish for tenant in company]) or ()
+    for shares in (whole, tuple(tenant.row.sm_percent for tenant in company)):
+        for clock_mhz in reversed(stage.gpu_type.clocks_mhz) if shares else ():
+            carrier = _carrier(stage, company, shares, clock_mhz)
+            if carrier is not None and obeys(problem, carrier):
+                return carrier if _keeps(problem, stage, carrier) else None
+    return None
+
+
+def _keeps(problem: Problem, stage: Stage, carrier: Carrier) -> bool:
+    """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
+    found = [beside(problem, stage.gpu_type, carrier.seats, at) for at in range(len(carrier.seats))]
+    if len(found) == 1:
+        return found[0].capacity_rps >= LEAST_CAPACITY_RPS
+    return all(
+        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms and each.capacity_rps >= LEAST_CAPACITY_RPS
+        for seat, each in zip(carrier.seats, found, strict=True)
+    )
+
+
+def _carrier(stage: Stage, company: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float) -> Carrier | None:
+    rows = [tenant.at(share, clock_mhz) for tenant, share in zip(company, shares, strict=True)]
+    seats = [Seat(tenant.service.name, row) for tenant, row in zip(company, rows, strict=True) if row is not None]
+    return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(company) else None
+
+
+def _remembered(memory: Json, services: set[str], now_s: float) -> tuple[dict[str, int], float | None]:
+    """How many steps wider each service counts, and when a request was last heard; None = never."""
+    if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
+        return {}, None
+    wider, heard_at_s = memory.get("wider"), memory.get("heard_at_s")
+    if not isinstance(wider, Mapping):
+        return {}, None
+    steps = {name: count for name, count in wider.items() if name in services and isinstance(count, int)}
+    return steps, min(float(heard_at_s), now_s) if isinstance(heard_at_s, int | float) else None

@@ -1,0 +1,365 @@
+"""Mudi's multiplexing of tasks with services: which GPU, which batch, which shares, and who is swapped out.
+
+    sites       GPUs with one replica, of which each is tuned; GPUs on which tasks are alone
+    keep        what runs stays as it is, as long as every promise holds beside it
+    give back   else, in this order: another batch for the replica, in place; tasks swapped out, the least urgent first.
+                After RETUNE_S swapped out all shares of the GPU are divided anew; after `move_s` a task goes elsewhere
+    place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
+                shares of the GPU are divided anew (`mudi_tune`)
+    spread      where nobody waits, a task moves to a GPU without tasks if that is worth a restart; and where tasks or
+                load have left, the SMs are divided anew
+
+A task that has waited `wait_s` gets an idle GPU, as everywhere (`solvers.backfill`). Replicas come first in every step:
+none is given a setting that breaks its promise, and a task that stands in the way is swapped out in the same plan. A
+replica with another SM percent is a new process that starts beside the old one, which serves until it is ready.
+
+Source: Mudi (EuroSys 2025). Changed: deadlines are no reason to pay for an idle GPU; GPUs with several replicas, which
+other policies leave behind, keep their tasks and get no new ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from solvers.backfill.hosts import TOLERANCE, Host, Seat, make_host
+from solvers.backfill.problem import FillLimits, FillProblem
+from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.papers.mudi.iterations import Iterations
+from solvers.papers.mudi.smallest_slope import NOWHERE, Slopes
+from solvers.papers.mudi.tune import Tuned, Tuner, tuning_limit_ms
+from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.problem import OperatingPoint
+from solvers.types.state import GpuId, ReplicaId, Task
+
+LEFT_S = 60.0
+"""What needs less until it is done is not started anew elsewhere."""
+RETUNE_S = 20.0
+"""After so long swapped out a task is no longer the victim of a burst: the GPU is divided anew."""
+MOST_TRIES = 4
+"""GPUs that are tuned for one task before it waits for the next tick."""
+MOST_TUNINGS = 48
+"""Of one call: the rest waits for the next tick. One takes some milliseconds."""
+REUSED = 0.7
+"""Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
+WORTH = 0.25
+"""By so much of the present times a division must be better to be worth a restart."""
+GAIN = 0.15
+"""By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
+PATIENCE_S = 300.0
+"""After so long a task joins others in any case."""
+CALM = 2.0
+"""Times the present rate that a replica must bear where shares are divided anew without need."""
+LOOSE_PERCENT = 20.0
+"""SMs that nobody holds, or that the replica could spare: with fewer it is not asked whether to divide anew."""
+
+Before = tuple[BoundGpu, BoundTask]
+
+
+def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
+    """The bound plan's GPUs with their tasks and tuned replicas, and idle ones that tasks were given, by id.
+
+    The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
+    O(tasks · sites) for slopes, at most MOST_TUNINGS tunings.
+    """
+    filling = Filling(wanted, limits or FillLimits())
+    before = {task.name: (gpu, task) for gpu in filling.running for task in gpu.tasks}
+    for task in sorted(wanted.tasks, key=lambda task: (-task.priority, task.name)):
+        filling.keep(task, before.get(task.name))
+    filling.settle()
+    waiting = sorted((task for task in wanted.tasks if task.name not in filling.placed), key=urgency)
+    for task in waiting:
+        filling.place(task)
+    if all(task.name in filling.placed for task in waiting):
+        filling.spread()
+        filling.widen()
+    return filling.gpus()
+
+
+@dataclass(slots=True)
+class _Site:
+    """One GPU with its tasks while they are placed."""
+
+    host: Host
+    is_uneven: bool = False
+    """A task's share has no row any more, so that it cannot stay as it is."""
+
+    @property
+    def is_tunable(self) -> bool:
+        return len(self.host.replicas) == 1
+
+
+class Filling:
+    """Sites as they fill up."""
+
+    def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
+        self.wanted, self._limits = wanted, limits
+        self._rows = OperatingRows(wanted.problem)
+        self._seats = Seats(wanted.points)
+        self._tasks = {task.name: task for task in wanted.tasks}
+        self._cordoned = frozenset(wanted.cordoned)
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
+        self.slopes = Slopes(wanted.problem, self._seats, partial(tuning_limit_ms, wanted.problem.capacity_law))
+        self.running = wanted.running.gpus if wanted.running else ()
+        self.tuner = Tuner(
+            problem=wanted.problem,
+            seats=self._seats,
+            iterations=Iterations(wanted.problem, self._seats, wanted.tasks, self.running),
+        )
+        self.placed: set[str] = set()
+        self._hopeless: set[tuple[str, int, bool]] = set()
+        """Network, batch and patience of tasks that found no place; places only get fewer."""
+        self._sites: dict[GpuId, _Site] = {}
+        alone = (gpu for gpu in self.running if gpu.tasks and not gpu.replicas and self._is_unused(gpu))
+        for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
+            self._sites[gpu.id] = _Site(make_host(wanted.problem, self._rows, replace(gpu, tasks=())))
+            self._unused.pop(gpu.id, None)
+
+    def host(self, key: GpuId) -> Host:
+        """A GPU as it stands. Raises KeyError."""
+        return self._sites[key].host
+
+    def gpus(self) -> tuple[BoundGpu, ...]:
+        """What carries anything, by id."""
+        hosts = (site.host for _, site in sorted(self._sites.items()) if site.host.gpu.replicas or site.host.tasks)
+        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+
+    def keep(self, task: Task, ran: Before | None) -> None:
+        """Leave a task where it is; one that was swapped out for long looks for another place."""
+        site = self._sites.get(ran[0].id) if ran is not None else None
+        if ran is None or site is None or not is_same(task, ran[1]):
+            return
+        if len(site.host.tasks) >= self._limits.max_tasks_per_gpu:
+            return
+        if not ran[1].is_resident and task.waiting_s >= self._limits.move_s:
+            return
+        seat = self._seats.of_share(task, site.host, ran[1].sm_percent)
+        if ran[1].is_resident and seat is not None:
+            site.host.residents.append((again(ran[1], task, is_resident=True), seat))
+        else:
+            site.is_uneven |= seat is None
+            site.host.swapped.append(again(ran[1], task, is_resident=False))
+        self.placed.add(task.name)
+
+    def settle(self) -> None:
+        """Make every promise hold again, then let back who was swapped out."""
+        for _, site in sorted(self._sites.items()):
+            if not site.host.holds():
+                self._give_back(site)
+            elif site.host.swapped:
+                self._let_back(site)
+
+    def _give_back(self, site: _Site) -> None:
+        host = site.host
+        if site.is_tunable:
+            row = self.tuner.rebatched(host, self._tasks_of(host.residents))
+            if row is not None:
+                site.host = self._with_row(host, row)
+                return
+            if host.free_sm_percent < -SM_PERCENT_TOLERANCE and self._divide(site):
+                return
+        while host.residents and not host.holds():
+            least = max(host.residents, key=lambda each: urgency(self._tasks[each[0].name]))
+            host.residents.remove(least)
+            host.swapped.append(replace(least[0], is_resident=False))
+
+    def _let_back(self, site: _Site) -> None:
+        host = site.host
+        for task in sorted(host.swapped, key=lambda each: urgency(self._tasks[each.name])):
+            seat = self._seats.of_share(self._tasks[task.name], host, task.sm_percent)
+            if seat is not None and host.fits(seat):
+                host.swapped.remove(task)
+                host.residents.append((replace(task, is_resident=True), seat))
+        waited_s = max((self._tasks[task.name].waiting_s for task in host.swapped), default=0.0)
+        if site.is_tunable and (waited_s >= RETUNE_S or (host.swapped and site.is_uneven)):
+            self._divide(site)
+
+    def place(self, task: Task) -> None:
+        """Give a task a share of the GPU with the smallest slope, or an idle GPU when it has waited for long."""
+        # One that found no place says as much of those like it, which must not take the others' tunings.
+        kind = task.network, task.batch, task.waiting_s >= PATIENCE_S
+        for site in self._ranked(task) if kind not in self._hopeless else ():
+            if self._reuse(site, task) or self._divide(site, task):
+                self.placed.add(task.name)
+                return
+        self._hopeless.add(kind)
+        if task.waiting_s >= self._limits.wait_s:
+            self._take_idle(task)
+
+    def spread(self) -> None:
+        """Move one task, the first that is worth it of the slowest, to a GPU without tasks."""
+        sites = [site for key, site in sorted(self._sites.items()) if site.is_tunable and key not in self._cordoned]
+        empty = [site for site in sites if not site.host.tasks]
+        slowest = sorted(
+            (
+                (-slowness, site.host.gpu.id, at, site)
+                for site in sites
+                if not site.host.swapped
+                for at, slowness in enumerate(self._slownesses(site.host))
+            ),
+            key=lambda each: each[:3],
+        )
+        if empty:
+            any(self._moved(site, at, empty) for *_, at, site in slowest[:MOST_TRIES])
+
+    def _moved(self, site: _Site, at: int, empty: Sequence[_Site]) -> bool:
+        """Whether the resident at that place moves; not beyond MOST_TUNINGS."""
+        host, (was, _) = site.host, site.host.residents[at]
+        task = self._tasks[was.name]
+        left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
+        if left_s < LEFT_S or len(self.tuner.searches) >= MOST_TUNINGS:
+            return False
+        there = min(empty, key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id))
+        rest = [each for each, _ in host.residents if each.name != was.name]
+        tasks = [self._tasks[each.name] for each in rest]
+        alone = self.tuner.tune(there.host, [task])
+        others = self.tuner.tune(host, tasks) if tasks else None
+        if alone is None or (tasks and others is None):
+            return False
+        if alone.speed + (others.speed if others else 0.0) < self._speed(host) * (1.0 + WORTH):
+            return False
+        there.host = self._tuned(there.host, alone, [task], [])
+        site.host = self._tuned(host, others, tasks, rest) if others else _without_tasks(host)
+        return True
+
+    def widen(self) -> None:
+        """Divide anew where much is free and that is worth it."""
+        for _, site in sorted(self._sites.items()):
+            host = site.host
+            if not site.is_tunable or not host.residents or host.swapped:
+                continue
+            spare_percent = self.tuner.spare_percent(host, self._tasks_of(host.residents), room=CALM)
+            if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
+                self._divide(site, room=CALM, at_most=sum(self._slownesses(host)) * (1.0 - WORTH))
+
+    def _ranked(self, task: Task) -> list[_Site]:
+        """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
+        by_count: dict[int, list[tuple[GpuId, _Site]]] = {}
+        for key, site in self._sites.items():
+            if site.is_tunable and key not in self._cordoned and not site.host.swapped:
+                by_count.setdefault(len(site.host.residents), []).append((key, site))
+        ranked: list[_Site] = []
+        for count in range(self._limits.max_tasks_per_gpu):
+            demanded = [
+                (self.slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
+                for key, site in by_count.get(count, ())
+                if self._has_memory(site.host, task)
+            ]
+            fitting = [each for each in demanded if each[0] != NOWHERE]
+            ranked.extend(site for *_, site in sorted(fitting, key=lambda each: each[:2]))
+            if len(ranked) >= MOST_TRIES:
+                break
+        return ranked[:MOST_TRIES]
+
+    def _has_memory(self, host: Host, task: Task) -> bool:
+        """Whether it is enough for one more beside the replica at the row that needs least."""
+        points = self.wanted.problem.points_of(host.gpu.replicas[0].network, host.gpu.gpu_type)
+        least_mib = min((row.memory_mib for row in (points.rows if points else ())), default=0.0)
+        own_mib = min((seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0)
+        residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
+        return least_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (1.0 + TOLERANCE)
+
+    def _reuse(self, site: _Site, task: Task) -> bool:
+        """Seat a task in the share that is free, if that is worth as much as a part of an even division."""
+        host = site.host
+        even_percent = (host.free_sm_percent + sum(seat.row.sm_percent for _, seat in host.residents)) / (
+            len(host.residents) + 1
+        )
+        free = [
+            seat
+            for seat in self._seats.on(task, host)
+            if REUSED * even_percent <= seat.row.sm_percent <= even_percent + SM_PERCENT_TOLERANCE and host.fits(seat)
+        ]
+        if not host.residents or not free:
+            return False
+        joined = replace(host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])])
+        if not self._is_worth(task, self._speed(host), self._speed(joined)):
+            return False
+        site.host = joined
+        return True
+
+    def _divide(
+        self, site: _Site, newcomer: Task | None = None, *, room: float | None = None, at_most: float = float("inf")
+    ) -> bool:
+        """Tune the site for all its tasks and the newcomer; whether that is possible, and good enough."""
+        if len(self.tuner.searches) >= MOST_TUNINGS:
+            return False
+        host = site.host
+        was = [*(task for task, _ in host.residents), *host.swapped]
+        tasks = [*(self._tasks[task.name] for task in was), *([newcomer] if newcomer else [])]
+        tuned = self.tuner.tune(host, tasks) if room is None else self.tuner.tune(host, tasks, room=room)
+        if tuned is None or tuned.slowness > at_most:
+            return False
+        if newcomer is not None and not self._is_worth(newcomer, self._speed(host), tuned.speed):
+            return False
+        site.host = self._tuned(host, tuned, tasks, was)
+        site.is_uneven = False
+        return True
+
+    def _tuned(self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]) -> Host:
+        """The host as tuned; tasks that keep their share go on."""
+        before = {task.name: task for task in was}
+        fresh = self._with_row(host, tuned.row)
+        fresh.residents.clear()
+        fresh.swapped.clear()
+        for task, seat in zip(tasks, tuned.seats, strict=True):
+            old = before.get(task.name)
+            stays = old is not None and abs(old.sm_percent - seat.row.sm_percent) <= SM_PERCENT_TOLERANCE
+            bound = replace(old, is_resident=True) if old is not None and stays else bound_task(task, seat)
+            fresh.residents.append((bound, seat))
+        return fresh
+
+    def _with_row(self, host: Host, row: OperatingPoint) -> Host:
+        """The host with its replica at that row: in place where share and memory allow it, else a new process."""
+        (replica,) = host.gpu.replicas
+        in_place = (
+            abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE and row.memory_mib <= replica.memory_mib
+        )
+        following = replace(
+            replica,
+            id=replica.id if in_place else ReplicaId(""),
+            sm_percent=row.sm_percent,
+            batch=row.batch,
+            memory_mib=replica.memory_mib if in_place else row.memory_mib,
+        )
+        fresh = make_host(self.wanted.problem, self._rows, replace(host.gpu, replicas=(following,)))
+        fresh.residents.extend(host.residents)
+        fresh.swapped.extend(host.swapped)
+        return fresh
+
+    def _take_idle(self, task: Task) -> None:
+        """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
+        idle = [gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned]
+        places: list[tuple[float, GpuId, Host, Seat]] = []
+        for gpu in {gpu.gpu_type: gpu for gpu in reversed(idle)}.values():
+            host = empty_host(self.wanted.problem, gpu)
+            fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
+            if fitting:
+                usd = host.gpu_type.price_usd_per_hour * host.iteration_ms(fitting[-1])
+                places.append((usd, gpu.id, host, fitting[-1]))
+        if places:
+            _, key, host, seat = min(places, key=lambda each: each[:2])
+            host.residents.append((bound_task(task, seat), seat))
+            self._sites[key] = _Site(host)
+            del self._unused[key]
+            self.placed.add(task.name)
+
+    def _is_worth(self, task: Task, before: float, after: float) -> bool:
+        return after >= before * (1.0 + GAIN) or task.waiting_s >= PATIENCE_S
+
+    def _speed(self, host: Host) -> float:
+        return sum(1.0 / each for each in self._slownesses(host))
+
+    def _slownesses(self, host: Host) -> list[float]:
+        tasks = self._tasks_of(host.residents)
+        return [self.tuner.iterations.slowness(task, host, at) for at, task in enumerate(tasks)]
+
+    def _tasks_of(self, residents: Sequence[tuple[BoundTask, Seat]]) -> list[Task]:
+        return [self._tasks[task.name] for task, _ in residents]
+
+    def _is_unused(self, gpu: BoundGpu) -> bool:
+        return gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type
+
+
+def _without_tasks(host: Host) -> Host:
+    return Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=host.replicas)

@@ -1,0 +1,161 @@
+"""Which GPU a task goes to: the one where the predicted slopes of latency over SM share ask the least for its service.
+
+    P(b, Δ, Ψ) = (l0 + k · (Δ − Δ0)) · f(b, Δ, Ψ)        k = k1 up to the breakpoint Δ0, k2 beyond it; by batch b
+
+Breakpoint and slopes are a fit of the service's rows. The neighbours Ψ, the newcomer among them, divide evenly what a
+share Δ leaves, and stretch a batch by the factor f, which multiplies both slopes at their share. For networks that were
+profiled it comes from their points; for others these are estimated from their layers, cumulated over all neighbours
+(`predict.never_profiled`).
+
+    share     the least Δ at which P reaches its limit, over all b
+    slope     −dP/dΔ at the least share, relative to the limit: what a percent of the SMs is worth to the service
+
+A task goes where the share is smallest, of equal ones the slope; GPUs with fewer tasks come first, since a curve of the
+service says nothing of what tasks take from each other.
+
+Source: Mudi (EuroSys 2025), "Cluster-wide co-location": the GPU that yields the smallest slope. Changed: the slide's
+bare slope does not tell services apart whose SLOs and loads differ; here slopes count by where they reach the limit
+(`bench/papers/mudi.py` has both).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.backfill.hosts import Host
+from solvers.backfill.residents import Seats
+from solvers.laws.colocation import Neighbours, executions_ms
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
+from solvers.predict.data.samples import Reals
+from solvers.predict.regression.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Task
+
+Limit = Callable[[ServiceDemand, int, float], float]
+"""The longest execution in ms that a service with so large a batch, at so many rps, may have."""
+
+
+def waiting_requests(service: ServiceDemand, *, batch: int, rate_rps: float) -> float:
+    """W: how many requests a replica finds within one SLO; at least a batch."""
+    return max(float(batch), rate_rps * service.slo_ms / 1000.0)
+
+
+class Demanded(NamedTuple):
+    """What a service asks for beside some tasks; sorts the least first."""
+
+    share_percent: float
+    """100 and more where no share reaches the limit."""
+    slope: float
+    """Parts of the limit per SM percent."""
+
+
+_LEAST_MS = 1e-9
+"""A limit below it is one that nothing keeps."""
+NOWHERE = Demanded(float("inf"), float("inf"))
+"""No row fits."""
+
+
+class Stretched(NamedTuple):
+    """A latency curve beside neighbours."""
+
+    batch: int
+    shares: Reals
+    """(N,) ascending."""
+    times_ms: Reals
+    """(N,) at these shares; linear in between."""
+
+    def demanded(self, limit_ms: float) -> Demanded:
+        """Where the curve reaches the limit, and how steep it begins."""
+        shares, times_ms = self.shares, self.times_ms
+        limit_ms = max(limit_ms, _LEAST_MS)
+        slope = (times_ms[0] - times_ms[1]) / (shares[1] - shares[0]) / limit_ms if len(shares) > 1 else 0.0
+        within = np.flatnonzero(times_ms <= limit_ms)
+        if not len(within):
+            return Demanded(float(100.0 * times_ms.min() / limit_ms), float(slope))
+        at = int(within[0])
+        if at == 0:
+            return Demanded(float(shares[0]), float(slope))
+        part = (times_ms[at - 1] - limit_ms) / (times_ms[at - 1] - times_ms[at])
+        return Demanded(float(shares[at - 1] + part * (shares[at] - shares[at - 1])), float(slope))
+
+
+class Slopes:
+    """Predicted curves of hosts; what equal hosts and tasks share is worked out once."""
+
+    def __init__(self, problem: Problem, seats: Seats, limit: Limit) -> None:
+        self._problem, self._seats, self._limit = problem, seats, limit
+        self._stretched: dict[tuple[object, ...], tuple[Stretched, ...]] = {}
+        self._demanded: dict[tuple[object, ...], Demanded] = {}
+
+    def of(self, host: Host, tasks: Sequence[Task]) -> Demanded:
+        """What the host's one service asks for beside these tasks; NOWHERE where one of them finds no row there."""
+        (replica,) = host.gpu.replicas
+        company = tuple(sorted((task.network, task.batch) for task in tasks))
+        place = (host.gpu.gpu_type, host.gpu.clock_mhz, company)
+        key = (replica.service, replica.arrival_rate_rps, *place)
+        if key not in self._demanded:
+            service = self._problem.service(replica.service)
+            if (service.network, *place) not in self._stretched:
+                self._stretched[service.network, *place] = tuple(self._stretch(service.network, host, tasks))
+            self._demanded[key] = min(
+                (
+                    curve.demanded(self._limit(service, curve.batch, replica.arrival_rate_rps))
+                    for curve in self._stretched[service.network, *place]
+                ),
+                default=NOWHERE,
+            )
+        return self._demanded[key]
+
+    def _stretch(self, network: str, host: Host, tasks: Sequence[Task]) -> Iterator[Stretched]:
+        points = self._problem.points_of(network, host.gpu.gpu_type)
+        clock_mhz = host.gpu.clock_mhz
+        rows = sorted(
+            row for row in (points.rows if points else ()) if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        )
+        if points is None or not all(self._seats.on(task, host) for task in tasks):
+            return
+        for batch in sorted({row.batch for row in rows}):
+            curve = [row for row in rows if row.batch == batch]
+            shares = np.array([row.sm_percent for row in curve])
+            # Execution times are linear in the neighbours' pressure.
+            without_ms, with_one_ms = (
+                executions_ms(
+                    curve,
+                    Neighbours(count=len(tasks), pressure=pressure),
+                    sensitivity=points.sensitivity,
+                    gpu_type=host.gpu_type,
+                )
+                for pressure in (0.0, 1.0)
+            )
+            beside_ms = without_ms + (with_one_ms - without_ms) * self._pressures(host, shares, tasks)
+            alone_ms = np.array([row.solo_ms for row in curve])
+            yield Stretched(batch, shares, _solo_fit(curve).latency_ms(shares) * beside_ms / alone_ms)
+
+    def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
+        """(N,) summed pressure of tasks that divide evenly what these shares leave over."""
+        even_percent = (100.0 - shares) / len(tasks)
+        pressures = np.zeros(len(shares))
+        for task in tasks:
+            rows = [seat.row for seat in self._seats.on(task, host)]
+            pressures += np.interp(even_percent, [row.sm_percent for row in rows], [row.pressure for row in rows])
+        return pressures
+
+
+def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:
+    """The two segments of a curve; of fewer rows than determine them a straight line that ends at the breakpoint."""
+    shares, times_ms = tuple(row.sm_percent for row in curve), tuple(row.solo_ms for row in curve)
+    if len(shares) >= LEAST_SHARES:
+        return _fitted(shares, times_ms)
+    slope = (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0]) if len(shares) > 1 else 0.0
+    return TwoSegments(
+        breakpoint_percent=shares[-1], latency_ms_at_breakpoint=times_ms[-1], slope_before=slope, slope_after=0.0
+    )
+
+
+@lru_cache(maxsize=4096)
+def _fitted(shares: tuple[float, ...], times_ms: tuple[float, ...]) -> TwoSegments:
+    """Kept for the life of the process: a fit takes milliseconds, and profiles seldom change."""
+    times = np.array(times_ms)
+    return fit_two_segments(np.array(shares), times, weight=1.0 / times)

@@ -1,0 +1,1 @@
+"""OLTunes: tuning score, and the job scheduler with queues and affinity."""

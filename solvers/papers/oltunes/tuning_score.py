@@ -1,0 +1,219 @@
+"""The tuning score: which GPU type, SM percent, batch and variant suit a job.
+
+As printed (OLTunes, equation 4), to be made as large as possible:
+
+    f = λ / ŷ_latency + (1 − λ) · ŷ_throughput + α · max(0, T − ŷ_latency) + β · EPC
+
+It adds seconds, rates and watts as they are, and rewards a high EPC, though the paper's own examples take the lower
+one. Here every term is brought to 0..1 over the settings of one job, and the sign of EPC is turned:
+
+    f = λ · n(1 / ŷ_latency) + (1 − λ) · n(ŷ_throughput) + α · max(0, T − ŷ_latency) / T
+        − β · ρ · n(EPC) − γ · (1 − ρ) · loss
+
+λ weight of the job; T time until its deadline; ρ load of the fleet, 0 to 1 ("as the workload increases, so does β");
+n(x) = (x − min) / (max − min). ŷ_latency is the time until all inputs are done. With it, inputs per second say the same
+once more, so ŷ_throughput is that of a whole GPU with as many such jobs as it may have: what counts where nobody waits
+for the one job.
+`loss`, ours, chooses among variants: how far below the best allowed one its accuracy is, 1 at the floor; it counts as
+long as the fleet is not full.
+
+EPC (equation 7) takes 60 W as base for every GPU type, as the paper does. All of (GPU type, SM percent, batch) that are
+predicted are scored; memory is what the network needs at that batch. The two GPU types with the best scores are kept
+(equation 5; the text says three combinations, the formula two types: all settings of these types are kept).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.papers.oltunes.types import MOST_JOBS, Setting
+from solvers.predict.data.samples import Reals
+
+ALPHA = 0.5
+"""Weight of the time that is left after the job; not in the paper."""
+BETA = 0.5
+"""Weight of power in a full fleet; not in the paper. With 1, jobs get so few SMs that four of them leave a GPU half
+idle."""
+GAMMA = 0.5
+"""Weight of lost accuracy in an idle fleet; ours."""
+BASE_W = 60.0
+"""P_base of every GPU type, as in the paper's examples."""
+TYPES_KEPT = 2
+
+
+class Option(NamedTuple):
+    """One operating point that a job might use, with what is predicted there, alone on the GPU."""
+
+    network: str
+    accuracy: float
+    gpu_type: str
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    memory_mib: float
+    iteration_ms: float
+    """Of one whole batch."""
+
+
+class Board(NamedTuple):
+    """What the estimate of power needs of a GPU type."""
+
+    memory_mib: float
+    tdp_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is wanted of a job."""
+
+    weight: float
+    """λ."""
+    inputs: int
+    left_s: float
+    """Until its deadline; infinite = it has none."""
+    load: float
+    """ρ: how full the fleet is, 0 to 1."""
+
+
+def printed_score(
+    wish: Wish, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
+) -> float:
+    """Equation 4 as printed; no policy uses it."""
+    slack = max(0.0, wish.left_s - latency_s)
+    return wish.weight / latency_s + (1.0 - wish.weight) * throughput_rps + alpha * slack + beta * epc
+
+
+def tune(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> tuple[Setting, ...]:
+    """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
+
+    Options whose memory exceeds their GPU type's, and batches beyond what the inputs fill, are left out, but for the
+    smallest batch. The order of options changes nothing. O(options · log options).
+    """
+    usable = _usable(options, boards, wish.inputs)
+    if not usable:
+        return ()
+    latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
+    jobs = np.minimum(MOST_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
+    per_gpu_rps = jobs * wish.inputs / latency_s
+    found = Found(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
+    score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)
+    order = np.argsort(-score, kind="stable")
+    return tuple(_setting(usable[at], latency_s[at], per_gpu_rps[at], score[at]) for at in order.tolist())
+
+
+class Found(NamedTuple):
+    """What is predicted of N settings, all (N,)."""
+
+    latency_s: Reals
+    per_gpu_rps: Reals
+    """Inputs per second of a whole GPU with as many of them as it may have."""
+    epc: Reals
+
+
+def scores(wish: Wish, found: Found) -> Reals:
+    """(N,) the documented score but for lost accuracy; N ≥ 1."""
+    return np.asarray(
+        wish.weight * _normalised(1.0 / found.latency_s)
+        + (1.0 - wish.weight) * _normalised(found.per_gpu_rps)
+        + ALPHA * _slack(found.latency_s, wish.left_s)
+        - BETA * wish.load * _normalised(found.epc)
+    )
+
+
+def latency_of(option: Option, inputs: int) -> float:
+    """Seconds until all inputs are done, batch after batch."""
+    return -(-inputs // option.batch) * option.iteration_ms / 1000.0
+
+
+def best_types(settings: Sequence[Setting]) -> tuple[str, ...]:
+    """The GPU types of the best scores, at most two, the best first."""
+    return tuple(dict.fromkeys(setting.gpu_type for setting in settings))[:TYPES_KEPT]
+
+
+def mean_latency_s(settings: Sequence[Setting], types: Sequence[str]) -> float:
+    """Mean predicted latency on these GPU types, at least one of which has a setting."""
+    return float(np.mean([setting.latency_s for setting in settings if setting.gpu_type in types]))
+
+
+def _usable(options: Sequence[Option], boards: Mapping[str, Board], inputs: int) -> list[Option]:
+    fitting = [one for one in options if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib]
+    smallest = min((one.batch for one in fitting), default=1)
+    # A batch is worth trying up to the first size that holds all inputs.
+    largest = min((one.batch for one in fitting if one.batch >= inputs), default=max(inputs, smallest))
+    return sorted(one for one in fitting if one.batch <= max(largest, smallest))
+
+
+def _normalised(values: Reals) -> Reals:
+    low, high = float(values.min()), float(values.max())
+    return (values - low) / (high - low) if high > low else np.zeros(len(values))
+
+
+def _slack(latency_s: Reals, left_s: float) -> Reals:
+    """Share of the time until the deadline that is left when the job is done; alike for all where there is none."""
+    if not np.isfinite(left_s) or left_s <= 0.0:
+        return np.zeros(len(latency_s))
+    return np.maximum(0.0, left_s - latency_s) / left_s
+
+
+def _epc(options: Sequence[Option], boards: Mapping[str, Board], latency_s: Reals) -> Reals:
+    memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
+    return estimated_power_consumption(
+        base_w=BASE_W,
+        tdp_w=np.maximum(BASE_W, [boards[one.gpu_type].tdp_w for one in options]),
+        sm_percent=[one.sm_percent for one in options],
+        memory_share=memory,
+        latency_s=latency_s,
+    )
+
+
+def _loss(options: Sequence[Option]) -> Reals:
+    accuracy = np.array([one.accuracy for one in options])
+    return 1.0 - _normalised(accuracy) if accuracy.max() > accuracy.min() else np.zeros(len(accuracy))
+
+
+def _setting(option: Option, latency_s: float, per_gpu_rps: float, score: float) -> Setting:
+    return Setting(
+        network=option.network,
+        gpu_type=option.gpu_type,
+        sm_percent=option.sm_percent,
+        batch=option.batch,
+        clock_mhz=option.clock_mhz,
+        memory_mib=option.memory_mib,
+        latency_s=float(latency_s),
+        gpu_throughput_rps=float(per_gpu_rps),
+        score=float(score),
+    )
+
+
+def estimated_power_consumption(
+    *,
+    base_w: npt.ArrayLike,
+    tdp_w: npt.ArrayLike,
+    sm_percent: npt.ArrayLike,
+    memory_share: npt.ArrayLike,
+    latency_s: npt.ArrayLike,
+) -> Reals:
+    """EPC as printed, for arrays that go together in shape.
+
+    `memory_share`: memory used / memory of the GPU, 0 to 1. Raises ValueError where a GPU's TDP is below its base.
+    """
+    base, tdp = np.asarray(base_w, dtype=np.float64), np.asarray(tdp_w, dtype=np.float64)
+    if np.any(tdp < base):
+        raise ValueError(f"the base power {base} W must not be above the TDP {tdp} W")
+    utilisation = np.asarray(sm_percent) / 100.0 * np.asarray(memory_share)
+    return np.asarray(base + (tdp - base) * utilisation * np.asarray(latency_s))
+
+
+def energy_per_request_j(
+    power_w: npt.ArrayLike, latency_ms: npt.ArrayLike, batch: npt.ArrayLike, *, idle_w: npt.ArrayLike = 0.0
+) -> Reals:
+    """Joules of one request: (power − idle) · latency / batch, for arrays that go together in shape.
+
+    `power_w`: watts of the GPU while the batch runs. `idle_w`: what the GPU draws anyway and the request is not charged
+    with; 0 charges all of it. Watts that are predicted below idle cost nothing.
+    """
+    above_w = np.maximum(np.asarray(power_w, dtype=np.float64) - np.asarray(idle_w), 0.0)
+    return np.asarray(above_w * np.asarray(latency_ms) / 1000.0 / np.asarray(batch))

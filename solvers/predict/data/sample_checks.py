@@ -1,0 +1,92 @@
+"""Refuse rows that no measurement can be, naming the row, the column and the remedy."""
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.predict.data.interference_factor import pairs_of
+from solvers.predict.data.samples import Queries, Reals, Samples
+from solvers.types.errors import InvalidInput
+from solvers.types.strict_json import LARGEST_NUMBER, describe
+
+Flags = npt.NDArray[np.bool_]
+
+LARGEST_BATCH = 65536.0
+LONGEST_NAME = 253
+
+
+def check_samples(samples: Samples) -> None:
+    """Raises InvalidInput for the first column with a row that no measurement can be, and when there are no rows."""
+    if not len(samples):
+        raise InvalidInput("rows", "there are none; a fit needs at least one measurement")
+    check_queries(samples.at)
+    size = len(samples)
+    _check("latency_ms", samples.latency_ms, size, above=0.0)
+    _check("power_w", samples.power_w, size, above=0.0, may_lack=True)
+    _check("memory_mib", samples.memory_mib, size, above=0.0, may_lack=True)
+    _check("l2_util_percent", samples.l2_util_percent, size, at_least=0.0, at_most=100.0, may_lack=True)
+
+
+def check_queries(queries: Queries) -> None:
+    """Raises InvalidInput for the first column with a row that cannot be."""
+    _check_size("gpu_type", len(queries.gpu_type), len(queries))
+    _check_size("neighbours", len(queries.neighbours), len(queries))
+    for name, values in (("network", queries.network), ("gpu_type", queries.gpu_type)):
+        for entry in sorted(set(values)):
+            if not _is_name(entry):
+                problem = f"must have 1 to {LONGEST_NAME} characters, none of them a control character"
+                raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{problem}, not {describe(entry)}")
+    size = len(queries)
+    _check("batch", queries.batch, size, at_least=1.0, at_most=LARGEST_BATCH)
+    _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
+    _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
+    _check("time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0)
+    _check("power_limit_w", queries.power_limit_w, size, above=0.0, may_lack=True)
+    _check_neighbours(queries)
+
+
+def _check_neighbours(queries: Queries) -> None:
+    pairs = pairs_of(queries)
+    is_name = {network: _is_name(network) for network in set(pairs.network)}
+    is_wrong: Flags = np.array([not is_name[network] for network in pairs.network], dtype=bool)
+    is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= LARGEST_BATCH))
+    is_wrong |= ~((pairs.sm_percent > 0.0) & (pairs.sm_percent <= 100.0))
+    if is_wrong.any():
+        pair = int(np.argmax(is_wrong))
+        found = f"{pairs.network[pair]}:{pairs.batch[pair]:g}:{pairs.sm_percent[pair]:g}"
+        raise InvalidInput(
+            f"rows[{pairs.row[pair]}].neighbours",
+            f"a neighbour needs a name of 1 to {LONGEST_NAME} characters, a batch of at least 1 and at most "
+            f"{LARGEST_BATCH:g} and a share above 0 and at most 100 %, not {describe(found)}",
+        )
+
+
+def _is_name(text: str) -> bool:
+    return 1 <= len(text) <= LONGEST_NAME and text.isprintable()
+
+
+def _check(
+    name: str,
+    values: Reals,
+    size: int,
+    *,
+    at_least: float = -np.inf,
+    above: float = -np.inf,
+    at_most: float = LARGEST_NUMBER,
+    may_lack: bool = False,
+) -> None:
+    _check_size(name, values.size, size)
+    is_lacking = np.isnan(values)
+    is_wrong: Flags = ~((values >= at_least) & (values > above) & (values <= at_most))
+    if may_lack:
+        is_wrong &= ~is_lacking
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        least = f"above {above:g}" if np.isfinite(above) else f"at least {at_least:g}"
+        found = "nothing" if is_lacking[row] else f"{values[row]:g}"
+        problem = f"must be a number {least} and at most {at_most:g}, not {found}; correct the row or leave it out"
+        raise InvalidInput(f"rows[{row}].{name}", problem)
+
+
+def _check_size(name: str, found: int, size: int) -> None:
+    if found != size:
+        raise InvalidInput(name, f"has {found} values for {size} rows; every row needs one")

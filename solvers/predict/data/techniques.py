@@ -1,0 +1,147 @@
+"""The techniques that the automatic choice tries, in the order of preference between equals.
+
+Each is a module of its own; it is imported when it is first used.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from solvers.predict.data.fit import (
+    LEVELS,
+    Coefficients,
+    Fit,
+    PooledTechnique,
+    Quality,
+    Quantity,
+    Technique,
+    TooFewSamples,
+    nested,
+)
+from solvers.predict.data.interference_factor import InterferenceTechnique
+from solvers.predict.data.samples import Group, Queries, Reals, Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """One technique, called alike whether it learns each group by itself or all of them together."""
+
+    name: str
+    """Of the technique; its module is called so."""
+    package: str
+    is_pooled: bool = False
+    least_groups: int = 1
+    """Below so many groups the automatic choice does not try it."""
+    within: str = ""
+    """The technique in whose coefficients this one's are nested, under its name: both are learned at once."""
+
+    def fit_groups(self, samples: Samples) -> Mapping[Group, Coefficients]:
+        """Coefficients of every group that has enough samples."""
+        if self.is_pooled:
+            try:
+                return cast(PooledTechnique, self._module).fit_groups(samples)
+            except TooFewSamples:
+                return {}
+        learned = {}
+        for group, rows in samples.at.groups().items():
+            try:
+                learned[group] = cast(Technique, self._module).fit(samples.take(rows))
+            except TooFewSamples:
+                continue
+        return learned
+
+    def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
+        """(N,) values for queries of one group."""
+        return cast(Technique, self._module).predict(coefficients, queries)
+
+    @property
+    def _module(self) -> object:
+        return importlib.import_module(f"{self.package}.{self.name}")
+
+
+Family = tuple[Learner, ...]
+"""Techniques that are learned at once: the coefficients of the last one hold the others'."""
+
+
+def families(learners: tuple[Learner, ...]) -> tuple[Family, ...]:
+    """The learners, those together that can be learned at once."""
+    names = {learner.name for learner in learners}
+    return tuple(
+        (*(inner for inner in learners if inner.within == outer.name), outer)
+        for outer in learners
+        if outer.within not in names
+    )
+
+
+def learn_family(family: Family, samples: Samples) -> tuple[Mapping[Group, Coefficients], ...]:
+    """Per learner the coefficients of every group that has enough samples."""
+    *inner, outer = family
+    learned = outer.fit_groups(samples)
+    return (
+        *({group: nested(found, learner.name) for group, found in learned.items()} for learner in inner),
+        learned,
+    )
+
+
+def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[Learner, ...]:
+    return tuple(Learner(name=name, package=package, is_pooled=name in pooled) for name in names)
+
+
+_LATENCY = "solvers.predict.latency"
+
+LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
+    "latency_ms": (
+        *_learners(
+            _LATENCY,
+            "hierarchical_kriging",
+            "gaussian_process",
+            pooled=("hierarchical_kriging",),
+        ),
+        Learner(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
+        *_learners(_LATENCY, "locally_weighted", "piecewise_linear", "throttling"),
+        # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
+        Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
+    ),
+    "power_w": _learners("solvers.predict.resources", "roofline", "duty_cycle", pooled=("roofline",)),
+    "memory_mib": _learners("solvers.predict.resources", "memory"),
+}
+
+INTERFERENCE = ("response_surface", "pressure", "constant")
+"""For neighbours that were sampled."""
+STRANGERS = ("layer_counts", "pressure", "constant")
+"""For a neighbour of which there is no sample."""
+
+
+def technique_names(quantity: Quantity) -> tuple[str, ...]:
+    """Of all techniques for a quantity."""
+    of_company: Mapping[Quantity, tuple[str, ...]] = {
+        "interference": INTERFERENCE,
+        "stranger_interference": STRANGERS,
+    }
+    return of_company.get(quantity) or tuple(learner.name for learner in LEARNERS[quantity])
+
+
+def find_interference(name: str) -> InterferenceTechnique:
+    """The interference technique of that name."""
+    return cast(InterferenceTechnique, importlib.import_module(f"solvers.predict.interference.{name}"))
+
+
+def find_learner(quantity: Quantity, name: str) -> Learner:
+    """The technique of that name. Raises KeyError."""
+    for learner in LEARNERS[quantity]:
+        if learner.name == name:
+            return learner
+    raise KeyError(name)
+
+
+def predict_fit(fit: Fit, queries: Queries) -> Reals:
+    """(N,) what one fit says of queries of its group, neighbours not looked at."""
+    return find_learner(fit.quantity, fit.technique).predict(fit.coefficients, queries)
+
+
+def ratio_quantile(quality: Quality, level: float) -> float:
+    """The quantile of measured / predicted at a level; between the known levels its logarithm is interpolated."""
+    return float(np.exp(np.interp(level, LEVELS, np.log(quality.ratio_quantiles))))

@@ -1,0 +1,1 @@
+"""From fits to latencies, watts, memory and operating points."""

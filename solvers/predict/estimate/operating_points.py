@@ -1,0 +1,253 @@
+"""Operating points from fits: what the planner may choose from, with the uncertainty of every row.
+
+Times come from the latency fit (or, where a network was never measured, from what estimates it), in three parts:
+transfer and launch as the present profile states them or as a typical network has them, run the rest. They never fall
+when the batch grows nor rise with the share or the clock: where the fit says otherwise, the planner believes the slower
+of the two (running maxima, which leave monotone times as they are).
+
+Uncertainty: half the width of the 90 % interval, in units of the normal distribution; it widens outside what was
+sampled, as that interval does.
+
+Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
+without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else
+the most that any relative takes; without relatives it is refused: nobody should guess what fits into a GPU.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from solvers.predict.data.fit import NORMAL_95, Coefficients, Fits, TooFewSamples
+from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals, make_queries
+from solvers.predict.estimate.predict import predict_latency, predict_quantity
+from solvers.predict.interference import pressure
+from solvers.predict.latency.decomposition import Times, decompose, split
+from solvers.predict.resources import memory
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import GpuType
+
+TYPICAL_SENSITIVITY = 0.398
+"""Least squares through iGniter's pairs, as in the shipped catalogue. Sensitivities of the pressure law, whose mean is
+1, are scaled to it, and pressures the other way, so that fitted and shipped networks may share a GPU."""
+TYPICAL_PRESSURE = 0.34
+"""Of a whole GPU, in proportion to the share: L2 throughput over its peak (iGniter, median at 40-60 % of the SMs)."""
+DEFAULT_SHARES = tuple(float(share) for share in range(10, 101, 10))
+DEFAULT_BATCHES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The conditions that rows are made for, each ascending."""
+
+    sm_percents: tuple[float, ...]
+    batches: tuple[int, ...]
+    clocks_mhz: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Facts:
+    """What is known of a network on a GPU type beside its fits."""
+
+    gpu_type: GpuType
+    present: OperatingPoints | None = None
+    """The profile in force."""
+    sampled: Queries | None = None
+    """The network's own samples on the GPU type, alone; None = there are none."""
+    company: Coefficients | None = None
+    """The pressure law of the GPU type."""
+    layers: Mapping[str, LayerCounts] = field(default_factory=dict)
+    relatives: tuple[OperatingPoints, ...] = ()
+    """Profiles of other networks on the GPU type."""
+
+
+def make_grid(facts: Facts) -> Grid:
+    """The present profile's conditions; else tens of percent, powers of two that were sampled, and the highest clock.
+
+    Shares are multiples of the GPU type's step. Other clocks than the highest are there where two were sampled, or
+    where the present profile says how they compare.
+    """
+    top = facts.gpu_type.clocks_mhz[-1]
+    if facts.present is not None:
+        rows = facts.present.rows
+        return Grid(
+            sm_percents=tuple(sorted({row.sm_percent for row in rows})),
+            batches=tuple(sorted({row.batch for row in rows})),
+            clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
+        )
+    step = facts.gpu_type.sm_percent_step
+    shares = [share for share in DEFAULT_SHARES if abs(share / step - round(share / step)) < 1e-6] or [100.0]
+    largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
+    batches = [batch for batch in DEFAULT_BATCHES if batch <= max(largest, 1.0)] if largest > 1 else DEFAULT_BATCHES
+    return Grid(
+        sm_percents=tuple(shares),
+        batches=tuple(batches),
+        clocks_mhz=facts.gpu_type.clocks_mhz if _knows_clocks(facts) else (top,),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performance:
+    """The operating points of one network on one GPU type, each with the uncertainty of its times."""
+
+    points: OperatingPoints
+    latency_sigma: tuple[float, ...]
+    """Per row: standard deviation of ln(true / stated execution time), ≥ 0; 0 = taken as exact."""
+
+    def __post_init__(self) -> None:
+        if len(self.latency_sigma) != len(self.points.rows):
+            raise ValueError(f"{len(self.latency_sigma)} uncertainties for {len(self.points.rows)} rows")
+
+
+def make_performance(fits: Fits, group: Group, grid: Grid, facts: Facts) -> Performance:
+    """The operating points of one network on one GPU type, by share, batch and clock.
+
+    Raises TooFewSamples where neither a fit nor a profile says how much memory the network takes, and InvalidInput
+    where its latency can neither be predicted nor estimated.
+    """
+    conditions = list(product(grid.sm_percents, grid.batches, grid.clocks_mhz))
+    queries = _queries(group, conditions, facts)
+    predicted = predict_latency(fits, queries, layers=facts.layers, coverage=0.9)
+    alone_ms = _monotone(predicted.latency_ms * _clock_ratios(conditions, facts), grid)
+    times = _split(queries, alone_ms, conditions, facts)
+    sigma = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_95)
+    figures = zip(
+        times.transfer_ms.tolist(),
+        times.launch_ms.tolist(),
+        times.run_ms.tolist(),
+        _memory_mib(fits, queries, conditions, facts).tolist(),
+        _added_w(fits, queries, conditions, facts).tolist(),
+        _pressures(group, queries, conditions, facts).tolist(),
+        strict=True,
+    )
+    rows = tuple(OperatingPoint(*condition, *row) for condition, row in zip(conditions, figures, strict=True))
+    points = OperatingPoints(
+        network=group.network, gpu_type=group.gpu_type, sensitivity=_sensitivity(group, facts), rows=rows
+    )
+    return Performance(points=points, latency_sigma=tuple(sigma.tolist()))
+
+
+Condition = tuple[float, int, float]
+"""SM percent, batch and clock, as in an operating point."""
+
+
+def _queries(group: Group, conditions: list[Condition], facts: Facts) -> Queries:
+    size = len(conditions)
+    return make_queries(
+        [group.network] * size,
+        [group.gpu_type] * size,
+        batch=[float(batch) for _, batch, _ in conditions],
+        sm_percent=[share for share, _, _ in conditions],
+        clock_mhz=[clock for _, _, clock in conditions] if _knows_clocks(facts) else None,
+    )
+
+
+def _knows_clocks(facts: Facts) -> bool:
+    """Whether the fit has seen more than one clock; one clock alone says nothing about the others."""
+    if facts.sampled is None:
+        return False
+    clocks = facts.sampled.clock_mhz
+    return len(np.unique(clocks[np.isfinite(clocks)])) > 1
+
+
+def _clock_ratios(conditions: list[Condition], facts: Facts) -> Reals:
+    """(N,) time at each row's clock over that at the highest, as the present profile has it; 1 where the fit knows."""
+    if _knows_clocks(facts) or facts.present is None:
+        return np.ones(len(conditions))
+    solo = {row[:3]: row.solo_ms for row in facts.present.rows}
+    top = max(clock for _, _, clock in solo)
+    return np.array(
+        [solo.get(each, 1.0) / solo.get((each[0], each[1], top), 1.0) if each in solo else 1.0 for each in conditions]
+    )
+
+
+def _monotone(latency_ms: Reals, grid: Grid) -> Reals:
+    """(N,) running maxima: from the largest share and clock down, and from the smallest batch up."""
+    cube = latency_ms.reshape(len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz))
+    for axis in (0, 2):
+        cube = np.flip(np.maximum.accumulate(np.flip(cube, axis), axis=axis), axis)
+    return np.maximum.accumulate(cube, axis=1).ravel()
+
+
+def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: Facts) -> Times:
+    present = _present_rows(conditions, facts)
+    if present is None:
+        return decompose(queries, alone_ms)
+    return split(
+        alone_ms,
+        transfer_ms=np.array([row.transfer_ms for row in present]),
+        launch_ms=np.array([row.launch_ms for row in present]),
+    )
+
+
+def _present_rows(conditions: list[Condition], facts: Facts) -> list[OperatingPoint] | None:
+    """The present profile's row for each condition, or the nearest one; None without a profile."""
+    if facts.present is None:
+        return None
+    rows = facts.present.rows
+    table = np.log([row[:3] for row in rows])
+    exact = {row[:3]: row for row in rows}
+    return [
+        exact[each] if each in exact else rows[int(np.argmin(np.abs(table - np.log(each)).sum(axis=1)))]
+        for each in conditions
+    ]
+
+
+def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+    fitted, present = _fitted_memory_mib(fits, queries), _present_rows(conditions, facts)
+    if present is not None:
+        fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
+    if np.isnan(fitted).any():
+        if not facts.relatives:
+            network, gpu_type = queries.network[0], queries.gpu_type[0]
+            raise TooFewSamples(f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask")
+        most = [max(_memory_at(entry, batch) for entry in facts.relatives) for _, batch, _ in conditions]
+        fitted = np.where(np.isnan(fitted), most, fitted)
+    return np.maximum(fitted, 0.0)
+
+
+def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
+    """The most to expect; of the fit on the GPU type, else of another one: what a network loads is the same everywhere.
+
+    NaN where the network's memory was fitted nowhere.
+    """
+    network, gpu_type = queries.network[0], queries.gpu_type[0]
+    of_network = [fit for fit in fits.of("memory_mib") if fit.group.network == network]
+    if not of_network:
+        return np.full(len(queries), np.nan)
+    fit = next((fit for fit in of_network if fit.group.gpu_type == gpu_type), of_network[0])
+    return memory.predict_upper(fit.coefficients, queries)
+
+
+def _memory_at(points: OperatingPoints, batch: int) -> float:
+    """Of the smallest batch that is not smaller, else in proportion to the largest one."""
+    rows = sorted((row.batch, row.memory_mib) for row in points.rows)
+    largest, memory_mib = rows[-1]
+    return next((mib for size, mib in rows if size >= batch), memory_mib * batch / largest)
+
+
+def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+    """(N,) watts above idle."""
+    gpu_type, present = facts.gpu_type, _present_rows(conditions, facts)
+    fitted = predict_quantity(fits, "power_w", queries) - gpu_type.idle_w
+    most = (gpu_type.power_cap_w - gpu_type.idle_w) * queries.sm_percent / 100.0
+    otherwise = most if present is None else np.array([row.power_w for row in present])
+    return np.clip(np.where(np.isnan(fitted), otherwise, fitted), 0.0, gpu_type.power_cap_w - gpu_type.idle_w)
+
+
+def _pressures(group: Group, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+    if facts.company is not None:
+        law = pressure.pressures(facts.company, group.network, batch=queries.batch, sm_percent=queries.sm_percent)
+        return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
+    present = _present_rows(conditions, facts)
+    if present is not None:
+        return np.array([row.pressure for row in present])
+    typical: Reals = TYPICAL_PRESSURE * queries.sm_percent / 100.0
+    return typical
+
+
+def _sensitivity(group: Group, facts: Facts) -> float:
+    if facts.company is not None:
+        return TYPICAL_SENSITIVITY * pressure.sensitivity(facts.company, group.network)
+    return TYPICAL_SENSITIVITY if facts.present is None else facts.present.sensitivity

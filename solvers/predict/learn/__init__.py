@@ -1,0 +1,1 @@
+"""From samples and served executions to fits, offline and online."""

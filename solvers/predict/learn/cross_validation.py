@@ -1,0 +1,128 @@
+"""Cross-validation: what a technique says of samples that it has not seen, and the Quality that follows from it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from solvers.predict.data.fit import LEVELS, Coefficients, Quality
+from solvers.predict.data.sampled_range import LARGEST_LOG_RATIO
+from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
+from solvers.predict.data.techniques import Family, Learner, learn_family
+
+Folds = npt.NDArray[np.intp]
+
+FOLDS = 5
+LEAVE_ONE_OUT_UP_TO = 8
+"""Conditions of one group up to which each is held out by itself."""
+UNKNOWN_SIGMA = 0.3
+"""Standard deviation of ln(measured / predicted) where nothing could be held out: the truth is within a factor 1.64
+with 90 %. About what a curve scaled from another GPU type is off in the shipped catalogue."""
+EMPIRICAL_FROM = 30
+"""Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
+
+
+def hold_out(learner: Learner, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
+    """(N,) predictions, each by a fit that did not see its row; NaN where the others were too few.
+
+    A pooled technique learns all groups in every fold, another one each group by itself. Only the `judged` rows are
+    held out (None = all); the others serve every fit.
+    """
+    predictions: Reals = hold_out_family((learner,), samples, seed=seed, judged=judged)[0]
+    return predictions
+
+
+def hold_out_family(family: Family, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
+    """(L, N) what `hold_out` says of every learner of a family, which are learned at once."""
+    is_pooled = family[-1].is_pooled
+    is_judged = np.isin(np.arange(len(samples)), judged) if judged is not None else np.ones(len(samples), dtype=bool)
+    parts = [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())
+    predictions = np.full((len(family), len(samples)), np.nan)
+    for rows in parts:
+        part, judged_rows = samples.take(rows), np.flatnonzero(is_judged[rows])
+        folds = np.full(len(rows), -1, dtype=np.intp)
+        folds[judged_rows] = make_folds(part.at.take(judged_rows), seed=seed, singly=not is_pooled)
+        for fold in range(int(folds.max(initial=-1)) + 1):
+            learned = learn_family(family, part.take(np.flatnonzero(folds != fold)))
+            held = np.flatnonzero(folds == fold)
+            predictions[:, rows[held]] = [
+                predict_groups(learner, own, part.at.take(held)) for learner, own in zip(family, learned, strict=True)
+            ]
+    return predictions
+
+
+def predict_groups(learner: Learner, learned: Mapping[Group, Coefficients], queries: Queries) -> Reals:
+    """(N,) predictions for queries of any groups; NaN where a group was not learned."""
+    predictions = np.full(len(queries), np.nan)
+    for group, rows in queries.groups().items():
+        if group in learned:
+            predictions[rows] = learner.predict(learned[group], queries.take(rows))
+    return predictions
+
+
+def make_folds(queries: Queries, *, seed: int, singly: bool = False) -> Folds:
+    """(N,) the fold in which each row is held out; the rows' order does not matter.
+
+    Rows of equal conditions are held out together, for a replicate would give the answer away. Each group is spread
+    evenly over the folds. `singly`: few conditions are held out one by one.
+    """
+    folds = np.zeros(len(queries), dtype=np.intp)
+    for rows in queries.groups().values():
+        condition = _conditions(queries.take(rows))
+        distinct = int(condition.max()) + 1
+        count = distinct if singly and distinct <= LEAVE_ONE_OUT_UP_TO else FOLDS
+        folds[rows] = (np.random.default_rng(seed).permutation(distinct) % count)[condition]
+    return folds
+
+
+def _conditions(queries: Queries) -> Indices:
+    """(N,) number of each row's condition, counted in sorted order."""
+    _, company = np.unique(np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True)
+    numbers = (
+        queries.batch,
+        queries.sm_percent,
+        queries.clock_mhz,
+        queries.time_quota_percent,
+        queries.power_limit_w,
+        company.astype(np.float64),
+    )
+    _, condition = np.unique(np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True)
+    numbered: Indices = condition.reshape(-1).astype(np.intp)
+    return numbered
+
+
+def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
+    """The quality of a fit from (N,) measured, fitted and held-out values."""
+    errors = held_out_errors(measured, held_out)
+    is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
+    log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
+    return Quality(
+        training_error=float(np.mean(np.abs(fitted - measured) / measured)) if len(measured) else float("inf"),
+        cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
+        cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
+        sample_count=len(measured),
+        ratio_quantiles=tuple(
+            np.exp(np.clip(log_ratio_quantiles(log_ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).tolist()
+        ),
+    )
+
+
+def held_out_errors(measured: Reals, held_out: Reals) -> Reals:
+    """(N,) relative errors; infinite where nothing was predicted."""
+    return np.where(np.isfinite(held_out), np.abs(held_out - measured) / measured, np.inf)
+
+
+def log_ratio_quantiles(log_ratios: Reals) -> Reals:
+    """(len(LEVELS),) quantiles of ln(measured / predicted) that the next measurement follows.
+
+    Read off from EMPIRICAL_FROM ratios on, where the k-th of n has level k/(n + 1). Of fewer, by Student's distribution
+    of the next normal value around 0 with their root mean square; of less than three, an unknown fit's.
+    """
+    count = len(log_ratios)
+    if count >= EMPIRICAL_FROM:
+        return np.asarray(np.quantile(log_ratios, LEVELS, method="weibull"))
+    if count < 3:
+        return UNKNOWN_SIGMA * np.asarray(stats.norm.ppf(LEVELS))
+    spread = float(np.sqrt(np.mean(log_ratios**2) * (1.0 + 1.0 / count)))
+    return spread * np.asarray(stats.t.ppf(LEVELS, count))

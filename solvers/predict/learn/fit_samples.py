@@ -1,0 +1,154 @@
+"""Fit: samples → fits. Every technique is tried on every group; the one that foresees held-out samples best is kept."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.predict.data.fit import Fit, Fits, Quantity
+from solvers.predict.data.interference_factor import neighbour_counts
+from solvers.predict.data.sample_checks import check_samples
+from solvers.predict.data.sampled_range import sampled_range
+from solvers.predict.data.samples import Group, Indices, LayerCounts, Reals, Samples
+from solvers.predict.data.techniques import LEARNERS, Family, Learner, families, find_learner, learn_family
+from solvers.predict.estimate.predict import predict_quantity
+from solvers.predict.interference.layer_counts import NO_LAYERS
+from solvers.predict.learn.choose_technique import Candidate, choose
+from solvers.predict.learn.cross_validation import held_out_errors, hold_out_family, judge, predict_groups
+from solvers.predict.learn.fit_interference import Colocated, fit_interference, lend_alone
+from solvers.types.errors import InvalidInput
+
+AUTO = "auto"
+NO_FITS = Fits(fits=())
+
+
+def make_fits(
+    samples: Samples,
+    *,
+    technique: str = AUTO,
+    layers: Mapping[str, LayerCounts] = NO_LAYERS,
+    seed: int = 0,
+    source: str = "",
+) -> Fits:
+    """The best fit of every quantity and group that the samples tell of.
+
+    `technique`: `auto`, or the one latency technique to use. `layers` by network, for neighbours that were never
+    sampled. The rows' order does not matter. Raises InvalidInput for rows that no measurement can be and for an
+    unknown technique.
+    """
+    check_samples(samples)
+    samples = samples.take(_order(samples))
+    maker = _Maker(learners=_latency_learners(technique), layers=layers, seed=seed, source=source)
+    alone = samples.take(np.flatnonzero(neighbour_counts(samples.at) == 0))
+    fits = [*maker.fit_latency(alone), *maker.fit_others(alone)]
+    for rows in _colocated_types(samples):
+        fits += maker.fit_company(samples.take(rows), Fits(fits=tuple(fits)))
+    return Fits(fits=tuple(sorted(fits, key=lambda fit: (fit.quantity, fit.group))))
+
+
+def _order(samples: Samples) -> Indices:
+    """The rows in an order of their own, so that sums come out the same to the last bit."""
+    at = samples.at
+    conditions = (at.batch, at.sm_percent, at.clock_mhz, at.time_quota_percent, at.power_limit_w)
+    measured = (samples.latency_ms, samples.power_w, samples.memory_mib, samples.l2_util_percent)
+    rows = np.nan_to_num(np.column_stack((*conditions, *measured)), nan=-1.0).tolist()
+    keys = list(zip(at.network, at.gpu_type, at.neighbours, rows, strict=True))
+    return np.array(sorted(range(len(samples)), key=keys.__getitem__), dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """What all fits of one run have in common."""
+
+    learners: tuple[Learner, ...]
+    layers: Mapping[str, LayerCounts]
+    seed: int
+    source: str
+
+    def fit_latency(self, alone: Samples, *, known: Fits = NO_FITS) -> tuple[Fit, ...]:
+        """Of groups that are not known yet; what is known of others serves techniques that learn all groups at once."""
+        return self._fit("latency_ms", self.learners, alone, alone.latency_ms, known=known)
+
+    def fit_others(self, alone: Samples) -> Iterator[Fit]:
+        """Power and memory, where measured."""
+        yield from self._fit("power_w", LEARNERS["power_w"], alone, alone.power_w)
+        yield from self._fit("memory_mib", LEARNERS["memory_mib"], alone, alone.memory_mib)
+
+    def fit_company(self, samples: Samples, known: Fits) -> Iterator[Fit]:
+        """Interference on one GPU type, and the latency alone of networks that were only measured in company."""
+        lent = lend_alone(samples, _alone_ms(known, samples))
+        added = self.fit_latency(lent, known=known)
+        yield from added
+        alone_ms = _alone_ms(Fits(fits=(*known.fits, *added)), samples)
+        colocated = Colocated(samples=samples, alone_ms=alone_ms, layers=self.layers)
+        yield from fit_interference(colocated, seed=self.seed, source=self.source)
+
+    def _fit(
+        self,
+        quantity: Quantity,
+        learners: tuple[Learner, ...],
+        samples: Samples,
+        measured: Reals,
+        *,
+        known: Fits = NO_FITS,
+    ) -> tuple[Fit, ...]:
+        """The chosen fit of one quantity for every group that some technique can learn and is not known, by group."""
+        groups = samples.at.groups()
+        new = {group: rows for group, rows in groups.items() if known.find(quantity, group) is None}
+        own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
+        judged = own[np.isfinite(measured[own])]
+        candidates: dict[Group, list[Candidate]] = {}
+        # One that was asked for by name is tried all the same.
+        tried = tuple(learner for learner in learners if len(groups) >= learner.least_groups) or learners
+        for family in families(tried) if len(judged) else ():
+            rows = np.arange(len(samples)) if family[-1].is_pooled else own
+            part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
+            for candidate in _candidates(quantity, family, part, measured[rows], judged=judged_there, seed=self.seed):
+                if candidate.fit.group in new:
+                    candidates.setdefault(candidate.fit.group, []).append(candidate)
+        return tuple(replace(fit, source=self.source) for fit in choose(candidates))
+
+
+def _colocated_types(samples: Samples) -> Iterator[Indices]:
+    """The rows of every GPU type on which something was measured in company."""
+    gpu_type, has_company = np.array(samples.at.gpu_type), neighbour_counts(samples.at) > 0
+    for name in sorted(set(gpu_type[has_company].tolist())):
+        yield np.flatnonzero(gpu_type == name)
+
+
+def _alone_ms(fits: Fits, samples: Samples) -> Reals:
+    """(N,) latency that each row would have alone; NaN where its network is not known."""
+    return predict_quantity(fits, "latency_ms", samples.at.alone())
+
+
+def _candidates(
+    quantity: Quantity, family: Family, samples: Samples, measured: Reals, *, judged: Indices, seed: int
+) -> Iterator[Candidate]:
+    """A family's fits of every group that it can learn, judged on those rows."""
+    learned_at_once = learn_family(family, samples)
+    held_out_at_once = hold_out_family(family, samples, seed=seed, judged=judged)
+    seen = {group: np.intersect1d(rows, judged) for group, rows in samples.at.groups().items()}
+    for learner, learned, held_out in zip(family, learned_at_once, held_out_at_once, strict=True):
+        fitted = predict_groups(learner, learned, samples.at)
+        for group, rows in seen.items():
+            if group not in learned:
+                continue
+            fit = Fit(
+                quantity=quantity,
+                group=group,
+                technique=learner.name,
+                coefficients=learned[group],
+                quality=judge(measured[rows], fitted[rows], held_out[rows]),
+                sampled=sampled_range(samples.at.take(rows)),
+            )
+            yield Candidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
+
+
+def _latency_learners(technique: str) -> tuple[Learner, ...]:
+    if technique == AUTO:
+        return LEARNERS["latency_ms"]
+    try:
+        return (find_learner("latency_ms", technique),)
+    except KeyError:
+        known = ", ".join((AUTO, *(learner.name for learner in LEARNERS["latency_ms"])))
+        raise InvalidInput("technique", f"no technique is called {technique!r}; there are {known}") from None

@@ -1,0 +1,1 @@
+"""Small regressions that several techniques share."""

@@ -1,0 +1,1 @@
+"""Techniques for watts and memory."""

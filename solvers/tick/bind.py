@@ -1,0 +1,333 @@
+"""From a plan's anonymous GPUs to physical ones: GPU ids, replica ids, and the transition from what runs now.
+
+For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this order of importance:
+
+    1. the fewest GPUs of the plan without a place
+    2. the most replicas kept: same GPU, service, network and SM percent (batch, rate and clock change in place, as long
+       as the memory that the replica reserved at its start is enough: a running process cannot reserve more)
+    3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
+    4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
+
+and, where that leaves a choice among GPUs without replicas, those without tasks and then the lowest ids, in the order
+of the plan's content. Tasks are no part of it: `fill` places them afterwards.
+
+A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
+replica runs there already. An unhealthy GPU takes nothing. What the plan does not name is stopped, wherever it runs.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
+from solvers.tick.transition import TransitionStep, transition
+from solvers.types.errors import InvalidInput
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import Problem
+from solvers.types.state import Gpu, Node, ReplicaId
+
+Costs = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Key = TypeVar("Key", bound=Hashable)
+
+LONGEST_ID_PREFIX = 200
+"""Characters of the service's name in a replica id, so that no id exceeds the wire's 253."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A plan with identities and the way to it."""
+
+    plan: BoundPlan
+    steps: tuple[TransitionStep, ...]
+    """Empty when nothing changes."""
+    unplaced: tuple[GpuPlan, ...]
+    """GPUs of the plan that found no place, one entry each; `plan` lacks them, so do not push it unless this is
+    empty."""
+
+
+_Identity = tuple[str, str, float, int]
+"""(service, network, SM percent, ordinal): what a running and a planned replica share when one becomes the other.
+The ordinal tells replicas of one service on one GPU apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """One GPU of the plan."""
+
+    gpu: GpuPlan
+    replicas: Mapping[_Identity, BoundReplica]
+    """Without ids as yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One physical GPU that may take something."""
+
+    gpu: Gpu
+    cordoned: bool
+    running: BoundGpu | None
+    replicas: Mapping[_Identity, BoundReplica]
+    """What runs there."""
+
+
+def bind(
+    problem: Problem,
+    plan: Plan,
+    gpus: Sequence[Gpu],
+    nodes: Sequence[Node],
+    *,
+    running: BoundPlan | None,
+    generation: int,
+) -> Bound:
+    """The plan on physical GPUs with the fewest replicas started, as generation `generation` after `running`.
+
+    The order of the arguments' items changes nothing. Raises InvalidInput when the plan names a service or row that the
+    problem lacks, when a GPU's node is not among `nodes`, or when `generation` is not newer than that of `running`.
+    Complexity: one assignment problem per GPU type, O(n³) in its GPUs.
+    """
+    parent = running.generation if running else 0
+    if generation <= parent:
+        raise InvalidInput("generation", f"{generation} is not newer than {parent}, the generation that runs")
+    before = _still_there(running, gpus)
+    slots = _slots(problem, plan)
+    places = _places(gpus, nodes, before)
+    taken: list[tuple[_Place, _Slot]] = []
+    unplaced: list[GpuPlan] = []
+    for name in sorted({slot.gpu.gpu_type for slot in slots}):
+        of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
+        offered = [place for place in places if place.gpu.gpu_type == name]
+        for slot, place in zip(of_type, _matched(problem, of_type, offered), strict=True):
+            if place is None:
+                unplaced.append(slot.gpu)
+            else:
+                taken.append((place, slot))
+    after = _bound_gpus(problem, taken, generation)
+    bound = BoundPlan(generation=generation, parent=parent, policy=plan.policy, gpus=after, unserved=plan.unserved)
+    return Bound(plan=bound, steps=transition(problem, before, after), unplaced=tuple(unplaced))
+
+
+def _still_there(running: BoundPlan | None, gpus: Sequence[Gpu]) -> tuple[BoundGpu, ...]:
+    """The running GPUs that still exist under their id and type."""
+    types = {gpu.id: gpu.gpu_type for gpu in gpus}
+    return tuple(gpu for gpu in (running.gpus if running else ()) if types.get(gpu.id) == gpu.gpu_type)
+
+
+def _slots(problem: Problem, plan: Plan) -> list[_Slot]:
+    """One slot per GPU of the plan, in an order that only its content decides."""
+    rows = OperatingRows(problem)
+    slots = []
+    for gpu in plan.gpus:
+        single = replace(gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=_replica_order)))
+        replicas = [_unnamed(problem, rows, single, replica) for replica in single.replicas]
+        slot = _Slot(gpu=single, replicas=_by_identity(replicas))
+        slots.extend([slot] * gpu.count)
+    return sorted(slots, key=lambda slot: (slot.gpu.clock_mhz, tuple(map(_replica_order, slot.gpu.replicas))))
+
+
+def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
+    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
+
+
+def _unnamed(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> BoundReplica:
+    row = rows.row_of(gpu, replica)
+    return BoundReplica(
+        id=ReplicaId(""),
+        service=replica.service,
+        network=problem.service(replica.service).network,
+        sm_percent=replica.sm_percent,
+        batch=replica.batch,
+        arrival_rate_rps=replica.arrival_rate_rps,
+        memory_mib=row.memory_mib,
+    )
+
+
+def _by_identity(replicas: Sequence[BoundReplica]) -> dict[_Identity, BoundReplica]:
+    seen: Counter[tuple[str, str, float]] = Counter()
+    identified = {}
+    for replica in replicas:
+        alike = (replica.service, replica.network, round(replica.sm_percent, SM_PERCENT_DIGITS))
+        identified[*alike, seen[alike]] = replica
+        seen[alike] += 1
+    return identified
+
+
+def _places(gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]) -> list[_Place]:
+    """The GPUs that may take something, by id."""
+    node_by_id, running = {node.id: node for node in nodes}, {gpu.id: gpu for gpu in before}
+    places = []
+    for gpu in sorted(gpus, key=lambda gpu: gpu.id):
+        if gpu.node not in node_by_id:
+            raise InvalidInput("nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them")
+        cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
+        there = running.get(gpu.id)
+        if not gpu.healthy or (cordoned and not (there and there.replicas)):
+            continue
+        replicas = _by_identity(sorted(there.replicas, key=lambda replica: replica.id)) if there else {}
+        places.append(_Place(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas))
+    return places
+
+
+def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> list[_Place | None]:
+    """The place of each slot, None where there is none; all of one GPU type."""
+    occupied = [place for place in places if place.replicas]
+    # One on which tasks run is taken last.
+    empty = sorted((place for place in places if not place.replicas), key=_task_count)
+    offered = occupied + empty[: len(slots)]
+    cost, forbidden = _costs(problem, slots, offered)
+    chosen: list[_Place | None] = [None] * len(slots)
+    # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
+    lowest_empty = iter(empty)
+    for slot, place in zip(*linear_sum_assignment(cost), strict=True):
+        if not forbidden[slot, place]:
+            chosen[slot] = offered[place] if offered[place].replicas else next(lowest_empty)
+    return chosen
+
+
+def _task_count(place: _Place) -> int:
+    return len(place.running.tasks) if place.running else 0
+
+
+def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> tuple[Costs, Flags]:
+    """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
+
+    Whole numbers; each level's unit exceeds all that the levels below can add up to.
+    """
+    wanted = [list(slot.replicas) for slot in slots]
+    kept = _common(wanted, [dict.fromkeys(place.replicas, 1.0) for place in places])
+    starts = np.array([len(slot.replicas) for slot in slots])[:, None] - kept
+    stops = np.array([len(place.replicas) for place in places])[None, :] - kept
+    cordoned = np.array([place.cordoned for place in places], dtype=bool)
+    forbidden = cordoned[None, :] & (starts > 0)
+    drains = (starts > 0) & (stops > 0) & ~_overlap_fits(problem, slots, places, kept + starts + stops)
+
+    pairs = min(len(slots), len(places))
+    most_replicas = max(len(slot.replicas) for slot in slots)
+    drain_unit = pairs * (most_replicas + 1) + 1
+    start_unit = drain_unit * (pairs + 1)
+    forbidden_unit = start_unit * (pairs * most_replicas + 1)
+    changes = _changes(slots, places, kept)
+    cost = changes + drain_unit * drains + start_unit * (most_replicas - kept) + forbidden_unit * forbidden
+    return cost, forbidden
+
+
+def _overlap_fits(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place], together: Costs) -> Flags:
+    """(S, G): whether the replicas of both, `together` in number, can run side by side; kept ones with new memory."""
+    old_mib = [{identity: replica.memory_mib for identity, replica in place.replicas.items()} for place in places]
+    new_total_mib = [sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots]
+    old_total_mib = [sum(each.values()) for each in old_mib]
+    kept_mib = _common([list(slot.replicas) for slot in slots], old_mib)
+    needed_mib = np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
+    memory_mib = problem.gpu_type(slots[0].gpu.gpu_type).memory_mib
+    fits: Flags = (needed_mib <= memory_mib) & (together <= problem.max_replicas_per_gpu)
+    return fits
+
+
+def _changes(slots: Sequence[_Slot], places: Sequence[_Place], kept: Costs) -> Costs:
+    """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
+    same_batch = _common(
+        [[(identity, replica.batch) for identity, replica in slot.replicas.items()] for slot in slots],
+        [{(identity, replica.batch): 1.0 for identity, replica in place.replicas.items()} for place in places],
+    )
+    old_clock_mhz = np.array([place.running.clock_mhz if place.running else 0.0 for place in places])
+    new_clock_mhz = np.array([slot.gpu.clock_mhz for slot in slots])
+    clock_changes = (new_clock_mhz[:, None] != old_clock_mhz[None, :]) & (kept > 0)
+    changes: Costs = kept - same_batch + clock_changes
+    return changes
+
+
+def _common(wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]) -> Costs:
+    """(S, G): the summed weights, per pair, of the keys that both have.
+
+    Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
+    """
+    slots_with: dict[Key, list[int]] = {}
+    for slot, keys in enumerate(wanted):
+        for key in keys:
+            slots_with.setdefault(key, []).append(slot)
+    places_with: dict[Key, dict[int, float]] = {}
+    for place, weight_by_key in enumerate(weights):
+        for key, weight in weight_by_key.items():
+            places_with.setdefault(key, {})[place] = weight
+    common: Costs = np.zeros((len(wanted), len(weights)))
+    for key, slots in slots_with.items():
+        if weight_at := places_with.get(key):
+            common[np.array(slots)[:, None], list(weight_at)] += list(weight_at.values())
+    return common
+
+
+def _bound_gpus(problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generation: int) -> tuple[BoundGpu, ...]:
+    """The GPUs with their replicas, by GPU id; kept replicas keep their ids, new ones are numbered in that order."""
+    numbers = itertools.count(1)
+    bound = []
+    for place, slot in sorted(taken, key=lambda pair: pair[0].gpu.id):
+        gpu_type = problem.gpu_type(place.gpu.gpu_type)
+        replicas = _reserved(slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib)
+        named = [
+            replica if replica.id else replace(replica, id=_new_id(replica.service, generation, next(numbers)))
+            for replica in replicas
+        ]
+        bound.append(
+            BoundGpu(
+                id=place.gpu.id,
+                node=place.gpu.node,
+                gpu_type=place.gpu.gpu_type,
+                clock_mhz=slot.gpu.clock_mhz,
+                power_cap_w=gpu_type.power_cap_w,
+                replicas=tuple(named),
+            )
+        )
+    return tuple(bound)
+
+
+def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
+    """The GPUs of a plan of that generation, where every replica that has no id yet gets one."""
+    gpus = tuple(gpus)
+    # What the plan numbered before it numbered from 1 on, each replica once.
+    numbers = itertools.count(1 + sum(len(gpu.replicas) for gpu in gpus))
+    return tuple(
+        replace(
+            gpu,
+            replicas=tuple(
+                each if each.id else replace(each, id=_new_id(each.service, generation, next(numbers)))
+                for each in gpu.replicas
+            ),
+        )
+        for gpu in gpus
+    )
+
+
+def _reserved(
+    wanted: Mapping[_Identity, BoundReplica], running: Mapping[_Identity, BoundReplica], *, memory_mib: float
+) -> list[BoundReplica]:
+    """The wanted replicas; those that run with enough memory keep id and reservation, the others have no id yet.
+
+    Where the kept reservations leave too little for the rest, the largest excess is given up first: that replica
+    starts anew with what it needs.
+    """
+    kept = {
+        identity: running[identity]
+        for identity, replica in wanted.items()
+        if identity in running and running[identity].memory_mib >= replica.memory_mib
+    }
+    excess_mib = {identity: old.memory_mib - wanted[identity].memory_mib for identity, old in kept.items()}
+    spare_mib = memory_mib - sum(replica.memory_mib for replica in wanted.values())
+    for identity in sorted(kept, key=lambda identity: (-excess_mib[identity], identity)):
+        if sum(excess_mib[each] for each in kept) <= max(0.0, spare_mib):
+            break
+        del kept[identity]
+    return [
+        replace(replica, id=kept[identity].id, memory_mib=kept[identity].memory_mib) if identity in kept else replica
+        for identity, replica in wanted.items()
+    ]
+
+
+def _new_id(service: str, generation: int, number: int) -> ReplicaId:
+    """Unique for ever: the number is unique in its generation, and both stand at the end."""
+    return ReplicaId(f"{service[:LONGEST_ID_PREFIX]}-g{generation}-{number}")

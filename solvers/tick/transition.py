@@ -1,0 +1,205 @@
+"""The way from what runs to a bound plan: which replicas start, change and stop on which GPU, and in what order.
+
+A replica is kept when its id is in both. Every GPU that changes takes one step, or two when it can hold old and new
+replicas at once and so need not stop anything before the rest of the fleet is up:
+
+    add      start the new replicas; nothing stops
+    swap     stop, then start: the GPU has no room for both (mode `drain_first`)
+    remove   stop the old replicas; what replaces them runs already
+
+All `add` steps come before all `swap` steps, and these before all `remove` steps; within a kind, the GPU whose routed
+rate grows most comes first, then the lower GPU id. So capacity is added before it is taken away wherever there is room.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from solvers.types.plan import BoundGpu, BoundReplica
+from solvers.types.problem import Problem
+from solvers.types.state import GpuId, NodeId, ReplicaId
+
+SwitchMode = Literal["shadow", "drain_first"]
+
+LOSS_TOLERANCE = 1e-6
+"""A loss below this share of a service's rate is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLoss:
+    """Requests per second of a service that nothing carries for a while."""
+
+    service: str
+    rate_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionStep:
+    """What happens on one GPU, all at once as far as the mode allows; each tuple in the order of replica ids."""
+
+    gpu: GpuId
+    node: NodeId
+    mode: SwitchMode
+    """shadow: what starts is ready before anything stops; drain_first: what stops is gone before anything starts."""
+    start: tuple[ReplicaId, ...] = ()
+    change: tuple[ReplicaId, ...] = ()
+    """Replicas that go on under another rate, batch or clock, or whose GPU gets another power cap."""
+    stop: tuple[ReplicaId, ...] = ()
+    keep: tuple[ReplicaId, ...] = ()
+    """Replicas that run on the GPU and that this step leaves as they are."""
+    losses: tuple[RateLoss, ...] = ()
+    """Services that this step brings below min(routed rate before, routed rate after the transition), until the
+    later steps are done; sorted by service. Rates are those that the two plans route, the only ones proven to fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Move:
+    """One GPU before and after; either may carry nothing."""
+
+    gpu: BoundGpu
+    old: Mapping[ReplicaId, BoundReplica]
+    new: Mapping[ReplicaId, BoundReplica]
+    change: tuple[ReplicaId, ...]
+    overlap_fits: bool
+    """Whether memory and the replica limit let old and new replicas run side by side."""
+
+    @property
+    def start(self) -> tuple[ReplicaId, ...]:
+        return tuple(sorted(self.new.keys() - self.old.keys()))
+
+    @property
+    def stop(self) -> tuple[ReplicaId, ...]:
+        return tuple(sorted(self.old.keys() - self.new.keys()))
+
+    @property
+    def gain_rps(self) -> float:
+        return _rate_rps(self.new) - _rate_rps(self.old)
+
+    @property
+    def only_routes(self) -> bool:
+        """Whether nothing changes but rates: then every replica can carry its old rate as well as its new one."""
+        return self.old.keys() == self.new.keys() and all(
+            self.old[id_].batch == self.new[id_].batch for id_ in self.change
+        )
+
+
+def transition(problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]) -> tuple[TransitionStep, ...]:
+    """The ordered steps from `before` to `after`; empty when nothing changes.
+
+    `before` holds the GPUs that still exist: what ran on a lost GPU is lost already and no step can stop it.
+    """
+    old, new = {gpu.id: gpu for gpu in before}, {gpu.id: gpu for gpu in after}
+    moves = [_move(problem, old.get(id_), new.get(id_)) for id_ in sorted(old.keys() | new.keys())]
+    ranked = [step for move in moves for step in _steps(move)]
+    ranked.sort(key=lambda each: each[:3])
+    return _with_losses([step for *_, step in ranked], moves)
+
+
+def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> _Move:
+    gpu = after or before
+    assert gpu is not None
+    old = {replica.id: replica for replica in before.replicas} if before else {}
+    new = {replica.id: replica for replica in after.replicas} if after else {}
+    kept = sorted(old.keys() & new.keys())
+    retuned = before and after and (before.clock_mhz, before.power_cap_w) != (after.clock_mhz, after.power_cap_w)
+    change = tuple(id_ for id_ in kept if retuned or old[id_] != new[id_])
+    return _Move(gpu=gpu, old=old, new=new, change=change, overlap_fits=_overlap_fits(problem, gpu, old, new))
+
+
+def _overlap_fits(
+    problem: Problem, gpu: BoundGpu, old: Mapping[ReplicaId, BoundReplica], new: Mapping[ReplicaId, BoundReplica]
+) -> bool:
+    if old.keys() <= new.keys() or new.keys() <= old.keys():
+        return True
+    together = old.keys() | new.keys()
+    memory_mib = sum(max(each[id_].memory_mib for each in (old, new) if id_ in each) for id_ in together)
+    return len(together) <= problem.max_replicas_per_gpu and memory_mib <= problem.gpu_type(gpu.gpu_type).memory_mib
+
+
+_ADD, _SWAP, _REMOVE = range(3)
+
+
+def _steps(move: _Move) -> Iterator[tuple[int, float, GpuId, TransitionStep]]:
+    """The steps of one GPU, each after its rank."""
+
+    def ranked(kind: int, step: TransitionStep) -> tuple[int, float, GpuId, TransitionStep]:
+        return kind, -move.gain_rps, move.gpu.id, replace(step, keep=_left_alone(move, step))
+
+    start, change, stop = move.start, move.change, move.stop
+    step = TransitionStep(gpu=move.gpu.id, node=move.gpu.node, mode="shadow")
+    if start and stop and move.overlap_fits:
+        yield ranked(_ADD, replace(step, start=start))
+        yield ranked(_REMOVE, replace(step, change=change, stop=stop))
+    elif start and stop:
+        yield ranked(_SWAP, replace(step, mode="drain_first", start=start, change=change, stop=stop))
+    elif start or (change and not stop and move.gain_rps >= 0.0):
+        yield ranked(_ADD, replace(step, start=start, change=change))
+    elif change or stop:
+        yield ranked(_REMOVE, replace(step, change=change, stop=stop))
+
+
+def _left_alone(move: _Move, step: TransitionStep) -> tuple[ReplicaId, ...]:
+    there = move.new.keys() | move.old.keys() if move.overlap_fits and step.stop else move.old.keys()
+    return tuple(sorted(there - set(step.start) - set(step.change) - set(step.stop)))
+
+
+def _rate_rps(replicas: Mapping[ReplicaId, BoundReplica]) -> float:
+    return sum(replica.arrival_rate_rps for replica in replicas.values())
+
+
+def _with_losses(steps: Sequence[TransitionStep], moves: Sequence[_Move]) -> tuple[TransitionStep, ...]:
+    """The steps with their losses, from walking through them once."""
+    by_gpu = {move.gpu.id: move for move in moves}
+    needed_rps, carried_rps = _needed_rps(moves), _carried_rps(moves)
+    told = []
+    for step in steps:
+        up_rps, down_rps = _rate_changes(by_gpu[step.gpu], step)
+        losses = []
+        for service in sorted(down_rps):
+            lowest_rps = carried_rps[service] - down_rps[service]
+            if step.mode == "shadow":
+                lowest_rps += up_rps[service]
+            if needed_rps[service] - lowest_rps > LOSS_TOLERANCE * needed_rps[service]:
+                losses.append(RateLoss(service=service, rate_rps=needed_rps[service] - lowest_rps))
+        for service in sorted(up_rps.keys() | down_rps.keys()):
+            carried_rps[service] += up_rps[service] - down_rps[service]
+        told.append(replace(step, losses=tuple(losses)))
+    return tuple(told)
+
+
+def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
+    old_rps: defaultdict[str, float] = defaultdict(float)
+    new_rps: defaultdict[str, float] = defaultdict(float)
+    for move in moves:
+        for replica in move.old.values():
+            old_rps[replica.service] += replica.arrival_rate_rps
+        for replica in move.new.values():
+            new_rps[replica.service] += replica.arrival_rate_rps
+    return {service: min(old_rps[service], new_rps[service]) for service in sorted(old_rps.keys() | new_rps.keys())}
+
+
+def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
+    """What each service's replicas carry before the first step."""
+    carried_rps: defaultdict[str, float] = defaultdict(float)
+    for move in moves:
+        for id_, replica in move.old.items():
+            rate_rps = replica.arrival_rate_rps
+            if move.only_routes:
+                rate_rps = max(rate_rps, move.new[id_].arrival_rate_rps)
+            carried_rps[replica.service] += rate_rps
+    return carried_rps
+
+
+def _rate_changes(move: _Move, step: TransitionStep) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
+    """By service, the rate that the step adds and the rate that it takes away."""
+    up_rps: defaultdict[str, float] = defaultdict(float)
+    down_rps: defaultdict[str, float] = defaultdict(float)
+    for id_ in step.start:
+        up_rps[move.new[id_].service] += move.new[id_].arrival_rate_rps
+    for id_ in step.stop:
+        down_rps[move.old[id_].service] += move.old[id_].arrival_rate_rps
+    for id_ in () if move.only_routes else step.change:
+        more_rps = move.new[id_].arrival_rate_rps - move.old[id_].arrival_rate_rps
+        (up_rps if more_rps > 0 else down_rps)[move.new[id_].service] += abs(more_rps)
+    return up_rps, down_rps

@@ -1,0 +1,1 @@
+"""What all layers exchange: state, problem, plan, outcome, and their JSON."""

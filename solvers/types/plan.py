@@ -1,0 +1,195 @@
+"""Plan: a complete wanted state, in anonymous GPUs; BoundPlan: the same with identities; and their differences.
+
+A policy decides in patterns ("three A100s like this"), `bind` gives them GPU ids and replica ids. Neither is ever
+a list of changes.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from solvers.types.state import GpuId, NodeId, ReplicaId, TaskKind
+
+UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
+WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
+"""Reasons that more GPUs, or less demand of others, would end."""
+UNSERVED_REASONS: tuple[UnservedReason, ...] = ("slo", "stock", "sm", "memory", "power", "replicas", "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlan:
+    """One replica on each of the GPUs of its GpuPlan."""
+
+    service: str
+    sm_percent: float
+    """0 < sm_percent <= 100, a multiple of the GPU type's step."""
+    batch: int
+    arrival_rate_rps: float
+    """The rate routed to this one replica (on each of the `count` GPUs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlan:
+    """`count` identical GPUs that carry the same replicas at the same clock."""
+
+    gpu_type: str
+    count: int = 1
+    clock_mhz: float
+    replicas: tuple[ReplicaPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved:
+    """The part of a service's rate that the plan leaves out, with the rule that stops it."""
+
+    service: str
+    rate_rps: float
+    reason: UnservedReason
+    replicas_missing: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A complete wanted state (the contract's Plan without its report)."""
+
+    policy: str
+    gpus: tuple[GpuPlan, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundReplica:
+    """One replica with its identity; everything that an agent needs to run it."""
+
+    id: ReplicaId
+    service: str
+    network: str
+    sm_percent: float
+    batch: int
+    arrival_rate_rps: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTask:
+    """One task on what a GPU's replicas leave over; everything that an agent needs to run it."""
+
+    name: str
+    kind: TaskKind
+    network: str
+    batch: int
+    sm_percent: float
+    memory_mib: float
+    iterations: int
+    done_iterations: float = 0.0
+    """Where it begins when it is started; one that runs goes on from where it is."""
+    is_resident: bool = True
+    """False: swapped out to the host's memory, where it holds neither SMs nor GPU memory, until there is room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundGpu:
+    """One physical GPU with its clock, replicas and tasks; a GPU that carries nothing does not appear in a plan."""
+
+    id: GpuId
+    node: NodeId
+    gpu_type: str
+    clock_mhz: float
+    power_cap_w: float
+    replicas: tuple[BoundReplica, ...]
+    tasks: tuple[BoundTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPlan:
+    """A plan with GPU ids and replica ids, ready to become the target."""
+
+    generation: int
+    """Grows by one with every target; agents refuse older ones."""
+    parent: int
+    """Generation of the target that this plan was made from; 0 = none."""
+    policy: str
+    gpus: tuple[BoundGpu, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
+    governor: str | None = None
+    """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One line of a difference between two plans: replicas of one (service, GPU type, SM percent, batch, clock)."""
+
+    service: str
+    gpu_type: str
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    before: int
+    after: int
+
+
+ReplicaKey = tuple[str, str, float, int, float]
+
+
+def diff(before: Plan, after: Plan) -> tuple[Change, ...]:
+    """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
+    old, new = _replica_counts(before), _replica_counts(after)
+    return tuple(
+        Change(
+            service=key[0],
+            gpu_type=key[1],
+            sm_percent=key[2],
+            batch=key[3],
+            clock_mhz=key[4],
+            before=old[key],
+            after=new[key],
+        )
+        for key in sorted(old.keys() | new.keys())
+        if old[key] != new[key]
+    )
+
+
+def anonymous(bound: BoundPlan) -> Plan:
+    """The plan without identities: one GpuPlan per physical GPU, in the order of GPU ids."""
+    gpus = (anonymous_gpu(gpu) for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id) if gpu.replicas)
+    return Plan(policy=bound.policy, gpus=tuple(gpus), unserved=bound.unserved)
+
+
+def anonymous_gpu(gpu: BoundGpu) -> GpuPlan:
+    """One GPU's replicas without identities; a plan knows no tasks."""
+    return GpuPlan(
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu.clock_mhz,
+        replicas=tuple(
+            ReplicaPlan(
+                service=replica.service,
+                sm_percent=replica.sm_percent,
+                batch=replica.batch,
+                arrival_rate_rps=replica.arrival_rate_rps,
+            )
+            for replica in gpu.replicas
+        ),
+    )
+
+
+def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:
+    """The rate that a bound plan serves, by service; 0 for every other, and without a plan."""
+    rates: defaultdict[str, float] = defaultdict(float)
+    for gpu in bound.gpus if bound else ():
+        for replica in gpu.replicas:
+            rates[replica.service] += replica.arrival_rate_rps
+    return rates
+
+
+def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan]]:
+    """Every replica entry of a service with the GPUs that carry it."""
+    return ((gpu, replica) for gpu in plan.gpus for replica in gpu.replicas if replica.service == service)
+
+
+def _replica_counts(plan: Plan) -> Counter[ReplicaKey]:
+    counts: Counter[ReplicaKey] = Counter()
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            counts[(replica.service, gpu.gpu_type, replica.sm_percent, replica.batch, gpu.clock_mhz)] += gpu.count
+    return counts

@@ -1,0 +1,171 @@
+"""Plan from and to the contract's JSON, version 1: strict in, exact out."""
+
+import json
+from typing import cast
+
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus
+from solvers.types.plan import UNSERVED_REASONS, GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.types.strict_json import Fields, parse_json
+
+RESERVED = dict.fromkeys(
+    (
+        "tasks",
+        "jobs",
+        "variants",
+        "projects",
+        "nodes",
+        "cluster_power_cap_w",
+        "carbon_price",
+        "layouts",
+        "gpus_per_replica",
+        "spread",
+        "launch_s",
+        "shadow_memory_mib",
+        "id",
+    ),
+    "this name is kept for version 2 of the contract; leave it out",
+)
+
+
+def plan_from_json(text: str | bytes) -> tuple[Plan, PlanReport]:
+    """The Plan and its report that the JSON text states. Raises InvalidInput, which names the field and the remedy."""
+    plan, report = plan_from_document(parse_json(text))
+    if report is None:
+        raise InvalidInput("report", "this field is missing")
+    return plan, report
+
+
+def plan_to_json(plan: Plan, report: PlanReport) -> str:
+    """The contract's JSON text of a Plan with its report."""
+    return json.dumps(plan_document(plan, report), indent=1, allow_nan=False)
+
+
+def plan_from_document(document: object, path: str = "") -> tuple[Plan, PlanReport | None]:
+    """The Plan that a parsed JSON document states, and its report where it has one. Raises InvalidInput."""
+    fields = Fields(document, path, RESERVED)
+    if fields.whole("version") != 1:
+        raise InvalidInput(fields.at("version"), "this program reads version 1 only")
+    plan = Plan(
+        policy=fields.text("policy"),
+        gpus=fields.each("gpus", _gpu),
+        unserved=fields.each("unserved", _unserved),
+    )
+    report = _report(fields.value("report"), fields.at("report")) if fields.has("report") else None
+    fields.done()
+    return plan, report
+
+
+def plan_document(plan: Plan, report: PlanReport | None = None) -> dict[str, object]:
+    """The contract's JSON document of a Plan, ready for `json.dumps`."""
+    document: dict[str, object] = {
+        "version": 1,
+        "policy": plan.policy,
+        "gpus": [_gpu_document(gpu) for gpu in plan.gpus],
+        "unserved": [_unserved_document(entry) for entry in plan.unserved],
+    }
+    if report is not None:
+        document["report"] = report_document(report)
+    return document
+
+
+def report_document(report: PlanReport) -> dict[str, object]:
+    """The contract's JSON document of a report."""
+    document: dict[str, object] = {
+        "status": report.status,
+        "cost_usd_per_hour": report.cost_usd_per_hour,
+        "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,
+        "gap_percent": report.gap_percent,
+        "seconds": report.seconds,
+        "method": report.method,
+        "messages": list(report.messages),
+    }
+    if report.served_weight is not None:
+        document["served_weight"] = report.served_weight
+        document["served_weight_upper_bound"] = report.served_weight_upper_bound
+    return document
+
+
+def _gpu(document: object, path: str) -> GpuPlan:
+    fields = Fields(document, path, RESERVED)
+    gpu = GpuPlan(
+        gpu_type=fields.text("gpu_type"),
+        count=fields.whole("count", at_least=1) if fields.given("count") else 1,
+        clock_mhz=fields.number("clock_mhz", above=0.0),
+        replicas=fields.each("replicas", _replica, at_least=1),
+    )
+    fields.done()
+    return gpu
+
+
+def _replica(document: object, path: str) -> ReplicaPlan:
+    fields = Fields(document, path, RESERVED)
+    replica = ReplicaPlan(
+        service=fields.text("service"),
+        sm_percent=fields.number("sm_percent", above=0.0, at_most=100.0),
+        batch=fields.whole("batch", at_least=1),
+        arrival_rate_rps=fields.number("arrival_rate_rps"),
+    )
+    fields.done()
+    return replica
+
+
+def _unserved(document: object, path: str) -> Unserved:
+    fields = Fields(document, path, RESERVED)
+    unserved = Unserved(
+        service=fields.text("service"),
+        rate_rps=fields.number("rate_rps"),
+        reason=cast(UnservedReason, fields.choice("reason", UNSERVED_REASONS)),
+        replicas_missing=fields.whole("replicas_missing") if fields.given("replicas_missing") else 0,
+    )
+    fields.done()
+    return unserved
+
+
+def _report(document: object, path: str) -> PlanReport:
+    fields = Fields(document, path, RESERVED)
+    report = PlanReport(
+        status=cast(PlanStatus, fields.choice("status", PLAN_STATUSES)),
+        cost_usd_per_hour=fields.number("cost_usd_per_hour"),
+        lower_bound_usd_per_hour=_number_or_null(fields, "lower_bound_usd_per_hour"),
+        gap_percent=_number_or_null(fields, "gap_percent"),
+        seconds=fields.number("seconds"),
+        method=_any_text(fields.value("method"), fields.at("method")),
+        messages=fields.each("messages", _any_text),
+        served_weight=fields.number("served_weight") if fields.given("served_weight") else None,
+        served_weight_upper_bound=(
+            _number_or_null(fields, "served_weight_upper_bound") if fields.given("served_weight_upper_bound") else None
+        ),
+    )
+    fields.done()
+    return report
+
+
+def _number_or_null(fields: Fields, name: str) -> float | None:
+    return None if fields.value(name) is None else fields.number(name, at_least=float("-inf"))
+
+
+def _any_text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(path, "must be a string")
+    return value
+
+
+def _gpu_document(gpu: GpuPlan) -> dict[str, object]:
+    return {
+        "gpu_type": gpu.gpu_type,
+        "count": gpu.count,
+        "clock_mhz": gpu.clock_mhz,
+        "replicas": [{name: getattr(replica, name) for name in ReplicaPlan.__slots__} for replica in gpu.replicas],
+    }
+
+
+def _unserved_document(entry: Unserved) -> dict[str, object]:
+    document: dict[str, object] = {
+        "service": entry.service,
+        "rate_rps": entry.rate_rps,
+        "reason": entry.reason,
+    }
+    if entry.replicas_missing:
+        document["replicas_missing"] = entry.replicas_missing
+    return document

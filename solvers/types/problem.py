@@ -1,0 +1,142 @@
+"""Problem: the one input of every policy (contract version 1; its JSON is in `problem_json`)."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from solvers.types.plan import Plan
+from solvers.types.state import GpuType
+
+Objective = Literal["min_cost", "max_goodput"]
+
+
+class OperatingPoint(NamedTuple):
+    """One way to run a network on a GPU type, alone on the GPU; times are those of one whole batch."""
+
+    sm_percent: float
+    batch: int
+    clock_mhz: float
+    transfer_ms: float
+    launch_ms: float
+    run_ms: float
+    memory_mib: float
+    power_w: float
+    """Watts that a replica adds to the GPU's idle watts."""
+    pressure: float
+    """Load on the shared caches that the neighbours feel."""
+
+    @property
+    def solo_ms(self) -> float:
+        """Execution time of one batch with no neighbours."""
+        return self.transfer_ms + self.launch_ms + self.run_ms
+
+    def slower(self, factor: float) -> "OperatingPoint":
+        """The same where every part of the time takes so many times as long."""
+        return self._replace(
+            transfer_ms=factor * self.transfer_ms, launch_ms=factor * self.launch_ms, run_ms=factor * self.run_ms
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoints:
+    """All operating points of one network on one GPU type."""
+
+    network: str
+    gpu_type: str
+    sensitivity: float
+    """Growth of the run term per unit of the neighbours' summed pressure."""
+    rows: tuple[OperatingPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityLaw:
+    """The highest utilisation at which a percentile of requests still finishes within ratio × execution time."""
+
+    percentiles: tuple[float, ...]
+    batches: tuple[int, ...]
+    slo_ratios: tuple[float, ...]
+    """Ascending, ≥ 1."""
+    max_utilisation: tuple[tuple[tuple[float, ...], ...], ...]
+    """(P, B, R): by percentile, batch and ratio; never falls along the ratio; 0 to 1."""
+
+    def utilisation(self, percentile: float, batch: int, ratio: float) -> float:
+        """Linear between grid ratios, 0 below the first, the last value from the last on.
+
+        Raises ValueError when the law holds no such percentile or batch.
+        """
+        column = self.max_utilisation[self.percentiles.index(percentile)][self.batches.index(batch)]
+        if ratio < self.slo_ratios[0]:
+            return 0.0
+        if ratio >= self.slo_ratios[-1]:
+            return column[-1]
+        right = bisect_right(self.slo_ratios, ratio)
+        low, high = self.slo_ratios[right - 1], self.slo_ratios[right]
+        return column[right - 1] + (column[right] - column[right - 1]) * (ratio - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceDemand:
+    """One service as a planner sees it: its SLO, the rate to serve, and its limits (the contract's `services[]`)."""
+
+    name: str
+    network: str
+    slo_ms: float
+    percentile: float
+    arrival_rate_rps: float
+    priority: float = 1.0
+    """> 0, higher is more."""
+    min_replicas: int = 0
+    max_replicas: int | None = None
+    allowed_gpu_types: tuple[str, ...] | None = None
+    """None = all."""
+
+    def allows(self, gpu_type: str) -> bool:
+        """Whether the service may run on that GPU type."""
+        return self.allowed_gpu_types is None or gpu_type in self.allowed_gpu_types
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What to decide on. Plain data, equal by value; read it from JSON with `problem_json`."""
+
+    objective: Objective = "min_cost"
+    energy_price_usd_per_kwh: float = 0.0
+    max_replicas_per_gpu: int
+    capacity_law: CapacityLaw
+    gpu_types: tuple[GpuType, ...]
+    services: tuple[ServiceDemand, ...]
+    points: tuple[OperatingPoints, ...]
+    """At most one entry per (network, GPU type); no entry: the network cannot run there."""
+    current: Plan | None = None
+    """The plan that is running now."""
+    power_budget_w: float | None = None
+    """That all used GPUs together may draw, idle watts included; None = no such limit. Ours: the contract's JSON has no
+    such field, and is written without it."""
+    migration_cost_usd_per_hour: float = 0.0
+    """Charged per replica beyond min(old, new) of the same (service, gpu_type, sm_percent)."""
+
+    @cached_property
+    def _gpu_type_by_name(self) -> Mapping[str, GpuType]:
+        return {gpu_type.name: gpu_type for gpu_type in self.gpu_types}
+
+    @cached_property
+    def _service_by_name(self) -> Mapping[str, ServiceDemand]:
+        return {service.name: service for service in self.services}
+
+    @cached_property
+    def _points_by_key(self) -> Mapping[tuple[str, str], OperatingPoints]:
+        return {(points.network, points.gpu_type): points for points in self.points}
+
+    def gpu_type(self, name: str) -> GpuType:
+        """The GPU type of that name. Raises KeyError."""
+        return self._gpu_type_by_name[name]
+
+    def service(self, name: str) -> ServiceDemand:
+        """The service of that name. Raises KeyError."""
+        return self._service_by_name[name]
+
+    def points_of(self, network: str, gpu_type: str) -> OperatingPoints | None:
+        """The operating points of a network on a GPU type, or None when it cannot run there."""
+        return self._points_by_key.get((network, gpu_type))

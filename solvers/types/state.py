@@ -1,0 +1,247 @@
+"""What is known: GPU types, nodes, GPUs, services with their SLOs, demand, and what was observed.
+
+These nouns carry no behaviour beyond reading themselves. `app.db` stores them, `DELETE` fills them,
+`problem` combines them into the one input of every policy.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NewType, TypeAlias, Union
+
+
+def fingerprint_of(fleet: Sequence[tuple[str, int]]) -> str:
+    """16 hexadecimal digits that name a fleet."""
+    return hashlib.sha256(json.dumps([list(entry) for entry in fleet]).encode()).hexdigest()[:16]
+
+
+GpuId = NewType("GpuId", str)
+"""Identity of one physical GPU, e.g. `node-1/gpu-0`."""
+
+
+def gpu_id(node: str, index: int) -> GpuId:
+    """The identity of the GPU that a node's driver counts so."""
+    return GpuId(f"{node}/gpu-{index}")
+
+
+NodeId = NewType("NodeId", str)
+ReplicaId = NewType("ReplicaId", str)
+
+Json: TypeAlias = Union[bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None]
+
+
+class Mode(StrEnum):
+    """How far the control loop may go on its own."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPROVE = "approve"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """One kind of GPU: what it costs and what it can carry (the contract's `gpu_types[]`)."""
+
+    name: str
+    price_usd_per_hour: float
+    """Price of one whole GPU; > 0."""
+    memory_mib: float
+    count: int | None = None
+    """GPUs of this type that a plan may use; None = as many as wanted."""
+    sm_percent_step: float
+    """Every SM percent on this type is a multiple of it."""
+    idle_w: float
+    power_cap_w: float
+    clocks_mhz: tuple[float, ...]
+    """Graphics clocks that may be locked, ascending."""
+    launch_per_neighbour: float = 0.0
+    """Growth of the launch term per replica on the GPU, once there are two or more (contract, "The laws")."""
+    launch_base: float = 0.0
+    """Constant growth of the launch term once there are two or more replicas on the GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine with GPUs and an agent."""
+
+    id: NodeId
+    cordoned: bool = False
+    """A cordoned node keeps what runs there and starts nothing new."""
+    silent_for_s: float = 0.0
+    """Seconds since its agent was last heard."""
+    power_cap_w: float | None = None
+    """That its used GPUs together may draw, idle watts included; None = no such limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One physical GPU."""
+
+    id: GpuId
+    node: NodeId
+    gpu_type: str
+    index: int
+    """Position on its node, as the driver counts."""
+    healthy: bool = True
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """At least `percentile` of the requests finish within `latency_ms`."""
+
+    latency_ms: float
+    percentile: float
+    """0.5 to 0.999."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Limits and delays of a service's replica count. Delays are seconds of the control loop's clock."""
+
+    min_replicas: int = 0
+    max_replicas: int | None = None
+    upscale_delay_s: float = 0.0
+    downscale_delay_s: float = 60.0
+    buffer_replicas: int = 0
+    """Warm spare replicas beyond what the demand needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One network that can do the work of a service or a task, and how well."""
+
+    network: str
+    accuracy: float
+    """0 to 1, as its owner states it; compared with floors only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An inference service as its team submitted it."""
+
+    name: str
+    project: str = "default"
+    network: str
+    slo: Slo
+    scaling: Scaling = Scaling()
+    priority: float = 1.0
+    """Higher wins when GPUs are short."""
+    allowed_gpu_types: tuple[str, ...] | None = None
+    """None = all."""
+    excluded_gpu_types: tuple[str, ...] = ()
+    mode: Mode = Mode.AUTO
+    labels: tuple[tuple[str, str], ...] = ()
+    """As its team wrote them, by name; groups of services are chosen by them."""
+    variants: tuple[Variant, ...] = ()
+    """Networks that may serve it, `network` among them; empty: `network` alone."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
+
+
+TaskKind = Literal["training", "offline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Work that nobody waits for request by request, and how far it has come: training, or an offline job.
+
+    Its network's operating points say how long one iteration takes: of a training network a step, of any other one
+    batch of stored inputs.
+    """
+
+    name: str
+    project: str = "default"
+    kind: TaskKind
+    network: str
+    batch: int
+    """Examples or inputs of one iteration."""
+    iterations: int
+    """Until it is done."""
+    done_iterations: float = 0.0
+    """As last reported."""
+    waiting_s: float = 0.0
+    """Since it last ran, or was submitted; 0 while it runs."""
+    due_in_s: float | None = None
+    """Until its deadline, negative after it; None = no deadline."""
+    priority: float = 1.0
+    """Higher goes first."""
+    weight: float = 0.5
+    """What counts: above 0.5 its latency (until it is done), else its throughput; 0 to 1 (OLTunes' lambda)."""
+    variants: tuple[Variant, ...] = ()
+    """Networks that may do it, `network` among them; empty: `network` alone."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
+    layers: tuple[tuple[str, int], ...] = ()
+    """(kind, number) of the layers of a network that was never profiled; empty: it was."""
+    memory_mib: float | None = None
+    """That it needs, where its network was never profiled."""
+    iteration_ms: float = 0.0
+    """As last reported while it runs; 0 while it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The arrival rate that a plan must serve."""
+
+    service: str
+    arrival_rate_rps: float
+    method: str = "forecast"
+    """Where it comes from: the forecast, by its technique's name where that is known; `kept` from the present plan;
+    `reserve` where it is above the forecast, for bursts; `degraded` where it is below, for the sake of a budget."""
+    reserve_rps: float = 0.0
+    """The part of the rate that is kept for bursts: it must not take room from what is there."""
+    headroom_rps: float = 0.0
+    """The part that is there in case the forecast is too low: it must not take room from what is foreseen."""
+    interval_rps: tuple[float, float] | None = None
+    """The 5th and the 95th percentile of the forecast behind it; None where it is no forecast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the agents saw of one service in the last window."""
+
+    service: str
+    arrival_rate_rps: float
+    served_rps: float
+    latency_ms: float | None
+    """Measured latency at the SLO's percentile; None when nothing finished in the window."""
+    attainment: float | None
+    """Share of the finished requests that met the SLO, 0 to 1; None when nothing finished."""
+    age_s: float
+    """Seconds since the newest observation behind this reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Recent readings, as a policy may use them beside the Problem."""
+
+    at_s: float
+    """The control loop's clock when the readings were taken."""
+    readings: tuple[Reading, ...] = ()
+    repartition: tuple[str, ...] = ()
+    """Services, sorted, on GPUs whose governor cannot keep its limits with the SM percents as they are."""
+
+    actor: bytes | None = None
+    """For policy `inss`: the actor trained for this fleet (`solvers.papers.inss.actor`); None = there is none."""
+
+    def reading(self, service: str) -> Reading | None:
+        """The reading of that service, or None when it was never observed."""
+        return next((reading for reading in self.readings if reading.service == service), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """Everything that is known at one moment; the snapshot that a tick works on."""
+
+    gpu_types: tuple[GpuType, ...]
+    nodes: tuple[Node, ...]
+    gpus: tuple[Gpu, ...]
+    services: tuple[Service, ...]
+    tasks: tuple[Task, ...] = ()
+    """What is submitted and not yet finished."""
+    catalogue_revision: int
+    """Grows with every change of GPU types, GPUs, profiles or services; a plan made on an older one is not pushed."""

@@ -1,0 +1,173 @@
+"""Replicas whose server cannot change its batch: a successor under another name, and one reading under the known id."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from agents.base.device import GpuGlance, GpuState, NodeState, Part, ReplicaGlance, RunningReplica
+from agents.base.protocol import NodeCommand, ReplicaCommand, ReplicaReading
+from agents.base.successors import as_commanded, base_id, with_successors
+from agents.enforce.actions import perform
+from agents.enforce.diff import actions, is_settled
+from agents.enforce.governors import Governing
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_governor,
+    a_gpu,
+    a_replica,
+    an_empty_gpu,
+    an_empty_node,
+    run,
+)
+
+
+class FixedDevice(PaperDevice):
+    """Books of a node whose servers take no other batch."""
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        await super().start_replica(gpu_index, replica)
+        self.put(replica.id, has_live_batch=False)
+
+    async def set_batch(self, replica_id: str, batch: int) -> None:
+        raise AssertionError(f"{replica_id} takes no other batch than it has, and was asked for {batch}")
+
+
+def carry_out(device: PaperDevice, wanted: NodeCommand) -> bool:
+    todo = actions(wanted, run(device.state()))
+    for action in todo:
+        run(perform(device, action))
+    return bool(todo)
+
+
+def settle(device: PaperDevice, wanted: NodeCommand) -> None:
+    for _ in range(20):
+        if not carry_out(device, wanted):
+            if is_settled(wanted, run(device.state())):
+                return
+            device.make_ready()
+    raise AssertionError("the node never settles")
+
+
+def a_node(batch: int = 4, *, memory_mib: float = 4000.0) -> FixedDevice:
+    device = FixedDevice(an_empty_node(an_empty_gpu(memory_mib=memory_mib)))
+    settle(device, command(batch))
+    device.log.clear()
+    return device
+
+
+def command(batch: int) -> NodeCommand:
+    return a_command(a_gpu(a_replica("r1", batch=batch)))
+
+
+def test_another_batch_is_a_shadow_switch_to_a_successor() -> None:
+    device = a_node()
+    settle(device, command(8))
+    assert device.log == ["start r1~8", "route {'chat': ['r1~8']}", "drain r1", "stop r1"]
+    assert [each.batch for each in device.replicas()] == [8]
+    assert not carry_out(device, command(8))
+
+
+def test_the_next_batch_goes_back_to_the_known_id_and_the_one_after_to_a_successor_again() -> None:
+    device = a_node()
+    for batch in (8, 16, 32):
+        settle(device, command(batch))
+    assert [entry for entry in device.log if entry.startswith("start")] == ["start r1~8", "start r1", "start r1~32"]
+
+
+def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
+    device = a_node(memory_mib=1500.0)  # 1000 MiB each
+    settle(device, command(8))
+    assert device.log == ["route {'chat': []}", "drain r1", "stop r1", "start r1~8", "route {'chat': ['r1~8']}"]
+
+
+def test_a_wish_that_is_taken_back_midway_ends_where_it_began() -> None:
+    device = a_node()
+    carry_out(device, command(8))
+    settle(device, command(4))
+    assert [(each.id, each.batch) for each in device.replicas()] == [("r1", 4)]
+    assert "drain r1" not in device.log
+
+
+def test_a_successor_that_fails_keeps_its_name_and_the_old_one_serves_on() -> None:
+    device = a_node()
+    carry_out(device, command(8))
+    device.put("r1~8", state="failed")
+    held: set[Part] = {("replica", "r1~8")}
+    for _ in range(3):
+        for action in actions(command(8), run(device.state()), held=held):
+            run(perform(device, action))
+    assert {each.id: each.state for each in device.replicas()} == {"r1": "ready", "r1~8": "failed"}
+    settle(device, command(8))
+    assert [(each.id, each.state) for each in device.replicas()] == [("r1~8", "ready")]
+
+
+def test_one_that_fails_after_its_switch_waits_under_its_own_name() -> None:
+    device = a_node()
+    settle(device, command(8))
+    device.put("r1~8", state="failed")
+    assert [gpu.replicas[0].id for gpu in with_successors(command(8), run(device.state())).gpus] == ["r1~8"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_batches_in_any_order_arrive_and_the_service_is_never_without_a_ready_replica(seed: int) -> None:
+    random, device = Random(seed), a_node()
+    for _ in range(30):
+        wanted = command(random.choice([1, 2, 4, 8]))
+        for _ in range(random.randrange(4)):
+            carry_out(device, wanted)
+            (route,) = run(device.state()).routes
+            assert {each.id for each in device.replicas() if each.state == "ready"} >= {
+                each for each, _ in route.shares
+            }
+            assert route.shares
+            if random.random() < 0.5:
+                device.make_ready()
+    settle(device, command(8))
+    assert [each.batch for each in device.replicas()] == [8]
+
+
+def test_a_live_batch_changes_no_name() -> None:
+    running = RunningReplica(
+        id="r1", service="chat", network="n", state="ready", sm_percent=50.0, batch=4, memory_mib=1.0
+    )
+    state = NodeState(gpus=(replace(an_empty_gpu(), replicas=(running,)),))
+    wanted = command(8)
+    assert with_successors(wanted, state) is wanted
+    fixed = replace(running, has_live_batch=False)
+    state = NodeState(gpus=(GpuState(index=0, gpu_type="t", memory_mib=1.0, replicas=(fixed,)),))
+    assert with_successors(wanted, state).gpus[0].replicas[0].id == "r1~8"
+
+
+@pytest.mark.parametrize(("replica_id", "base"), [("r1", "r1"), ("r1~8", "r1"), ("a~b", "a~b"), ("a~1~2", "a~1")])
+def test_the_id_of_the_control_plane_is_found_in_a_successors(replica_id: str, base: str) -> None:
+    assert base_id(replica_id) == base
+
+
+def a_reading(replica_id: str, state: str, **changes: object) -> ReplicaReading:
+    facts = {"service": "chat", "gpu_index": 0, "sm_percent": 50.0, "batch": 4, "memory_mib": 1.0, **changes}
+    return ReplicaReading(id=replica_id, state=state, **facts)  # type: ignore[arg-type]
+
+
+def test_during_the_switch_one_reading_speaks_for_both() -> None:
+    old = a_reading("r1", "draining", batches=1, requests=4, execution_ms=10.0)
+    new = a_reading("r1~8", "ready", batch=8, batches=3, requests=24, execution_ms=30.0)
+    (told,) = as_commanded((old, new))
+    # (1 · 10 + 3 · 30) / 4 = 25 ms
+    assert (told.id, told.state, told.batch, told.batches, told.requests) == ("r1", "ready", 8, 4, 28)
+    assert told.execution_ms == 25.0
+    assert [each.id for each in as_commanded((a_reading("r2", "ready"), new))] == ["r2", "r1"]
+
+
+def test_a_governor_leaves_such_a_batch_alone() -> None:
+    device = a_node()
+    governor = a_governor("clipper_latency")
+    wanted = a_command(a_gpu(a_replica("r1", batch=4), governor=governor))
+    governing = Governing(device)
+    # 400 ms per batch, where the SLO is 100 ms: the governor would make batches smaller.
+    late = ReplicaGlance(id="r1", batches=20, requests=80, queued=9, execution_ms=400.0, latency_buckets=((50, 80),))
+    device.glances[0] = GpuGlance(peak_power_w=200.0, replicas=(late,))
+    for now_s in (0.0, 1.0, 2.0, 3.0, 4.0):
+        assert run(governing.step(wanted, now_s)) == ()
+    assert governing.in_force(wanted, 5.0).gpus[0].replicas[0].batch == 4

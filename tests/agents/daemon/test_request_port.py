@@ -1,0 +1,178 @@
+"""The port for requests: opened by the agent, or handed over by systemd and open while the agent is restarted."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from agents.base.clock import ScaledClock
+from agents.daemon.request_port import BadSocket, front, handed_over_socket, open_port
+from agents.fake.device import StandInDevice
+from agents.sync.ledger import Ledger
+from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.gpu_nodes import inputs
+
+pytestmark = pytest.mark.integration
+
+LIMIT_S = 60.0
+_AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "plimsoll-agent.socket"}
+os.execv(sys.executable, [sys.executable, "-m", "agents.main", *sys.argv[2:]])
+"""
+
+
+class Unit:
+    """An agent with stand-in GPUs under a pretended systemd, which holds its port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        Ledger(directory / "state").accept(a_command(a_gpu(a_replica("r1"))))
+        self.port = socket.create_server(("127.0.0.1", 0), backlog=1000)
+        self.url = f"http://127.0.0.1:{self.port.getsockname()[1]}/v2/models/chat/infer"
+        self.agent: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        words = "--url http://127.0.0.1:9 --token t --node n1 --device standin --gpu-type V100-32GB --launch-s 0.2"
+        state = ("--state-dir", str(self.directory / "state"))
+        command = (sys.executable, "-c", _AS_SYSTEMD, str(self.port.fileno()), *words.split(), *state)
+        with (self.directory / "log").open("ab") as log:
+            self.agent = subprocess.Popen(command, pass_fds=(self.port.fileno(),), stderr=log)
+
+    def stop(self) -> None:
+        self.agent.send_signal(signal.SIGTERM)
+        assert self.agent.wait(LIMIT_S) == 0, self.log()
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
+
+
+@contextmanager
+def a_unit(directory: Path) -> Iterator[Unit]:
+    unit = Unit(directory)
+    unit.start()
+    try:
+        yield unit
+    finally:
+        unit.agent.kill()
+        unit.agent.wait()
+        unit.port.close()
+
+
+async def ask(session: aiohttp.ClientSession, url: str) -> str:
+    """What came of one request: the status, or how it failed."""
+    try:
+        async with session.post(url, json=inputs()) as answer:
+            await answer.read()
+            return str(answer.status)
+    except aiohttp.ClientError as error:
+        return f"{type(error).__name__} {error}"
+
+
+async def load(url: str, outcomes: Counter[str], stop: asyncio.Event, *, keeps: bool) -> None:
+    """Requests one after the other, each by a new connection unless it keeps its own."""
+    connector = aiohttp.TCPConnector(force_close=not keeps)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
+        while not stop.is_set():
+            outcomes[await ask(session, url)] += 1
+
+
+def test_a_restart_under_load_refuses_no_connection_and_loses_no_request(tmp_path: Path) -> None:
+    async def scenario(unit: Unit) -> Counter[str]:
+        outcomes, stop = Counter[str](), asyncio.Event()
+        clients = [asyncio.create_task(load(unit.url, outcomes, stop, keeps=turn % 2 == 0)) for turn in range(8)]
+        for _ in range(2):
+            await served(outcomes, 100)
+            await asyncio.to_thread(unit.stop)
+            unit.start()
+        await served(outcomes, 100)
+        stop.set()
+        await asyncio.gather(*clients)
+        return outcomes
+
+    async def served(outcomes: Counter[str], more: int) -> None:
+        before, end_s = outcomes["200"], time.monotonic() + LIMIT_S
+        while outcomes["200"] < before + more:
+            assert outcomes.keys() <= {"200"}, (outcomes, unit.log())
+            assert time.monotonic() < end_s, unit.log()
+            await asyncio.sleep(0.01)
+
+    with a_unit(tmp_path) as unit:
+        outcomes = asyncio.run(scenario(unit))
+        assert outcomes.keys() == {"200"}, outcomes
+        assert unit.log().count("which stays open") == 3
+
+
+def listened() -> set[int]:
+    """Ports at which this process takes connections."""
+    found = psutil.Process().net_connections(kind="tcp")
+    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+
+
+def test_any_free_port_is_one_port_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        before = listened()
+        async with front(StandInDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0):
+            (port,) = listened() - before
+            assert f"requests are taken on port {port}" in caplog.text
+            url = f"http://127.0.0.1:{port}/v2/health/live"
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 200
+        assert listened() == before
+
+    def never(*_: object) -> float:
+        raise AssertionError("nothing runs here")
+
+    caplog.set_level("INFO")
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
+    with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
+        open_port(taken.getsockname()[1])
+
+
+def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(tmp_path: Path) -> None:
+    assert handed_over_socket({}) is None
+    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "PATH": "/bin"}
+    assert handed_over_socket(environment) is None
+    assert environment == {"PATH": "/bin"}
+    with pytest.raises(BadSocket, match="2 sockets over"):
+        handed_over_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        ("os.open(os.devnull, os.O_RDONLY)", "no socket"),
+        ("socket.socket().detach()", "no TCP port that is open"),
+        ("socket.socket(type=socket.SOCK_DGRAM).detach()", "no TCP port that is open"),
+        ("socket.create_server(('127.0.0.1', 0)).detach()", "(<AddressFamily"),
+    ],
+)
+def test_what_is_handed_over_must_be_an_open_port(make: str, words: str) -> None:
+    # In a process of its own, whose descriptor 3 may be taken.
+    code = f"""
+import os, socket
+from agents.router.front import handed_over_socket, BadSocket
+os.dup2({make}, 3)
+try:
+    found = handed_over_socket({{"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}})
+    print(repr((found.family, os.get_inheritable(3))))
+except BadSocket as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert words in done.stdout

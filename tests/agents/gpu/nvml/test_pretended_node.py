@@ -1,0 +1,128 @@
+"""Faults of the pretended node, each as the agent's own reading of NVML meets it, and their end."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import DeviceError, GpuLost, NotPermitted
+from agents.gpu.nvml.session import Nvml
+from agents.gpu.nvml.xid_watch import XidWatch
+from tests.agents.fakes.nvml.fake_gpus import FakeGpus
+from tests.agents.fakes.nvml.fixtures import fake, library
+from tests.agents.fakes.pretended_node import FILE, main
+
+__all__ = ("fake", "library")
+
+
+@pytest.fixture
+def node(fake: FakeGpus) -> FakeGpus:
+    """The GPUs of the tests, at the place where a pretended node has them."""
+    place = fake.path.with_name(FILE)
+    os.link(fake.path, place)
+    return fake
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60.0
+    while not is_so():
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.01)
+
+
+def order(node: FakeGpus, *words: str) -> None:
+    """The command, in the node's state directory."""
+    main([words[0], "--state-dir", str(node.path.parent), *words[1:]])
+
+
+def test_a_lost_gpu_is_lost_until_it_is_healed(node: FakeGpus) -> None:
+    with Nvml() as nvml:
+        first, second = nvml.gpus()
+        order(node, "fault", "lost", "1")
+        with pytest.raises(GpuLost):
+            nvml.sample(second)
+        assert nvml.sample(first).power_w == 100.0
+        order(node, "heal")
+        assert nvml.sample(second).power_w == 100.0
+
+
+def test_without_permission_nothing_can_be_turned_and_everything_read(node: FakeGpus) -> None:
+    with Nvml() as nvml:
+        gpu = nvml.gpus()[0]
+        order(node, "fault", "no-permission")
+        with pytest.raises(NotPermitted):
+            nvml.limit_power_w(gpu, 300.0)
+        assert nvml.sample(gpu).power_w == 100.0
+        order(node, "heal")
+        nvml.limit_power_w(gpu, 300.0)
+        assert node.gpu(0).power_limit == 300_000
+
+
+def test_a_board_over_its_cap_keeps_no_limit_and_obeys_its_clock(node: FakeGpus) -> None:
+    with Nvml() as nvml:
+        gpu = nvml.gpus()[0]
+        nvml.limit_power_w(gpu, 600.0)
+        order(node, "fault", "over-cap", "0")
+        assert nvml.sample(gpu).power_w == 1050.0  # 1.5 x 700
+        nvml.lock_clock_mhz(gpu, low_mhz=990.0, high_mhz=990.0)
+        assert nvml.sample(gpu).power_w == 575.0  # 100 + (1050 - 100) / 2
+        nvml.unlock_clock(gpu)
+        order(node, "heal")
+        assert nvml.sample(gpu).power_w == 100.0
+
+
+def test_an_xid_condemns_the_gpu_that_it_names(node: FakeGpus) -> None:
+    with Nvml() as nvml, XidWatch(nvml, nvml.gpus(), wait_ms=20) as watch:
+        wait_for(lambda: watch.is_waiting)
+        order(node, "fault", "xid", "1")
+        wait_for(lambda: bool(watch.condemned()))
+        assert list(watch.condemned()) == ["GPU-1"] and "79" in watch.condemned()["GPU-1"]
+
+
+def test_a_function_fails_as_often_as_it_was_told(node: FakeGpus) -> None:
+    with Nvml() as nvml:
+        gpu = nvml.gpus()[0]
+        order(node, "fault", "call", "nvmlDeviceGetPowerUsage", "999", "--times", "1")
+        with pytest.raises(DeviceError):
+            nvml.sample(gpu)
+        assert nvml.sample(gpu).power_w == 100.0
+
+
+def test_a_reloaded_driver_has_forgotten_its_locks(node: FakeGpus, capsys: pytest.CaptureFixture[str]) -> None:
+    node.gpu(0).lock_high = node.gpu(0).lock_low = 990
+    order(node, "show")
+    assert "GPU 0 GPU-0: there, clock locked at 990 MHz, power limit 700 W, load 0 %" in capsys.readouterr().out
+    order(node, "fault", "reload")
+    order(node, "show")
+    assert "GPU 0 GPU-0: there, clock not locked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("index", "words"), [("2", "no GPU 2; this node has 0 to 1"), ("-1", "no GPU -1")])
+def test_a_gpu_that_there_is_not_is_named(node: FakeGpus, index: str, words: str) -> None:
+    with pytest.raises(SystemExit, match=words):
+        order(node, "fault", "lost", index)
+
+
+def test_without_gpus_a_fault_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no pretended GPUs in {tmp_path}"):
+        main(["heal", "--state-dir", str(tmp_path)])
+
+
+def test_the_agent_finds_the_same_gpus_at_its_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda program, words, _: calls.append([program, *words]))
+    words = ["run", "--library", str(tmp_path), "--state-dir", str(tmp_path), "--gpus"]
+    main([*words, "2", "--", "plimsoll-agent", "--node", "n1"])
+    first = FakeGpus.found(tmp_path / FILE)
+    assert first is not None and first.gpu(0).uuid != first.gpu(1).uuid
+    first.gpu(0).lock_high = 990
+    main([*words, "2", "--", "plimsoll-agent"])
+    again = FakeGpus.found(tmp_path / FILE)
+    assert again is not None and (again.gpu(0).uuid, again.gpu(0).lock_high) == (first.gpu(0).uuid, 990)
+    # Another machine: other GPUs.
+    main([*words, "3", "--", "plimsoll-agent"])
+    other = FakeGpus.found(tmp_path / FILE)
+    assert other is not None and other.state.gpu_count == 3 and other.gpu(0).lock_high == 0
+    assert calls[0][:4] == ["plimsoll-agent", "plimsoll-agent", "--node", "n1"]

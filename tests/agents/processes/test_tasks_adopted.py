@@ -1,0 +1,155 @@
+"""What a later agent finds of tasks, whatever they did when the one before it died; none orphaned or doubled."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agents.processes.process import marks
+from tests.agents.factories import a_task
+from tests.agents.fakes.replicas import in_loop, until
+from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> TaskNode:
+    return TaskNode(directory=tmp_path)
+
+
+def reap(process: int) -> None:
+    """As when its parent has gone."""
+    os.waitpid(process, 0)
+
+
+def living(node: TaskNode) -> int:
+    """Tasks whose processes live."""
+    return len(marks((node.directory / "tasks" / "mark").read_text()))
+
+
+@pytest.mark.parametrize("then", ["starting", "running"])
+@in_loop
+async def test_a_task_goes_on_without_an_agent_and_is_adopted(node: TaskNode, then: str) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        process = pid(tasks)
+        if then == "running":
+            await kept(tasks, 2.0)
+    async with node.tasks() as tasks:
+        assert state(tasks) == then
+        await come(tasks, "running")
+        assert (pid(tasks), living(node)) == (process, 1)
+        assert len(node.proofs) == 1, "its share is proven once: a process keeps it for its life"
+        await kept(tasks, reading(tasks).done_iterations + 1.0)
+    assert living(node) == 0
+
+
+@in_loop
+async def test_a_swapped_task_stays_swapped_over_a_restart(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        await kept(tasks, 2.0)
+        await tasks.swap_out("t1")
+        await come(tasks, "swapped")
+        process = pid(tasks)
+    async with node.tasks() as tasks:
+        assert state(tasks) in ("swapping", "swapped")
+        await come(tasks, "swapped")
+        assert reading(tasks).done_iterations >= 2.0
+        await tasks.swap_in("t1")
+        await come(tasks, "running")
+        assert pid(tasks) == process
+
+
+@pytest.mark.parametrize(("way", "there"), [("out", "swapped"), ("in", "running")])
+@in_loop
+async def test_a_swap_that_was_begun_is_carried_on(node: TaskNode, way: str, there: str) -> None:
+    node.step_ms = 300.0  # The agent is gone before the step's end.
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        await come(tasks, "running")
+        await tasks.swap_out("t1")
+        if way == "in":
+            await come(tasks, "swapped")
+            await tasks.swap_in("t1")
+        assert state(tasks) == "swapping"
+        process = pid(tasks)
+    async with node.tasks() as tasks:
+        await come(tasks, there)
+        assert (pid(tasks), living(node)) == (process, 1)
+
+
+@in_loop
+async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        await come(tasks, "running")
+        await tasks.stop("t1")
+    async with node.tasks() as tasks:
+        if state(tasks) != "absent":
+            await tasks.stop("t1")
+        await until(lambda: state(tasks) == "absent")
+        assert living(node) == 0
+
+
+@in_loop
+async def test_a_finished_task_is_still_told_as_finished_and_not_run_again(node: TaskNode) -> None:
+    async with node.tasks() as tasks:
+        await tasks.start(launch(a_task(iterations=5)))
+        await come(tasks, "finished")
+    async with node.tasks() as tasks:
+        found = reading(tasks)
+        assert (found.state, found.done_iterations, living(node)) == ("finished", 5.0, 0)
+
+
+@in_loop
+async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch(a_task(iterations=30)))
+        await come(tasks, "running")
+        process = pid(tasks)
+    await until(lambda: psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
+    reap(process)
+    async with node.tasks() as tasks:
+        assert (state(tasks), reading(tasks).done_iterations) == ("finished", 30.0)
+
+
+@in_loop
+async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch(a_task(iterations=100)))
+        await come(tasks, "running")
+    async with node.tasks() as tasks:
+        await come(tasks, "finished")
+
+
+@in_loop
+async def test_a_task_that_was_killed_meanwhile_is_failed_and_goes_on_from_its_checkpoint(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        await kept(tasks, 4.0)
+        process = pid(tasks)
+    os.kill(process, signal.SIGKILL)
+    reap(process)
+    async with node.tasks() as tasks:
+        assert state(tasks) == "failed"
+        assert "it ended while no agent watched it; its log ends" in tasks.problems[0]
+        await tasks.stop("t1")
+        await tasks.start(launch())
+        assert reading(tasks).done_iterations >= 4.0
+        await come(tasks, "running")
+        assert living(node) == 1
+
+
+@in_loop
+async def test_a_process_whose_record_is_lost_is_ended(node: TaskNode) -> None:
+    async with node.tasks(keep=True) as tasks:
+        await tasks.start(launch())
+        await come(tasks, "running")
+    for record in (node.directory / "tasks" / "records").glob("*.json"):
+        record.unlink()
+    async with node.tasks() as tasks:
+        assert (tasks.read(), living(node)) == ((), 0)

@@ -1,0 +1,171 @@
+"""Killing the agent at random moments: its workers are neither orphaned nor doubled, whoever comes next."""
+
+import asyncio
+import functools
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import LaunchFailed
+from agents.processes.launch import Launch
+from agents.processes.process import MARK, boot_id, marks, members
+from agents.processes.records import Identity
+from agents.processes.templates import Template, Templates
+from agents.replicas.replicas import Workers, WorkersSettings
+from tests.agents.factories import a_replica
+from tests.ports import PORTS, own_ports
+
+pytestmark = pytest.mark.integration
+
+FAKES = Path(__file__).parents[1] / "fakes"
+KILLS = 2
+SEEDS = 60
+GROUP = 10
+FAR = 1000
+"""Between the seeds of two supervisors of one directory."""
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def supervisors() -> Iterator["subprocess.Popen[str]"]:
+    """The process that forks supervisors."""
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        [sys.executable, str(FAKES / "supervisor.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "there\n"
+        yield process
+        process.kill()
+
+
+def templates() -> Templates:
+    command = (sys.executable, "-I", "-S", str(FAKES / "http_worker.py"), "--port", "{port}")
+    template = Template(name="fake", command=command, start_limit_s=30.0, drain_limit_s=5.0)
+    return Templates(by_name={"fake": template}, default="fake")
+
+
+def supervise_and_kill(process: "subprocess.Popen[str]", directory: Path, *, seed: int, after_s: float) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{directory} {seed} {first_port(seed % FAR)}\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline())
+    handle = os.pidfd_open(pid)
+    try:
+        time.sleep(after_s)  # the moment that the seed chose; nothing is expected to have happened by then
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        assert select.select([handle], [], [], LIMIT_S)[0], f"supervisor {pid} outlives SIGKILL"
+    finally:
+        os.close(handle)
+
+
+@functools.cache
+def first_port(seed: int) -> int:
+    """Each seed has ports of its own, so that none meets another's leftovers unseen."""
+    return own_ports()
+
+
+def carriers(mark: str) -> int:
+    """Processes that carry a mark of this directory."""
+    return sum(len(members(each)) for each in marks(mark))
+
+
+async def eventually(is_so: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < until_s, what
+        await asyncio.sleep(0.02)
+
+
+async def take_over(directory: Path, seed: int) -> int:
+    """How many replicas the next agent adopted; checks that these are all there is, each once."""
+    settings = WorkersSettings(directory=directory, first_port=first_port(seed), port_count=PORTS)
+    workers = Workers(settings, templates=templates())
+    await workers.open()
+    mark = (directory / "mark").read_text()
+    try:
+        there = workers.replicas()
+        adopted = [each for each in there if each.state != "failed"]
+        assert workers.problems == (), f"seed {seed}"
+        assert len({each.id for each in there}) == len(there) <= 3, f"seed {seed}"
+        # A child whose agent died before its record was complete leaves by itself, so it may need a moment.
+        await eventually(lambda: carriers(mark) <= len(adopted), f"seed {seed}: orphans beside {adopted}")
+        for each in adopted:
+            with pytest.raises(LaunchFailed, match="there already"):
+                await workers.start(Launch(replica=a_replica(each.id), gpu_index=0))
+        alive = {each.id for each in workers.replicas() if each.state != "failed"}
+        await eventually(
+            lambda: all(each.state in ("ready", "failed") for each in workers.replicas()), f"seed {seed}: {alive}"
+        )
+    finally:
+        await workers.close(keep=False)
+    assert carriers(mark) == 0, f"seed {seed}: something outlives the end of all replicas"
+    assert list((directory / "records").iterdir()) == [], f"seed {seed}"
+    return len(adopted)
+
+
+@pytest.mark.parametrize("group", range(SEEDS // GROUP))
+def test_killed_agents_leave_no_orphan_and_no_double(
+    group: int, supervisors: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    adopted = 0
+    for seed in range(group * GROUP, (group + 1) * GROUP):
+        directory, moment = tmp_path / str(seed), random.Random(seed)
+        directory.mkdir()
+        for kill in range(KILLS):
+            supervise_and_kill(supervisors, directory, seed=seed + FAR * kill, after_s=moment.uniform(0.0, 0.15))
+        adopted += asyncio.run(take_over(directory, seed)) if (directory / "mark").exists() else 0
+    assert adopted > 0, "no agent of this group was killed while it had a replica: the test shows nothing"
+
+
+def test_the_mark_is_in_the_environment_of_whom_we_look_for() -> None:
+    """Otherwise the test above would find no orphan, whatever happened."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        env={MARK: "abc.1"},
+        start_new_session=True,
+    ) as process:
+        until_s = time.monotonic() + LIMIT_S
+        while carriers("abc.") == 0:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        assert carriers("abc.") == 1 and members("abc.1") == (process.pid,)
+    assert carriers("abc.") == 0
+
+
+def test_strangers_are_never_among_those_to_be_killed() -> None:
+    """As root every process could be killed, so nobody may be found by an unknown mark or an impossible leader."""
+    assert members("nobody") == ()
+    assert members("") == ()
+    for pid in (0, 1, os.getsid(0), 2**22 - 1):
+        assert members("nobody", Identity(pid=pid, start_ticks=0, boot="another")) == ()
+
+
+def test_the_session_of_a_number_that_was_given_again_is_not_ours() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        ours = Identity(pid=process.pid, start_ticks=start_ticks(process.pid), boot=boot_id())
+        assert members("nobody", ours) == (process.pid,)
+        assert members("nobody", replace(ours, start_ticks=ours.start_ticks + 1)) == ()
+
+
+def start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; the name, field 2, is `(python)` or the like, without blanks."""
+    return int(Path(f"/proc/{pid}/stat").read_text().split()[21])

@@ -1,0 +1,384 @@
+"""Adapters against servers that answer as the real ones document, over HTTP."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agents.processes.template_file import load_templates
+from agents.processes.templates import Server, WarmUp
+from agents.replicas.adapters import LARGEST_ANSWER, Adapter, Endpoint, Metrics, NoAnswer, make_adapters, warm_up
+from agents.replicas.replicas import Workers, WorkersSettings
+from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
+from tests.ports import PORTS
+
+pytestmark = pytest.mark.integration
+
+TRITON_METRICS = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="chat",version="1"} 40
+nv_inference_request_success{model="other",version="1"} 1000
+# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="chat",reason="REJECTED",version="1"} 2
+nv_inference_request_failure{model="chat",reason="BACKEND",version="1"} 1
+# HELP nv_inference_exec_count Number of model executions performed (does not include cached requests)
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{model="chat",version="1"} 10
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="chat",version="1"} 3
+# HELP nv_inference_compute_infer_duration_us Cumulative compute inference duration in microseconds
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{model="chat",version="1"} 1500000
+"""
+
+VLLM_METRICS = """\
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="chat"} 5.0
+# HELP vllm:request_success_total Count of successfully processed requests.
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="chat"} 7.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="chat"} 4.0
+"""
+
+MLSERVER_METRICS = """\
+# HELP model_infer_request_success_total Model infer request success count
+# TYPE model_infer_request_success_total counter
+model_infer_request_success_total{model="chat",version=""} 12.0
+# HELP model_infer_request_failure_total Model infer request failure count
+# TYPE model_infer_request_failure_total counter
+model_infer_request_failure_total{model="chat",version=""} 1.0
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fake:
+    """A server that keeps what it was asked; `batch` is what it works with."""
+
+    metrics: str = ""
+    is_ready: bool = True
+    batch: int = 4
+    config: dict[str, object] = field(default_factory=dict)
+    directory: Path = Path()
+    control: str = "explicit"
+    asked: list[str] = field(default_factory=list)
+
+    def make_app(self) -> web.Application:
+        app = web.Application()
+        for path in ("/health", "/v2/health/ready", "/v2/models/chat/ready", "/own/path"):
+            app.router.add_get(path, self._note(self.ready))
+        app.router.add_get("/status", self._note(self.status))
+        app.router.add_get("/metrics", self._note(self.metrics_page))
+        app.router.add_put("/batch", self._note(self.set_batch))
+        app.router.add_put("/drain", self._note(self.fine))
+        app.router.add_get("/v2/models/chat/config", self._note(self.get_config))
+        app.router.add_post("/v2/repository/models/chat/load", self._note(self.load))
+        app.router.add_post("/v2/repository/models/chat/unload", self._note(self.fine))
+        app.router.add_post("/warm", self._note(self.fine))
+        return app
+
+    def _note(
+        self, handler: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def noted(request: web.Request) -> web.Response:
+            self.asked.append(f"{request.method} {request.path}")
+            return await handler(request)
+
+        return noted
+
+    async def fine(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.is_ready else 400)
+
+    async def metrics_page(self, _: web.Request) -> web.Response:
+        return web.Response(text=self.metrics)
+
+    async def status(self, _: web.Request) -> web.Response:
+        return web.json_response(
+            {"sm_count": 66, "requests": 40, "batches": 10, "execution_s": 1.5, "waiting": 3, "batch": self.batch}
+        )
+
+    async def set_batch(self, request: web.Request) -> web.Response:
+        self.batch = (await request.json())["batch"]
+        if self.batch > 1024:
+            return web.Response(status=409, text="above 1024")
+        return web.json_response({"batch": self.batch})
+
+    async def get_config(self, _: web.Request) -> web.Response:
+        return web.json_response(self.config)
+
+    async def load(self, request: web.Request) -> web.Response:
+        """Triton with a configuration in the body, MLServer with one on disk."""
+        if self.control != "explicit":
+            return web.json_response({"error": "explicit model load / unload is not allowed if polling"}, status=503)
+        body = await request.json()
+        if "parameters" in body:
+            self.config = json.loads(body["parameters"]["config"])
+            dynamic = self.config.get("dynamic_batching", {})
+            assert isinstance(dynamic, dict)
+            if any(size > self.config["max_batch_size"] for size in dynamic.get("preferred_batch_size", [])):
+                return web.json_response({"error": "preferred batch size must be <= max batch size"}, status=400)
+        else:
+            settings = json.loads((self.directory / "model-settings.json").read_text())
+            self.batch = settings["max_batch_size"]
+        return web.Response()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@asynccontextmanager
+async def served(
+    fake: Fake, server: Server, *, readiness_path: str = "", directory: Path = Path()
+) -> AsyncIterator[tuple[Adapter, Endpoint]]:
+    runner = web.AppRunner(fake.make_app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    endpoint = Endpoint(
+        url=url,
+        served_as="chat",
+        metrics_url=f"{url}/metrics",
+        readiness_path=readiness_path,
+        directory=directory,
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield make_adapters(session)[server], endpoint
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("server", "path"),
+    [
+        ("worker", "/v2/health/ready"),
+        ("triton", "/v2/models/chat/ready"),
+        ("vllm", "/health"),
+        ("mlserver", "/v2/models/chat/ready"),
+    ],
+)
+@in_loop
+async def test_each_server_is_asked_for_readiness_where_it_tells(server: Server, path: str) -> None:
+    fake = Fake()
+    async with served(fake, server) as (adapter, endpoint):
+        assert await adapter.is_ready(endpoint)
+        fake.is_ready = False
+        assert not await adapter.is_ready(endpoint)
+    assert fake.asked == [f"GET {path}"] * 2
+
+
+@pytest.mark.parametrize("server", ["worker", "triton", "vllm", "mlserver"])
+@in_loop
+async def test_a_template_may_name_another_place(server: Server) -> None:
+    fake = Fake()
+    async with served(fake, server, readiness_path="/own/path") as (adapter, endpoint):
+        assert await adapter.is_ready(endpoint)
+    assert fake.asked == ["GET /own/path"]
+
+
+@pytest.mark.parametrize("server", ["worker", "triton", "vllm", "mlserver"])
+@in_loop
+async def test_a_server_that_is_not_there_is_not_ready(server: Server) -> None:
+    async with served(Fake(), server) as (adapter, endpoint):
+        pass
+    async with aiohttp.ClientSession() as session:
+        adapter = make_adapters(session)[server]
+        assert not await adapter.is_ready(endpoint)
+        with pytest.raises(NoAnswer, match="has no answer"):
+            await adapter.metrics(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("server", "page", "expected"),
+    [
+        ("worker", "", Metrics(requests=40, batches=10, busy_s=1.5, queued=3)),
+        # Failures 2 + 1; 1,500,000 µs = 1.5 s; the other network's 1000 requests are not counted.
+        ("triton", TRITON_METRICS, Metrics(requests=40, failures=3, batches=10, busy_s=1.5, queued=3)),
+        ("vllm", VLLM_METRICS, Metrics(requests=11, queued=5)),
+        ("mlserver", MLSERVER_METRICS, Metrics(requests=12, failures=1)),
+        ("triton", "", Metrics()),
+    ],
+)
+@in_loop
+async def test_metrics_are_read_and_what_is_not_told_is_none(server: Server, page: str, expected: Metrics) -> None:
+    async with served(Fake(metrics=page), server) as (adapter, endpoint):
+        assert await adapter.metrics(endpoint) == expected
+
+
+@pytest.mark.parametrize("page", ["}{ 5", "a" * (LARGEST_ANSWER + 10)])
+@in_loop
+async def test_metrics_that_are_none_are_refused(page: str) -> None:
+    async with served(Fake(metrics=page), "vllm") as (adapter, endpoint):
+        with pytest.raises(NoAnswer, match="holds no Prometheus metrics"):
+            await adapter.metrics(endpoint)
+
+
+@in_loop
+async def test_only_our_worker_tells_its_sms() -> None:
+    counts = []
+    for server in ("worker", "triton", "vllm", "mlserver"):
+        async with served(Fake(), server) as (adapter, endpoint):
+            counts.append(await adapter.sm_count(endpoint))
+    assert counts == [66, None, None, None]
+
+
+@in_loop
+async def test_our_worker_changes_its_batch_while_it_runs() -> None:
+    fake = Fake()
+    async with served(fake, "worker") as (adapter, endpoint):
+        assert await adapter.apply_batch(endpoint, 32) == "applied_live"
+        assert fake.batch == 32
+        with pytest.raises(NoAnswer, match="answers 409: above 1024"):
+            await adapter.apply_batch(endpoint, 2048)
+        await adapter.drain(endpoint)
+    assert fake.asked == ["PUT /batch", "PUT /batch", "PUT /drain"]
+
+
+@in_loop
+async def test_triton_loads_with_the_changed_configuration_and_nothing_else_changed() -> None:
+    before = {
+        "name": "chat",
+        "platform": "tensorrt_plan",
+        "max_batch_size": 16,
+        "dynamic_batching": {"preferred_batch_size": [4, 8, 16], "max_queue_delay_microseconds": 100},
+        "instance_group": [{"count": 1, "kind": "KIND_GPU"}],
+    }
+    fake = Fake(config=dict(before))
+    async with served(fake, "triton") as (adapter, endpoint):
+        assert await adapter.apply_batch(endpoint, 8) == "reloading"
+        # Of the preferred sizes 16 does not fit into 8; Triton would refuse it.
+        dynamic = {"preferred_batch_size": [4, 8], "max_queue_delay_microseconds": 100}
+        assert fake.config == {**before, "max_batch_size": 8, "dynamic_batching": dynamic}
+        assert await adapter.apply_batch(endpoint, 8) == "applied_live", "it has it already"
+    assert fake.asked.count("POST /v2/repository/models/chat/load") == 1
+
+
+@in_loop
+async def test_triton_without_explicit_mode_says_so() -> None:
+    fake = Fake(config={"max_batch_size": 16}, control="poll")
+    async with served(fake, "triton") as (adapter, endpoint):
+        with pytest.raises(NoAnswer, match=r"answers 503: .*not allowed if polling"):
+            await adapter.apply_batch(endpoint, 8)
+
+
+@pytest.mark.parametrize("config", [{"max_batch_size": 0}, {}])
+@in_loop
+async def test_a_triton_network_without_batches_takes_none(config: dict[str, object]) -> None:
+    async with served(Fake(config=config), "triton") as (adapter, endpoint):
+        with pytest.raises(NoAnswer, match="made without batches"):
+            await adapter.apply_batch(endpoint, 8)
+
+
+@in_loop
+async def test_triton_drains_by_unloading() -> None:
+    fake = Fake()
+    async with served(fake, "triton") as (adapter, endpoint):
+        await adapter.drain(endpoint)
+    assert fake.asked == ["POST /v2/repository/models/chat/unload"]
+
+
+@in_loop
+async def test_vllm_needs_a_restart_and_is_not_bothered() -> None:
+    fake = Fake()
+    async with served(fake, "vllm") as (adapter, endpoint):
+        assert await adapter.apply_batch(endpoint, 8) == "needs_restart"
+        await adapter.drain(endpoint)
+    assert fake.asked == []
+
+
+@in_loop
+async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
+    settings = {"name": "chat", "implementation": "x.Y", "max_batch_size": 4, "max_batch_time": 0.005}
+    path = tmp_path / "model-settings.json"
+    path.write_text(json.dumps(settings))
+    fake = Fake(directory=tmp_path)
+    async with served(fake, "mlserver", directory=tmp_path) as (adapter, endpoint):
+        assert await adapter.apply_batch(endpoint, 16) == "reloading"
+        assert fake.batch == 16
+        # What is loaded over something loaded, MLServer 1.7.1 serves without batches.
+        assert [each.rpartition("/")[2] for each in fake.asked] == ["unload", "load"]
+        assert json.loads(path.read_text()) == {**settings, "max_batch_size": 16}
+        assert await adapter.apply_batch(endpoint, 16) == "applied_live"
+    assert names(tmp_path) == ["model-settings.json"], "nothing else is left there"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "must write model-settings.json"), ("[", "is not JSON"), ("[]", "is no JSON object")]
+)
+@in_loop
+async def test_mlserver_without_readable_settings_says_so(tmp_path: Path, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / "model-settings.json").write_text(text)
+    async with served(Fake(), "mlserver", directory=tmp_path) as (adapter, endpoint):
+        with pytest.raises(NoAnswer, match=words):
+            await adapter.apply_batch(endpoint, 16)
+
+
+@in_loop
+async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
+    fake = Fake()
+    async with served(fake, "worker") as (_, endpoint), aiohttp.ClientSession() as session:
+        await warm_up(session, endpoint.url, WarmUp(path="/warm", body="{}", requests=3))
+        assert fake.asked == ["POST /warm"] * 3
+        with pytest.raises(NoAnswer, match="answers 404"):
+            await warm_up(session, endpoint.url, WarmUp(path="/cold", body="{}"))
+
+
+@in_loop
+async def test_redirects_lead_nowhere() -> None:
+    """A worker is on this machine; what it says must not send the agent elsewhere."""
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": "/health"})
+
+    fake = Fake()
+    app = fake.make_app()
+    app.router.add_get("/moved", elsewhere)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        endpoint = Endpoint(url=url, served_as="chat", readiness_path="/moved")
+        assert not await make_adapters(session)["vllm"].is_ready(endpoint)
+    await runner.cleanup()
+    assert fake.asked == []
+
+
+@in_loop
+async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -> None:
+    """The real program by the built-in template, with the stand-in engine."""
+    workers = Workers(
+        WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS), templates=load_templates(None)
+    )
+    await workers.open()
+    try:
+        await workers.start(a_launch())
+        await until(lambda: the(workers).state in ("ready", "failed"))
+        assert the(workers).state == "ready", the(workers).message
+        assert the(workers).sm_count is None, "there is no GPU"
+        assert await workers.set_batch("r1", 16) == "applied_live"
+        assert await workers.metrics("r1") == Metrics(requests=0, batches=0, busy_s=0.0, queued=0)
+        async with aiohttp.ClientSession() as session:
+            endpoint = Endpoint(url=the(workers).url, served_as="chat")
+            adapter = make_adapters(session)["worker"]
+            await adapter.drain(endpoint)
+            assert not await adapter.is_ready(endpoint)
+        await workers.stop("r1")
+        await gone(workers)
+    finally:
+        await workers.close(keep=False)
+    (log,) = (tmp_path / "logs").iterdir()
+    assert "Traceback" not in log.read_text()

@@ -1,0 +1,392 @@
+"""Replicas as real processes: they become ready, change, fail in words and end in the right order."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agents.base.device import DeviceError, LaunchFailed, UnknownPart
+from agents.processes.launch import Crashes
+from agents.processes.templates import WarmUp
+from agents.replicas.replica import Proof
+from tests.agents.fakes.replicas import (
+    FIRST_PORT,
+    WORKER,
+    Node,
+    a_launch,
+    gone,
+    in_loop,
+    started,
+    status,
+    the,
+    until,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(directory=tmp_path / "workers")
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs; one that only waits to be reaped holds no GPU."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@in_loop
+async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> None:
+    async with node.workers() as workers:
+        told: list[dict[str, str]] = []
+        workers.on_change = lambda: told.append({each.id: each.state for each in workers.replicas()})
+        await workers.start(a_launch())
+        await until(lambda: the(workers).state == "ready")
+        os.kill(the(workers).pid, signal.SIGKILL)
+        await until(lambda: the(workers).state == "failed")
+        await workers.stop("r1")
+        await gone(workers)
+        assert told == [{"r1": "ready"}, {"r1": "failed"}, {}]
+
+
+@in_loop
+async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(node: Node) -> None:
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        assert the(workers).state == "starting"
+        await until(lambda: the(workers).state == "ready")
+        view = the(workers)
+        assert (view.service, view.gpu_index, view.batch, view.sm_count) == ("chat", 1, 4, 66)
+        assert os.getsid(view.pid) == view.pid, "it has a session of its own"
+        await workers.drain("r1")
+        assert the(workers).state == "draining"
+        await workers.stop("r1")
+        await gone(workers)
+        assert not psutil.pid_exists(view.pid)
+    assert list((node.directory / "records").iterdir()) == []
+    assert list((node.directory / "work").iterdir()) == []
+
+
+@in_loop
+async def test_the_environment_holds_the_share_and_not_the_agents_secrets(node: Node) -> None:
+    async with node.workers() as workers:
+        mps = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/0"}
+        view = await started(workers, environment=mps)
+        environment = psutil.Process(view.pid).environ()
+    assert environment.items() >= mps.items()
+    assert environment["FAKE_SHARE"] == "50"
+    assert "PLIMSOLL_TOKEN" not in environment
+    assert environment["PATH"] == node.environment["PATH"]
+
+
+@in_loop
+async def test_readiness_is_waited_for(node: Node) -> None:
+    node.arguments = ("--ready-after-s", "0.5")
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await until(lambda: the(workers).message == "not ready")
+        await until(lambda: the(workers).state == "ready")
+        assert the(workers).message == ""
+
+
+@in_loop
+async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(node: Node) -> None:
+    node.arguments, node.start_limit_s = ("--ready-after-s", "600", "--say", "loading weights"), 0.5
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        pid = the(workers).pid
+        await until(lambda: the(workers).state == "failed")
+        assert "not ready within 0.5 s" in the(workers).message
+        assert "loading weights" in the(workers).message
+        assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--exit-after-s", "0", "--exit-code", "3", "--say", "no such network"), ("exit code 3", "no such network")),
+        (("--exit-after-s", "0", "--exit-code", "1"), ("exit code 1: a failure of its own", "its log is empty")),
+        (("--exit-after-s", "0", "--die-by", "9"), ("signal 9 (SIGKILL)", "memory ran out")),
+        (("--exit-after-s", "0", "--die-by", "11"), ("signal 11 (SIGSEGV)",)),
+        (("--such-an-argument",), ("exit code 2: its arguments are wrong", "unrecognized arguments")),
+    ],
+)
+@in_loop
+async def test_how_a_worker_ended_is_told_with_the_end_of_its_log(
+    node: Node, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    node.arguments = arguments
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await until(lambda: the(workers).state == "failed")
+        for each in words:
+            assert each in the(workers).message
+
+
+@in_loop
+async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_too(node: Node) -> None:
+    node.arguments = ("--child",)
+    async with node.workers() as workers:
+        view = await started(workers)
+        (child,) = psutil.Process(view.pid).children()
+        os.kill(view.pid, signal.SIGKILL)  # as the kernel would, when memory runs out
+        await until(lambda: the(workers).state == "failed")
+        assert not lives(child)
+        assert node.terminated == [(1, (child.pid,))], "MPS was asked before the child was killed"
+        await workers.stop("r1")
+        assert workers.replicas() == ()
+
+
+@in_loop
+async def test_a_child_with_a_session_of_its_own_is_found_by_its_mark(node: Node) -> None:
+    node.arguments = ("--child", "--own-session")
+    async with node.workers() as workers:
+        view = await started(workers)
+        (child,) = psutil.Process(view.pid).children()
+        assert os.getsid(child.pid) == child.pid
+        await workers.stop("r1")
+        await gone(workers)
+        assert not lives(child)
+
+
+@in_loop
+async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> None:
+    node.arguments, node.grace_s = ("--hang",), 0.3
+    async with node.workers() as workers:
+        view = await started(workers)
+        await workers.stop("r1")
+        assert the(workers).state == "draining" and node.terminated == []
+        await workers.stop("r1")  # again: it is being ended already
+        await gone(workers)
+        assert node.terminated == [(1, (view.pid,))]
+        assert not psutil.pid_exists(view.pid)
+
+
+@in_loop
+async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(node: Node) -> None:
+    node.arguments, node.grace_s, node.lets_go = ("--hang",), 0.1, False
+    async with node.workers() as workers:
+        view = await started(workers)
+        await workers.stop("r1")
+        await gone(workers)
+        assert not psutil.pid_exists(view.pid)
+
+
+@in_loop
+async def test_a_worker_that_ends_on_sigterm_is_never_terminated_at_the_gpu(node: Node) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        await workers.stop("r1")
+        await gone(workers)
+    assert node.terminated == []
+
+
+@in_loop
+async def test_a_starting_replica_can_be_stopped(node: Node) -> None:
+    node.arguments = ("--ready-after-s", "600")
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await workers.stop("r1")
+        await gone(workers)
+
+
+@in_loop
+async def test_a_port_that_another_process_answers_does_not_make_a_replica_ready(node: Node) -> None:
+    """The worker never listens; a stranger does, on the very port, and says that it is ready."""
+    node.arguments, node.start_limit_s = ("--no-listen",), 30.0
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        port = int(the(workers).url.rpartition(":")[2])
+        stranger = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", str(WORKER), "--port", str(port))
+        try:
+            await until(lambda: "another process" in the(workers).message)
+            assert the(workers).state == "starting"
+        finally:
+            stranger.kill()
+            await stranger.wait()
+
+
+@in_loop
+async def test_a_port_in_use_is_not_chosen(node: Node) -> None:
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", FIRST_PORT))
+        stranger.listen()
+        async with node.workers() as workers:
+            view = await started(workers)
+            assert view.url != f"http://127.0.0.1:{FIRST_PORT}"
+
+
+@in_loop
+async def test_warm_up_and_proof_come_before_traffic(node: Node) -> None:
+    node.warm_up = WarmUp(path="/v2/models/{service}/infer", body='{"b": {batch}}', requests=2)
+    async with node.workers() as workers:
+        view = await started(workers)
+        # a_replica has batch 4 and service chat.
+        assert (await status(view))["seen"] == ['POST /v2/models/chat/infer {"b": 4}'] * 2
+    assert node.proofs == [Proof(id="r1", gpu_index=1, sm_percent=50.0, sm_count=66, pids=(view.pid,))]
+
+
+@in_loop
+async def test_a_failed_warm_up_fails_the_replica(node: Node) -> None:
+    node.arguments, node.warm_up = ("--refuse", "/warm"), WarmUp(path="/warm", body="{}")
+    async with node.workers() as workers:
+        await started(workers, state="failed")
+        assert "answers 500" in the(workers).message
+
+
+@in_loop
+async def test_a_replica_whose_share_is_not_proven_gets_no_traffic(node: Node) -> None:
+    node.objection = "it sees all 132 SMs: it is not under MPS"
+    async with node.workers() as workers:
+        view = await started(workers, state="failed")
+        assert "not under MPS" in view.message
+        assert not psutil.pid_exists(view.pid)
+
+
+@in_loop
+async def test_a_batch_changes_live_and_the_record_knows(node: Node) -> None:
+    async with node.workers(keep=True) as workers:
+        view = await started(workers)
+        assert await workers.set_batch("r1", 16) == "applied_live"
+        assert (await status(view))["seen"] == ['PUT /batch {"batch": 16}']
+        assert await workers.set_batch("r1", 16) == "applied_live"
+        assert len((await status(view))["seen"]) == 1, "what is in force is not asked for again"  # type: ignore[arg-type]
+    async with node.workers() as workers:
+        assert the(workers).batch == 16
+
+
+@in_loop
+async def test_a_batch_that_the_server_refuses_stays(node: Node) -> None:
+    node.arguments = ("--refuse", "/batch")
+    async with node.workers() as workers:
+        await started(workers)
+        with pytest.raises(DeviceError, match="answers 500"):
+            await workers.set_batch("r1", 16)
+        assert the(workers).batch == 4
+
+
+@in_loop
+async def test_a_template_may_ask_for_a_restart_instead(node: Node) -> None:
+    node.batch_change = "restart"
+    async with node.workers() as workers:
+        await started(workers)
+        assert await workers.set_batch("r1", 16) == "needs_restart"
+        assert the(workers).batch == 4
+
+
+@in_loop
+async def test_a_reload_takes_the_replica_out_until_it_is_ready_again(node: Node) -> None:
+    node.batch_change = "reload"
+    async with node.workers() as workers:
+        view = await started(workers)
+        assert await workers.set_batch("r1", 16) == "reloading"
+        assert the(workers).state == "starting"
+        await until(lambda: the(workers).state == "ready")
+        assert (the(workers).batch, the(workers).pid) == (16, view.pid)
+
+
+@in_loop
+async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
+    node.batch_change, node.arguments = "reload", ("--refuse", "/batch")
+    async with node.workers() as workers:
+        await started(workers)
+        await workers.set_batch("r1", 16)
+        await until(lambda: the(workers).state == "failed")
+        assert "batch 16 could not be loaded" in the(workers).message
+
+
+@in_loop
+async def test_the_log_of_an_earlier_process_is_not_taken_for_this_ones(node: Node) -> None:
+    node.arguments = ("--exit-after-s", "0", "--exit-code", "1", "--say", "the first one")
+    async with node.workers() as workers:
+        await started(workers, state="failed")
+        await workers.stop("r1")
+    node.arguments = ("--exit-after-s", "0", "--exit-code", "1")
+    async with node.workers() as workers:
+        assert (await started(workers, state="failed")).message.endswith("its log is empty")
+    assert "the first one" in next((node.directory / "logs").glob("*.log.1")).read_text()
+
+
+@in_loop
+async def test_a_server_is_told_to_drain_where_the_template_says_so(node: Node) -> None:
+    node.drain = "server"
+    async with node.workers() as workers:
+        view = await started(workers)
+        await workers.drain("r1")
+        assert (await status(view))["seen"] == ["PUT /drain"]
+        node.now_s += 7.0
+        assert the(workers).draining_s == 7.0
+        await workers.drain("r1")
+        assert the(workers).draining_s == 7.0, "draining again does not begin anew"
+
+
+@in_loop
+async def test_ids_are_taken_once_and_unknown_ones_refused(node: Node) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        with pytest.raises(LaunchFailed, match="there already"):
+            await workers.start(a_launch())
+        for call in (workers.drain, workers.stop):
+            with pytest.raises(UnknownPart, match="no replica nobody"):
+                await call("nobody")
+
+
+@in_loop
+async def test_a_failed_replica_can_be_stopped_and_started_anew(node: Node) -> None:
+    async with node.workers() as workers:
+        view = await started(workers)
+        os.kill(view.pid, signal.SIGKILL)
+        await until(lambda: the(workers).state == "failed")
+        await workers.stop("r1")
+        again = await started(workers)
+        assert again.pid != view.pid and again.url != view.url
+
+
+@in_loop
+async def test_a_replica_that_becomes_ready_and_dies_again_and_again_must_wait(node: Node) -> None:
+    async with node.workers() as workers:
+        for _ in range(Crashes.LOOP):
+            view = await started(workers)
+            os.kill(view.pid, signal.SIGKILL)
+            await until(lambda: the(workers).state == "failed")
+            message = the(workers).message
+            await workers.stop("r1")
+        assert message.startswith("crash loop: 3 failures in 10 minutes, not before 10 s")
+        with pytest.raises(LaunchFailed, match="crash loop and waits another 10 s"):
+            await workers.start(a_launch())
+        node.now_s += 10.0
+        await started(workers)
+
+
+def test_crash_loops_wait_longer_each_time_and_are_forgotten_after_a_window() -> None:
+    now_s = 0.0
+    crashes = Crashes(now_s=lambda: now_s)
+    assert [crashes.note("r1") for _ in range(2)] == ["", ""]
+    waits = []
+    for _ in range(7):
+        crashes.note("r1")
+        waits.append(crashes.hold_s("r1"))
+    # 10 s from the third failure, doubling: 10 · 2^5 = 320 is above the longest, 300.
+    assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
+    assert crashes.hold_s("r2") == 0.0
+    now_s = 299.0
+    assert crashes.hold_s("r1") == 1.0
+    now_s = 601.0
+    assert crashes.hold_s("r1") == 0.0 and crashes.note("r1") == ""
+
+
+def test_only_so_many_crashing_replicas_are_remembered() -> None:
+    crashes = Crashes(now_s=lambda: 0.0)
+    for number in range(Crashes.MOST + 1):
+        for _ in range(Crashes.LOOP):
+            crashes.note(f"r{number}")
+    assert crashes.hold_s("r0") == 0.0, "it failed longest ago"
+    assert crashes.hold_s("r1") > 0.0
+    crashes.forgive("r1")
+    assert crashes.hold_s("r1") == 0.0

@@ -1,0 +1,161 @@
+"""Other programs' metrics in our nouns: each program's own words as it documents them, old and new."""
+
+import math
+
+import pytest
+
+from agents.replicas.server_metrics import Histogram, NotAPage, read_gpus, read_page, read_server, told
+
+VLLM_NEW = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="llama"} 12
+vllm:num_requests_waiting{engine="0",model_name="llama"} 3
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.75
+# TYPE vllm:gpu_cache_usage_perc gauge
+vllm:gpu_cache_usage_perc{engine="0",model_name="llama"} 0.5
+# TYPE vllm:request_success counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="llama"} 90
+vllm:request_success_total{engine="0",finished_reason="length",model_name="llama"} 10
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="other"} 1000
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{engine="0",model_name="llama"} 5000
+# TYPE vllm:e2e_request_latency_seconds histogram
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.5",model_name="llama"} 60
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="1.0",model_name="llama"} 90
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="llama"} 100
+vllm:e2e_request_latency_seconds_sum{engine="0",model_name="llama"} 55.5
+vllm:e2e_request_latency_seconds_count{engine="0",model_name="llama"} 100
+# TYPE vllm:inter_token_latency_seconds histogram
+vllm:inter_token_latency_seconds_bucket{engine="0",le="0.05",model_name="llama"} 7
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="llama"} 8
+"""
+
+VLLM_OLD = """\
+# TYPE vllm:gpu_cache_usage_perc gauge
+vllm:gpu_cache_usage_perc{model_name="llama"} 0.5
+# TYPE vllm:time_per_output_token_seconds histogram
+vllm:time_per_output_token_seconds_bucket{le="0.025",model_name="llama"} 4
+vllm:time_per_output_token_seconds_bucket{le="+Inf",model_name="llama"} 4
+"""
+
+TRITON = """\
+nv_inference_request_success{model="resnet",version="1"} 40
+nv_inference_request_success{model="resnet",version="2"} 2
+nv_inference_request_failure{model="resnet",reason="REJECTED",version="1"} 2
+nv_inference_request_failure{model="resnet",reason="BACKEND",version="1"} 1
+nv_inference_count{model="resnet",version="1"} 160
+nv_inference_exec_count{model="resnet",version="1"} 10
+nv_inference_pending_request_count{model="resnet",version="1"} 3
+nv_inference_request_duration_us{model="resnet",version="1"} 2500000
+nv_inference_compute_infer_duration_us{model="resnet",version="1"} 1500000
+nv_inference_request_success{model="other",version="1"} 9
+"""
+
+DCGM_OLD = """\
+# TYPE DCGM_FI_DEV_POWER_USAGE gauge
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 301.5
+DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA H200",Hostname="n1"} 75
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 5000
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 2048
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 80
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 0.4
+DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA H200",Hostname="n1"} NaN
+DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 1980
+"""
+
+DCGM_NEW = """\
+DCGM_FI_DEV_BOARD_POWER_WATTS{gpu="0",uuid="GPU-a",hostname="n1",GPU_I_ID="3",GPU_I_PROFILE="1g.18gb"} 300
+DCGM_FI_DEV_POWER_USAGE{gpu="0",uuid="GPU-a",hostname="n1",GPU_I_ID="3",GPU_I_PROFILE="1g.18gb"} 299
+DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="0",uuid="GPU-a",hostname="n1",GPU_I_ID="3",GPU_I_PROFILE="1g.18gb"} 0.8
+DCGM_FI_PROF_SM_UTIL_RATIO{gpu="0",uuid="GPU-a",hostname="n1",GPU_I_ID="3",GPU_I_PROFILE="1g.18gb"} 0.4
+"""
+
+
+def test_vllm_by_its_new_names_which_win_over_old_ones() -> None:
+    counts = read_server(read_page(VLLM_NEW), "vllm", "llama")
+    assert told(counts) == {
+        "served": 100,
+        "running": 12,
+        "waiting": 3,
+        "memory_used_ratio": 0.75,
+        "generated_tokens": 5000,
+        "total_s": 55.5,
+        "latency": Histogram(ends_ms=(500.0, 1000.0, math.inf), counts=(60, 30, 10)),
+        "between_tokens": Histogram(ends_ms=(50.0, math.inf), counts=(7, 1)),
+    }
+
+
+def test_vllm_by_its_old_names() -> None:
+    counts = read_server(read_page(VLLM_OLD), "vllm", "llama")
+    assert told(counts) == {
+        "memory_used_ratio": 0.5,
+        "between_tokens": Histogram(ends_ms=(25.0, math.inf), counts=(4, 0)),
+    }
+
+
+def test_triton_adds_versions_and_reasons_up_and_tells_seconds() -> None:
+    counts = read_server(read_page(TRITON), "triton", "resnet")
+    assert told(counts) == {
+        "served": 42,
+        "failed": 3,
+        "rows": 160,
+        "batches": 10,
+        "waiting": 3,
+        "total_s": 2.5,
+        "busy_s": 1.5,
+    }
+
+
+def test_what_is_not_served_there_is_not_known() -> None:
+    assert told(read_server(read_page(TRITON), "triton", "bert")) == {}
+    assert told(read_server(read_page(""), "vllm", "llama")) == {}
+
+
+def test_dcgm_by_its_old_names_in_our_units() -> None:
+    first, second = read_gpus(read_page(DCGM_OLD))
+    assert told(first) == {
+        "index": "0",
+        "uuid": "GPU-a",
+        "host": "n1",
+        "power_w": 301.5,
+        "energy_j": 5.0,
+        "memory_used_mib": 2048,
+        "busy_ratio": 0.8,
+        "sm_active_ratio": 0.4,
+        "clock_mhz": 1980,
+    }
+    assert told(second) == {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}, "NaN is not known"
+
+
+def test_dcgm_by_its_new_names_and_labels() -> None:
+    (gpu,) = read_gpus(read_page(DCGM_NEW))
+    assert told(gpu) == {
+        "index": "0",
+        "uuid": "GPU-a",
+        "host": "n1",
+        "slice": "3",
+        "power_w": 300,
+        "busy_ratio": 0.8,
+        "sm_active_ratio": 0.4,
+    }
+
+
+@pytest.mark.parametrize("text", ["<html>", "a{b", "name notanumber"])
+def test_what_is_no_page_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(NotAPage):
+        read_page(text)
+
+
+def test_a_histogram_counts_from_an_earlier_reading_and_anew_after_a_restart() -> None:
+    ends = (10.0, 20.0, math.inf)
+    before, after = Histogram(ends_ms=ends, counts=(1, 2, 3)), Histogram(ends_ms=ends, counts=(5, 2, 4))
+    assert after.since(before).counts == (4, 0, 1)
+    assert before.since(after) == before, "fewer than before: the server was started anew"
+    assert after.since(None) == after
+
+
+@pytest.mark.parametrize(("limit_ms", "within"), [(10.0, 4.0), (15.0, 7.0), (20.0, 10.0), (5.0, 2.0), (1000.0, 10.0)])
+def test_requests_within_a_limit_are_spread_evenly_over_their_bucket(limit_ms: float, within: float) -> None:
+    assert Histogram(ends_ms=(10.0, 20.0, math.inf), counts=(4, 6, 5)).within(limit_ms) == within

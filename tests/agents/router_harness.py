@@ -1,0 +1,82 @@
+"""A scripted worker on a raw socket, and what tests of the router share."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from agents.base.device import ServiceRoute
+
+LIMIT_S = 30.0
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class RawWorker:
+    """A TCP server that does with each connection as it is told."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.connections = 0
+        self.ended = 0
+        self.url = ""
+
+    async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._handler(reader, writer)
+        finally:
+            self.ended += 1
+            writer.close()
+
+
+@asynccontextmanager
+async def raw_worker(handler: Handler) -> AsyncIterator[RawWorker]:
+    """It on a free port."""
+    worker = RawWorker(handler)
+    server = await asyncio.start_server(worker.run, "127.0.0.1", 0)
+    worker.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield worker
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def served(app: web.Application, *, port: int = 0, cancels: bool = False) -> AsyncIterator[str]:
+    """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=cancels)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of the next request. Raises IncompleteReadError at the connection's end."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or 0)
+    return head, await reader.readexactly(length)
+
+
+async def tick_until(is_so: Callable[[], bool]) -> None:
+    """Let the other tasks run until something holds."""
+    while not is_so():  # noqa: ASYNC110, it is reached through sockets, not through an event
+        await asyncio.sleep(0.001)
+
+
+def within_limit(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def a_route(*shares: tuple[str, float], service: str = "chat") -> ServiceRoute:
+    return ServiceRoute(service=service, slo_ms=10_000.0, shares=shares)

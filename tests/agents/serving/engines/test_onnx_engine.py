@@ -1,0 +1,170 @@
+"""ONNX networks on the CPU; skipped where ONNX Runtime is not installed."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import LaunchFailed
+from agents.serving.arguments import make_parser
+from agents.serving.engines.errors import EngineFailed
+from agents.serving.engines.onnx_engine import OnnxEngine, make_onnx_engine
+from agents.serving.engines.tensors import Kind, Tensor, pack_numbers, unpack_numbers
+from tests.agents.harness import all_of, client_of, fp32, ready, run, worker
+from tests.agents.serving.engines.onnx_files import FLOAT, INT64, STRING, network
+
+pytest.importorskip("onnxruntime")
+
+ROWS = (FLOAT, ("rows",))
+DOUBLED = network([("Add", ("x", "x"), "y")], inputs={"x": ROWS}, outputs={"y": ROWS})
+
+
+def options(folder: Path, content: bytes, *arguments: str) -> argparse.Namespace:
+    (folder / "net.onnx").write_bytes(content)
+    given = ["--service", "chat", "--engine", "onnx", "--network-dir", str(folder), "--network", "net.onnx"]
+    found = make_parser().parse_args([*given, "--device", "cpu", *arguments])
+    found.batch_limit = found.batch_limit or 1024
+    return found
+
+
+def engine_of(folder: Path, content: bytes, *arguments: str) -> OnnxEngine:
+    return make_onnx_engine(options(folder, content, *arguments))
+
+
+def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
+    wide = (FLOAT, ("rows", 2))
+    content = network(
+        [("Add", ("a", "b"), "sum"), ("Mul", ("a", "b"), "product")],
+        inputs={"a": wide, "b": wide},
+        outputs={"sum": wide, "product": wide},
+    )
+    engine = engine_of(tmp_path, content)
+    signature = engine.load()
+    a, b = (
+        Tensor(name=name, datatype="FP32", shape=(1, 2), data=pack_numbers("FP32", numbers))
+        for name, numbers in (("a", [2.0, 3.0]), ("b", [5.0, 7.0]))
+    )
+    found = [(each.name, each.shape, unpack_numbers(each)) for each in engine.run((a, b))]
+    assert signature.inputs == (
+        Kind(name="a", datatype="FP32", row_shape=(2,)),
+        Kind(name="b", datatype="FP32", row_shape=(2,)),
+    )
+    assert [each.name for each in signature.outputs] == ["sum", "product"]
+    assert found == [("sum", (1, 2), [7.0, 10.0]), ("product", (1, 2), [10.0, 21.0])]
+
+
+def test_integers_keep_their_datatype(tmp_path: Path) -> None:
+    kind = (INT64, ("rows", "length"))
+    engine = engine_of(tmp_path, network([("Add", ("x", "x"), "y")], inputs={"x": kind}, outputs={"y": kind}))
+    assert engine.load().inputs == (Kind(name="x", datatype="INT64", row_shape=(-1,)),)
+    engine.warm_up(3)  # One where any length will do.
+    x = Tensor(name="x", datatype="INT64", shape=(1, 2), data=pack_numbers("INT64", [2**40, -1]))
+    (y,) = engine.run((x,))
+    assert (y.datatype, y.shape, unpack_numbers(y)) == ("INT64", (1, 2), [2**41, -2])
+
+
+def test_offloaded_it_runs_nothing_and_resumed_the_same(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, DOUBLED)
+    engine.load()
+    engine.offload()
+    with pytest.raises(EngineFailed, match="offloaded"):
+        engine.run((fp32(1.0),))
+    engine.resume()
+    assert unpack_numbers(engine.run((fp32(4.0),))[0]) == [8.0]
+
+
+def test_on_a_cpu_there_are_no_multiprocessors(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, DOUBLED)
+    engine.load()
+    assert (engine.facts().device, engine.facts().sm_count) == ("cpu", None)
+
+
+def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, DOUBLED)
+    engine.load()
+    wrong = Tensor(name="x", datatype="FP64", shape=(1,), data=pack_numbers("FP64", [1.0]))
+    with pytest.raises(EngineFailed, match="the network failed"):
+        engine.run((wrong,))
+    assert unpack_numbers(engine.run((fp32(1.0),))[0]) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "words"),
+    [
+        (b"no network", (), "net.onnx cannot be loaded"),
+        (DOUBLED.replace(b"rows", b""), (), "net.onnx cannot be loaded"),
+        (
+            network([("Identity", ("x",), "y")], inputs={"x": (STRING, ("rows",))}, outputs={"y": (STRING, ("rows",))}),
+            (),
+            r"x is tensor\(string\), which is not served",
+        ),
+        (
+            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (8,))}, outputs={"y": (FLOAT, (8,))}),
+            (),
+            "x has 8 rows, always; export it with a dynamic first dimension$",
+        ),
+        (
+            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (1,))}, outputs={"y": (FLOAT, (1,))}),
+            (),
+            "give --batch-limit 1",
+        ),
+        (
+            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, ())}, outputs={"y": (FLOAT, ())}),
+            (),
+            "x has no dimension that could count rows",
+        ),
+    ],
+)
+def test_networks_that_cannot_be_served_say_why(
+    tmp_path: Path, content: bytes, arguments: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(LaunchFailed, match=words):
+        engine_of(tmp_path, content, *arguments).load()
+
+
+def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
+    content = network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (1, 2))}, outputs={"y": (FLOAT, (1, 2))})
+    engine = engine_of(tmp_path, content, "--batch-limit", "1")
+    assert engine.load().inputs == (Kind(name="x", datatype="FP32", row_shape=(2,)),)
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this build may find a GPU")
+    with pytest.raises(LaunchFailed, match="runs on CPUExecutionProvider although a GPU is asked for"):
+        engine_of(tmp_path, DOUBLED, "--device", "cuda").load()
+
+
+def test_files_elsewhere_are_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    asked = options(tmp_path, DOUBLED)
+    asked.network_dir, asked.network = tmp_path / "inner", "../net.onnx"
+    with pytest.raises(LaunchFailed, match="not a file in"):
+        make_onnx_engine(asked)
+
+
+@pytest.mark.integration
+def test_a_real_worker_serves_onnx_in_batches_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            replies = await all_of([client.send(float(number)) for number in range(32)])
+            described = (await client.call("GET", "/v2/models/chat")).json
+            wrong = {"inputs": [{"name": "z", "shape": [1], "datatype": "FP32", "data": [1]}]}
+            refused = await client.call("POST", "/v2/models/chat/infer", wrong)
+            moved = (await client.call("PUT", "/offload")).status, (await client.call("PUT", "/resume")).status
+            again = await client.infer(21.0)
+        assert [reply.numbers for reply in replies] == [[2.0 * number] for number in range(32)]
+        assert (described["platform"], described["outputs"]) == (
+            "onnxruntime_onnx",
+            [{"name": "y", "datatype": "FP32", "shape": [-1]}],
+        )
+        assert (refused.status, refused.json["detail"]) == (400, "the inputs are z; the network takes x FP32 [rows]")
+        assert (moved, again.numbers) == ((200, 200), [42.0])
+
+    (tmp_path / "net.onnx").write_bytes(DOUBLED)
+    arguments = ("--engine", "onnx", "--device", "cpu", "--network-dir", str(tmp_path), "--network", "net.onnx")
+    with worker(*arguments, "--batch", "8", "--delay-ms", "5") as started:
+        run(check(started.url))

@@ -1,0 +1,142 @@
+"""The calibrated stand-in: its times, its sums, and the GPU that it pretends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import LaunchFailed
+from agents.serving.engines.errors import EngineFailed
+from agents.serving.engines.sm_count import sm_percent_of
+from agents.serving.engines.tensors import Tensor, unpack_numbers
+from agents.serving.engines.timed_engine import StandInEngine, load_times, read_times
+from tests.agents.harness import fp32
+
+
+def standin(
+    times: str = "1:5,8:12", *, sms: int | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[StandInEngine, list[float]]:
+    """An engine, and the seconds that it sleeps."""
+    slept: list[float] = []
+    engine = StandInEngine(
+        times=read_times(times), sms=sms, memory_mib=900.0, environment=environment or {}, sleep=slept.append
+    )
+    return engine, slept
+
+
+@pytest.mark.parametrize(
+    ("rows", "ms"),
+    [
+        (1, 5.0),
+        (4, 8.0),  # 5 + 7 * 3/7
+        (8, 12.0),
+        (15, 19.0),  # the line goes on: 12 + 7 * 7/7
+    ],
+)
+def test_times_lie_on_straight_lines(rows: int, ms: float) -> None:
+    assert read_times("1:5,8:12").ms(rows) == pytest.approx(ms)
+
+
+def test_below_the_first_point_and_with_one_point_times_are_level() -> None:
+    assert [read_times("4:10,8:14").ms(rows) for rows in (1, 4)] == [10.0, 10.0]
+    assert [read_times("4:10").ms(rows) for rows in (1, 4, 400)] == [10.0, 10.0, 10.0]
+
+
+def test_a_falling_line_never_gives_a_negative_time() -> None:
+    assert read_times("1:10,2:1").ms(100) == 0.0
+
+
+def test_times_come_from_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text("batch,network,execution_ms\n8,resnet,12\n1,resnet,5\n")
+    assert load_times(path) == read_times("1:5,8:12")
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:x", "x:1", "0:5", "1:5,1:6", "1:-1", "1:nan", "1:inf", "1:5,,"])
+def test_times_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(LaunchFailed):
+        read_times(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("batch\n1\n", "has no column 'execution_ms'"),
+        ("batch,execution_ms\n1,\n", "no times"),
+        ("", "must be 1 or more"),
+    ],
+)
+def test_files_without_times_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(text)
+    with pytest.raises(LaunchFailed, match=words):
+        load_times(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchFailed, match="cannot be read"):
+        load_times(tmp_path / "absent.csv")
+
+
+def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
+    engine, slept = standin()
+    x = Tensor(name="x", datatype="INT32", shape=(2, 2), data=b"".join(n.to_bytes(4, "little") for n in (1, 2, 3, 4)))
+    outputs = engine.run((x, fp32(0.5, 0.25, name="y")))
+    # 1 + 2 and 3 + 4; each number of y is a row of its own. Two rows: 5 + 7 * 1/7 = 6 ms.
+    assert [(each.name, each.shape, unpack_numbers(each)) for each in outputs] == [
+        ("x", (2,), [3.0, 7.0]),
+        ("y", (2,), [0.5, 0.25]),
+    ]
+    assert slept == [pytest.approx(0.006)]
+
+
+def test_warming_up_takes_a_batchs_time() -> None:
+    engine, slept = standin()
+    engine.warm_up(8)
+    assert slept == [pytest.approx(0.012)]
+
+
+def test_offloaded_it_holds_nothing_and_runs_nothing() -> None:
+    engine, _ = standin()
+    engine.offload()
+    assert engine.facts().memory_mib == 0.0
+    with pytest.raises(EngineFailed, match="offloaded"):
+        engine.run((fp32(1.0),))
+    engine.resume()
+    assert (engine.facts().memory_mib, len(engine.run((fp32(1.0),)))) == (900.0, 1)
+
+
+def test_without_a_pretended_gpu_there_are_no_multiprocessors() -> None:
+    facts = standin()[0].facts()
+    assert (facts.device, facts.sm_count) == ("cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("percent", "sms"),
+    [
+        ("50", 66),
+        ("33.3", 42),  # 132 * 0.333 = 43.96; down to 43, and to whole steps of two
+        ("100", 132),
+        ("0.5", 2),  # never nothing
+    ],
+)
+def test_a_pretended_gpu_grants_whole_steps_rounded_down(tmp_path: Path, percent: str, sms: int) -> None:
+    (tmp_path / "control").touch()
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent}
+    assert standin(sms=132, environment=environment)[0].facts().sm_count == sms
+
+
+def test_without_a_control_daemon_a_pretended_gpu_is_granted_whole_as_cuda_does(tmp_path: Path) -> None:
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+    assert standin(sms=132, environment=environment)[0].facts().sm_count == 132
+
+
+@pytest.mark.parametrize(("text", "percent"), [("", None), ("12.5", 12.5), ("100", 100.0)])
+def test_the_share_is_read_from_the_environment(text: str, percent: float | None) -> None:
+    assert sm_percent_of({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": text}) == percent
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "101", "nan", "half"])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(LaunchFailed, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+        sm_percent_of({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": text})

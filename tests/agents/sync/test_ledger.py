@@ -1,0 +1,77 @@
+"""The last command survives restarts and torn writes, and never goes back."""
+
+from pathlib import Path
+
+import pytest
+
+from agents.sync.ledger import CURRENT, PREVIOUS, Ledger
+from tests.agents.factories import a_command, a_gpu, a_replica
+
+
+def test_an_accepted_command_is_there_after_a_restart(tmp_path: Path) -> None:
+    command = a_command(a_gpu(a_replica()), generation=7)
+    Ledger(tmp_path / "deep" / "state").accept(command)
+    assert Ledger(tmp_path / "deep" / "state").command == command
+
+
+def test_an_older_generation_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.accept(a_command(generation=5))
+    assert "older than 5" in ledger.objection(a_command(generation=4))
+    with pytest.raises(ValueError, match="older than 5"):
+        ledger.accept(a_command(generation=4))
+    assert ledger.generation == 5
+
+
+def test_the_same_command_again_changes_nothing_and_a_forged_twin_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.accept(a_command(generation=5))
+    ledger.accept(a_command(generation=5))
+    assert "another content" in ledger.objection(a_command(a_gpu(), generation=5))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 40, b"not a checksum\n{}"])
+def test_a_damaged_file_falls_back_to_the_command_before(tmp_path: Path, damage: bytes) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.accept(a_command(generation=1))
+    ledger.accept(a_command(generation=2))
+    (tmp_path / CURRENT).write_bytes(damage)
+    restarted = Ledger(tmp_path)
+    assert restarted.generation == 1
+    assert "damaged" in restarted.problems[0]
+
+
+@pytest.mark.parametrize("kept_bytes", range(0, 200, 7))
+def test_no_torn_write_is_ever_read_as_a_command(tmp_path: Path, kept_bytes: int) -> None:
+    Ledger(tmp_path).accept(a_command(a_gpu(a_replica()), generation=3))
+    content = (tmp_path / CURRENT).read_bytes()
+    assert len(content) > kept_bytes
+    (tmp_path / CURRENT).write_bytes(content[:kept_bytes])
+    assert Ledger(tmp_path).command is None
+
+
+def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    Ledger(tmp_path).accept(a_command(generation=3))
+    (tmp_path / CURRENT).replace(tmp_path / PREVIOUS)
+    assert Ledger(tmp_path).generation == 3
+
+
+def test_a_half_written_new_file_is_ignored(tmp_path: Path) -> None:
+    Ledger(tmp_path).accept(a_command(generation=3))
+    (tmp_path / f"{CURRENT}.new").write_bytes(b"half")
+    assert Ledger(tmp_path).generation == 3
+
+
+def test_a_ledger_without_a_directory_keeps_the_order_in_memory() -> None:
+    ledger = Ledger(None)
+    ledger.accept(a_command(generation=2))
+    assert ledger.objection(a_command(generation=1))
+
+
+def test_a_directory_that_cannot_be_written_leaves_the_old_command_in_force(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "state")
+    ledger.accept(a_command(generation=1))
+    (tmp_path / "state" / f"{CURRENT}.new").mkdir()
+    with pytest.raises(OSError, match=r"command\.json\.new"):
+        ledger.accept(a_command(generation=2))
+    assert ledger.generation == 1

@@ -1,0 +1,119 @@
+"""A node of tasks that are real processes: our trainer as a stand-in, a program without hooks, and waiting for both."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agents.base.protocol import TaskCommand, TaskReading
+from agents.processes.templates import Template, Templates
+from agents.replicas.replica import Hooks, Proof
+from agents.tasks.task import TaskHooks, TaskLaunch
+from agents.tasks.tasks import Tasks, TasksSettings
+from tests.agents.factories import a_task
+from tests.agents.fakes.replicas import until
+from tests.ports import PORTS, own_ports
+
+FAKES = Path(__file__).parents[0] / "fakes"
+ROOT = Path(__file__).parents[2]
+FIRST_PORT = own_ports()
+WORDS = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations} --port {port}"
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskNode:
+    """Where the tasks of one test live, and what was asked of the GPU's sharing."""
+
+    directory: Path
+    step_ms: float = 10.0
+    words: tuple[str, ...] = ()
+    """More arguments of the trainer, or of the plain program."""
+    has_hook: bool = True
+    why_no_checkpoint: str = ""
+    start_limit_s: float = 30.0
+    objections: list[str] = field(default_factory=list)
+    """Taken from the front, one by each proof."""
+    proofs: list[Proof] = field(default_factory=list)
+    terminated: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def template(self) -> Template:
+        kept = "{directory}/kept"
+        options = (*WORDS.split(), "--times-ms", f"1:{self.step_ms:g}", "--checkpoint", kept, "--checkpoint-s", "0.1")
+        trainer = (sys.executable, "-m", "agents.trainer.trainer", *options)
+        plain = (sys.executable, str(FAKES / "plain_task.py"), kept, "{iterations}", str(self.step_ms / 1000.0))
+        return Template(
+            name="trainer" if self.has_hook else "plain",
+            server="task",
+            command=(*(trainer if self.has_hook else plain), *self.words),
+            progress_file=kept,
+            environment={"PYTHONPATH": str(ROOT), "FAKE_CUDA_DIR": str(self.cuda)},
+            start_limit_s=self.start_limit_s,
+            drain_limit_s=10.0,
+        )
+
+    @property
+    def cuda(self) -> Path:
+        """Which processes use CUDA, as the pretended cuda-checkpoint sees it."""
+        return self.directory / "cuda"
+
+    @asynccontextmanager
+    async def tasks(self, *, keep: bool = False) -> AsyncIterator[Tasks]:
+        """Open; all ended afterwards, unless they are kept."""
+        self.cuda.mkdir(parents=True, exist_ok=True)
+        template = self.template()
+        tasks = Tasks(
+            TasksSettings(directory=self.directory / "tasks", first_port=FIRST_PORT, port_count=PORTS, ask_s=0.02),
+            templates=Templates(by_name={template.name: template}, tasks={"offline": template.name}),
+            hooks=TaskHooks(
+                sharing=Hooks(terminate=self._terminate, prove=self._prove),
+                why_no_checkpoint=lambda _: self.why_no_checkpoint,
+            ),
+            environment={**os.environ, "PATH": f"{FAKES}:{os.environ['PATH']}", "FAKE_CUDA_DIR": str(self.cuda)},
+        )
+        await tasks.open()
+        try:
+            yield tasks
+        finally:
+            await tasks.close(keep=keep)
+
+    async def _terminate(self, gpu_index: int, pids: tuple[int, ...]) -> bool:
+        self.terminated.append((gpu_index, pids))
+        return True
+
+    async def _prove(self, proof: Proof) -> str:
+        self.proofs.append(proof)
+        return self.objections.pop(0) if self.objections else ""
+
+
+def launch(command: TaskCommand | None = None) -> TaskLaunch:
+    """Task t1 on GPU 0."""
+    return TaskLaunch(command=command or a_task(iterations=1_000_000), gpu_index=0, gpu_memory_mib=16384.0)
+
+
+def state(tasks: Tasks, name: str = "t1") -> str:
+    """Of a task; absent where there is none."""
+    return next((each.state for each in tasks.running(0) if each.name == name), "absent")
+
+
+def reading(tasks: Tasks) -> TaskReading:
+    """What the only task did since the last reading."""
+    (found,) = tasks.read()
+    return found
+
+
+async def come(tasks: Tasks, wanted: str) -> None:
+    """Wait for the state of t1; a failure says why."""
+    await until(lambda: state(tasks) in (wanted, "failed"))
+    assert state(tasks) == wanted, tasks.problems
+
+
+async def kept(tasks: Tasks, iterations: float) -> None:
+    """Wait until the only task has kept so many."""
+    await until(lambda: reading(tasks).done_iterations >= iterations)
+
+
+def pid(tasks: Tasks) -> int:
+    """Of the only task."""
+    return tasks.record("t1").identity.pid

@@ -1,0 +1,153 @@
+"""Swap hooks of a training loop, over real HTTP."""
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from agents.trainer.swap import SwapHooks, SwapStatus
+from tests.agents.harness import PATIENCE_S
+
+
+@dataclass(slots=True)
+class Trainer:
+    """A loop that steps only while it is let, and notes what happens."""
+
+    events: list[str] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    failure: Exception | None = None
+
+    def note(self, event: str) -> Callable[[], None]:
+        def happened() -> None:
+            self.threads.add(threading.get_ident())
+            self.events.append(event)
+            if self.failure is not None:
+                raise self.failure
+
+        return happened
+
+    def hooks(self, *, timeout_s: float = PATIENCE_S) -> SwapHooks:
+        return SwapHooks(offload=self.note("offload"), resume=self.note("resume"), timeout_s=timeout_s)
+
+
+def call(url: str, method: str = "GET") -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def put_later(url: str) -> "tuple[threading.Thread, list[tuple[int, bytes]]]":
+    """A PUT that may have to wait; its answer comes into the list."""
+    answers: list[tuple[int, bytes]] = []
+    thread = threading.Thread(target=lambda: answers.append(call(url, "PUT")))
+    thread.start()
+    return thread, answers
+
+
+def wait_for(hooks: SwapHooks, state: str) -> None:
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if hooks.status().state == state:
+            return
+        pause.wait(0.005)
+    raise AssertionError(f"never {state}")
+
+
+def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread() -> None:
+    trainer = Trainer()
+    with trainer.hooks() as hooks:
+        hooks.step_boundary()
+        offload, offloaded = put_later(f"{hooks.url}/offload")
+        wait_for(hooks, "asked")
+        assert trainer.events == []  # Never in the middle of a step.
+
+        def bring_back() -> None:
+            offload.join()
+            trainer.events.append("away")
+            call(f"{hooks.url}/resume", "PUT")
+
+        resumer = threading.Thread(target=bring_back)
+        resumer.start()
+        hooks.step_boundary()  # Returns when the memory is back.
+        trainer.events.append("next step")
+        resumer.join()
+        status, body = call(f"{hooks.url}/status")
+    assert trainer.events == ["offload", "away", "resume", "next step"]
+    assert trainer.threads == {threading.get_ident()}
+    assert [code for code, _ in offloaded] == [200]
+    said = msgspec.json.decode(body, type=SwapStatus)
+    assert (status, said.state, said.steps, said.done_iterations, said.kept_iterations) == (200, "running", 2, 2, 0)
+
+
+def test_a_loop_that_comes_to_no_boundary_is_said_to_and_may_be_asked_no_longer() -> None:
+    trainer = Trainer()
+    with trainer.hooks(timeout_s=0.05) as hooks:
+        code, body = call(f"{hooks.url}/offload", "PUT")
+        assert (code, b"no boundary within 0.05 s" in body) == (503, True)
+        assert call(f"{hooks.url}/resume", "PUT")[0] == 200
+        hooks.step_boundary()
+    assert trainer.events == []
+
+
+def test_an_offload_that_has_begun_is_not_taken_back() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def offload() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with SwapHooks(offload=offload, resume=lambda: None) as hooks:
+        thread, answers = put_later(f"{hooks.url}/offload")
+        wait_for(hooks, "asked")
+        loop = threading.Thread(target=hooks.step_boundary)
+        loop.start()
+        assert begun.wait(PATIENCE_S)
+        too_early = call(f"{hooks.url}/resume", "PUT")
+        go_on.set()
+        thread.join()
+        resumed = call(f"{hooks.url}/resume", "PUT")
+        loop.join()
+    assert (too_early[0], b"offloading; it must be offloaded" in too_early[1]) == (409, True)
+    assert (answers[0][0], resumed[0]) == (200, 200)
+
+
+def test_resuming_a_loop_that_runs_is_no_mistake() -> None:
+    with Trainer().hooks() as hooks:
+        assert call(f"{hooks.url}/resume", "PUT")[0] == 200
+
+
+def test_a_hook_that_fails_ends_the_step_and_is_answered() -> None:
+    trainer = Trainer(failure=MemoryError("no host memory"))
+    with trainer.hooks() as hooks:
+        thread, answers = put_later(f"{hooks.url}/offload")
+        wait_for(hooks, "asked")
+        with pytest.raises(MemoryError):
+            hooks.step_boundary()
+        thread.join()
+        again = call(f"{hooks.url}/resume", "PUT")
+    assert (answers[0][0], again[0]) == (409, 409)
+    assert b"failed" in again[1]
+
+
+def test_who_waits_when_the_training_ends_is_answered() -> None:
+    with Trainer().hooks() as hooks:
+        thread, answers = put_later(f"{hooks.url}/offload")
+        wait_for(hooks, "asked")
+    thread.join()
+    assert (answers[0][0], b"ended" in answers[0][1]) == (409, True)
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_running() -> None:
+    with Trainer().hooks() as hooks:
+        port = int(hooks.url.rpartition(":")[2])
+        before = threading.active_count()
+        with pytest.raises(OSError, match="address"):
+            SwapHooks(offload=lambda: None, resume=lambda: None, port=port).__enter__()
+        assert threading.active_count() == before

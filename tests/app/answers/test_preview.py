@@ -1,0 +1,69 @@
+"""Previews: what the loop would decide, and what questions beyond that come to, from the same plans."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.answers.preview import Changes, Preview, Question, Questions, preview
+from app.answers.scenario import Scenario
+from solvers.types.errors import InvalidInput
+from solvers.types.state import Mode
+from tests.app.fleets import Answering, a_service
+from tests.app.snapshots import a_snapshot, a_state, windows_of
+
+SNAPSHOT = a_snapshot(
+    state=a_state(services=(a_service("chat", min_replicas=1),)), windows=windows_of("chat", [40, 40, 40])
+)
+
+
+def questions(*scenarios: Question, seconds: float = 9.0) -> Questions:
+    return Questions(scenarios=scenarios, suggest=False, seconds=seconds)
+
+
+def run(solver: Answering, wanted: Questions | None) -> Preview:
+    return asyncio.run(preview(solver, SNAPSHOT, Changes(), wanted))
+
+
+def names(solver: Answering) -> Sequence[Sequence[str]]:
+    return [[service.name for service in request.problem.services] for request in solver.asked]
+
+
+def test_today_is_planned_once_and_is_the_decision() -> None:
+    solver = Answering()
+    found = run(solver, questions(Question(scenario=Scenario(demand_factor={"chat": 0.5}))))
+    assert len(solver.asked) == 2
+    assert found.decision.plan == found.answers[0].plan
+    assert [one.question for one in found.answers] == ["as it is", "demand of chat × 0.5"]
+
+
+def test_without_questions_the_policy_has_a_tick_s_time() -> None:
+    solver = Answering()
+    found = run(solver, None)
+    assert [request.budget.seconds for request in solver.asked] == [SNAPSHOT.settings.solve_seconds]
+    assert found.answers == ()
+
+
+def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> None:
+    solver = Answering()
+    question = Question(scenario=Scenario(demand_rps={"new": 3.0}), services=(a_service("new"),))
+    found = run(solver, questions(question))
+    assert names(solver) == [["chat"], ["chat", "new"]]
+    assert found.answers[1].question == "demand of new 3 rps, with new"
+    (new,) = (one for one in solver.asked[1].problem.services if one.name == "new")
+    assert new.arrival_rate_rps == 3.0
+
+
+def test_a_service_that_is_off_is_not_planned() -> None:
+    solver = Answering()
+    found = run(solver, questions(Question(scenario=Scenario(), services=(replace(a_service("new"), mode=Mode.OFF),))))
+    assert names(solver) == [["chat"], ["chat"]]
+    assert found.answers[1].question == "nothing different"
+
+
+def test_a_question_that_makes_no_sense_costs_no_plan() -> None:
+    solver = Answering()
+    with pytest.raises(InvalidInput) as raised:
+        run(solver, questions(Question(scenario=Scenario()), Question(scenario=Scenario(gpus={"slow": 1}))))
+    assert (raised.value.field, solver.asked) == ("scenarios[1].gpus", [])

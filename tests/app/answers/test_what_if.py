@@ -1,0 +1,129 @@
+"""What-ifs: ranking, consistency between scenarios, and how the time is shared."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.answers.scenario import Scenario, changed, words
+from app.answers.what_if import TODAY, Answer, Planned, answers, ask
+from solvers.laws.cost import cost_usd_per_hour
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.problem import Problem
+from tests.solvers.instances import a_problem, a_service, a_type
+
+# A whole GPU carries 100 rps: 200 by its time, half of that by the law at batch 1.
+PROBLEM = a_problem(a_service(rate_rps=150.0), types=(a_type(count=4),))
+
+
+def a_plan(gpus: int, rate_rps: float, *unserved: Unserved) -> Plan:
+    replica = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps)
+    gpu = GpuPlan(gpu_type="gpu", count=gpus, clock_mhz=1000.0, replicas=(replica,))
+    return Plan(policy="test", gpus=(gpu,), unserved=unserved)
+
+
+def planned(scenario: Scenario, plan: Plan, *, bound: float | None = None) -> Planned:
+    problem = changed(PROBLEM, scenario)
+    cost = cost_usd_per_hour(problem, plan)
+    report = PlanReport(status="feasible", cost_usd_per_hour=cost, lower_bound_usd_per_hour=bound)
+    return Planned(scenario=scenario, problem=problem, plan=plan, report=report)
+
+
+def by_question(found: Sequence[Answer]) -> dict[str, Answer]:
+    return {one.question: one for one in found}
+
+
+def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> None:
+    today = planned(TODAY, a_plan(2, 75.0))
+    more = planned(Scenario(demand_factor={"chat": 2.0}), a_plan(3, 100.0))
+    short = planned(
+        Scenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+    )
+    cheap = planned(Scenario(price_usd_per_hour={"gpu": 0.5}), a_plan(2, 75.0))
+    found = answers(today, [short, more, cheap])
+    assert [(one.question, one.cost_usd_per_hour, one.difference_usd_per_hour) for one in found] == [
+        ("as it is", 2.0, 0.0),
+        ("gpu at $0.5/h", 1.0, -1.0),
+        ("demand of chat × 2", 3.0, 1.0),
+        ("-3 gpu", 1.0, -1.0),
+    ]
+    assert found[-1].unserved_percent == pytest.approx(33.3333)
+    assert found[-1].gpus == {"gpu": 1}
+
+
+def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> None:
+    def half(service: str) -> ReplicaPlan:
+        return ReplicaPlan(service=service, sm_percent=50.0, batch=1, arrival_rate_rps=10.0)
+
+    # Three GPUs with two halves of chat, one with a half of chat and one of photo: 7 × 50 % and 1 × 50 %.
+    gpus = (
+        GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(half("chat"), half("chat"))),
+        GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(half("photo"), half("chat"))),
+    )
+    problem = a_problem(a_service(rate_rps=70.0), a_service("photo", rate_rps=10.0), types=(a_type(count=4),))
+    report = PlanReport(status="feasible", cost_usd_per_hour=4.0)
+    (today,) = answers(Planned(scenario=TODAY, problem=problem, plan=Plan(policy="t", gpus=gpus), report=report), [])
+    assert [(one.service, one.gpu_type, one.replicas, one.sm_percent) for one in today.mix] == [
+        ("chat", "gpu", 7, 350.0),
+        ("photo", "gpu", 1, 50.0),
+    ]
+
+
+def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
+    today = planned(TODAY, a_plan(2, 75.0), bound=1.5)
+    poor = planned(Scenario(gpus={"gpu": 1}), a_plan(3, 50.0), bound=1.5)
+    found = by_question(answers(today, [poor]))["+1 gpu"]
+    assert (found.cost_usd_per_hour, found.difference_usd_per_hour, found.planned_for) == (2.0, 0.0, "as it is")
+    assert found.gap_percent == pytest.approx(100.0 * 0.5 / 1.5)
+
+
+def test_a_plan_for_more_demand_serves_less_with_its_rates_lowered() -> None:
+    today = planned(TODAY, a_plan(4, 37.5))
+    more = planned(Scenario(demand_factor={"chat": 1.2}), a_plan(2, 90.0))
+    first = answers(today, [more])[0]
+    assert (first.cost_usd_per_hour, first.planned_for) == (2.0, "demand of chat × 1.2")
+    assert first.plan.gpus[0].replicas[0].arrival_rate_rps == pytest.approx(75.0)
+
+
+def test_no_plan_is_borrowed_that_breaks_a_rule_or_serves_too_little() -> None:
+    # Two GPUs for today's rate are not allowed where one is left, nor enough for twice the rate.
+    today = planned(TODAY, a_plan(2, 75.0))
+    fewer = planned(
+        Scenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+    )
+    more = planned(Scenario(demand_factor={"chat": 2.0}), a_plan(4, 75.0))
+    found = by_question(answers(today, [fewer, more]))
+    assert {name: one.planned_for for name, one in found.items()} == {name: name for name in found}
+
+
+def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
+    now, shares = [0.0], []
+
+    async def make_plan(_problem: Problem, seconds: float) -> tuple[Plan, PlanReport]:
+        shares.append(seconds)
+        now[0] += 1.0
+        return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
+
+    asked = [(scenario, changed(PROBLEM, scenario)) for scenario in (Scenario(gpus={"gpu": 1}), Scenario())]
+    asyncio.run(ask(make_plan, PROBLEM, asked, suggest=False, seconds=12.0, now_s=lambda: now[0]))
+    # 12 s for three; of the 11 that are left then for two; the last one gets the rest.
+    assert shares == [4.0, 5.5, 10.0]
+
+
+def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves_are_free() -> None:
+    seen: list[Problem] = []
+
+    async def make_plan(problem: Problem, _seconds: float) -> tuple[Plan, PlanReport]:
+        seen.append(problem)
+        return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
+
+    found = asyncio.run(ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True))
+    asked = {words(one.scenario) for one in found}
+    assert {"+1 gpu", "-1 gpu", "all demand × 1.2", "SLO of chat +10 % (110 ms)"} <= asked
+    assert seen[0].current is None and all(problem.current == a_plan(2, 75.0) for problem in seen[1:])
+    seen.clear()
+    dear = replace(PROBLEM, migration_cost_usd_per_hour=0.1)
+    asyncio.run(ask(make_plan, dear, [], suggest=True, seconds=1.0, is_free_to_move=True))
+    assert all(problem.current is None for problem in seen)

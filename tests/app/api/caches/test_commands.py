@@ -1,0 +1,157 @@
+"""The board of newest commands: who waits is woken, who asks is answered from memory, nothing stale is kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TypeVar
+
+import pytest
+
+from agents.base.protocol import NodeCommand
+from app.api.caches.commands import CommandBoard
+
+T = TypeVar("T")
+
+
+class Source:
+    """Commands of one node, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.asked = 0
+        self.before_answer: Callable[[], None] = lambda: None
+
+    async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
+        self.asked += 1
+        found = NodeCommand(node=node, generation=self.generation) if self.generation > after_generation else None
+        self.before_answer()
+        await asyncio.sleep(0)
+        return found
+
+
+class Announcements:
+    """Announcements that a test makes; one is there from the start, as after every connection."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[str] = asyncio.Queue()
+        self.queue.put_nowait("reconnected")
+
+    async def listen(self) -> AsyncIterator[str]:
+        while True:
+            yield await self.queue.get()
+
+
+class World:
+    """A board with its surroundings, heard and running."""
+
+    def __init__(self) -> None:
+        self.source, self.announcements = Source(), Announcements()
+        self.board = CommandBoard(self.source, self.announcements)
+
+    async def push(self, generation: int) -> None:
+        self.source.generation = generation
+        self.announcements.queue.put_nowait(str(generation))
+        await _settle()
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+async def _at_once() -> None:
+    return
+
+
+def _in_world(scenario: Callable[[World], Coroutine[None, None, T]]) -> T:
+    async def run() -> T:
+        world = World()
+        world.board.start()
+        await _settle()
+        try:
+            return await scenario(world)
+        finally:
+            await world.board.stop()
+
+    return asyncio.run(run())
+
+
+def test_many_questions_cost_one_look() -> None:
+    async def scenario(world: World) -> int:
+        await world.push(3)
+        for _ in range(10):
+            command = await world.board.command_for("n1", 2)
+            assert command is not None and command.generation == 3
+            assert await world.board.command_for("n1", 3) is None
+        return world.source.asked
+
+    assert _in_world(scenario) == 1
+
+
+def test_who_waits_gets_the_next_command() -> None:
+    async def scenario(world: World) -> NodeCommand | None:
+        waiting = asyncio.create_task(world.board.wait_for("n1", 0, _never))
+        await _settle()
+        assert not waiting.done()
+        await world.push(1)
+        return await asyncio.wait_for(waiting, timeout=5.0)
+
+    command = _in_world(scenario)
+    assert command is not None and command.generation == 1
+
+
+def test_an_announcement_of_others_lets_the_wait_go_on() -> None:
+    async def scenario(world: World) -> bool:
+        waiting = asyncio.create_task(world.board.wait_for("n1", 5, _never))
+        await world.push(5)
+        is_waiting = not waiting.done()
+        waiting.cancel()
+        return is_waiting
+
+    assert _in_world(scenario)
+
+
+def test_a_wait_ends_at_its_deadline() -> None:
+    assert _in_world(lambda world: world.board.wait_for("n1", 0, _at_once)) is None
+
+
+def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None:
+    async def scenario(world: World) -> NodeCommand | None:
+        def overtaken() -> None:
+            world.source.before_answer = lambda: None
+            world.source.generation = 1
+            world.board.forget()
+
+        world.source.before_answer = overtaken
+        assert await world.board.command_for("n1", 0) is None
+        return await world.board.command_for("n1", 0)
+
+    command = _in_world(scenario)
+    assert command is not None and command.generation == 1
+
+
+def test_without_a_listener_nothing_is_remembered() -> None:
+    async def scenario() -> int:
+        world = World()
+        assert not world.board.is_listening
+        await world.board.command_for("n1", 0)
+        await world.board.command_for("n1", 0)
+        return world.source.asked
+
+    assert asyncio.run(scenario()) == 2
+
+
+@pytest.mark.parametrize("waiters", [100])
+def test_one_announcement_wakes_everybody_with_one_look_for_each_node(waiters: int) -> None:
+    async def scenario(world: World) -> int:
+        tasks = [asyncio.create_task(world.board.wait_for("n1", 0, _never)) for _ in range(waiters)]
+        await _settle()
+        before = world.source.asked
+        await world.push(1)
+        await asyncio.wait_for(asyncio.gather(*tasks), timeout=5.0)
+        return world.source.asked - before
+
+    assert _in_world(scenario) <= waiters

@@ -1,0 +1,86 @@
+"""The OpenAPI document: fresh, complete, and every route behind a token."""
+
+from typing import Any
+
+from app.api.application import PREFIX, make_api
+from app.api.http.auth import PUBLIC
+from app.api.http.errors import MEDIA_TYPE, PROBLEMS
+from tools.documents.openapi import is_stale
+
+DOCUMENT = make_api().openapi()
+OPERATIONS: dict[str, dict[str, Any]] = {
+    f"{method.upper()} {path}": operation
+    for path, item in DOCUMENT["paths"].items()
+    for method, operation in item.items()
+}
+OF_RESOURCES = {name: operation for name, operation in OPERATIONS.items() if PREFIX in name}
+
+
+def test_the_checked_in_document_is_what_the_code_says() -> None:
+    assert not is_stale(), "run `make openapi`"
+
+
+def test_every_operation_has_a_name_of_its_own_and_a_description() -> None:
+    assert len({operation["operationId"] for operation in OPERATIONS.values()}) == len(OPERATIONS)
+    assert [name for name, operation in OPERATIONS.items() if not operation.get("description")] == []
+
+
+def test_every_resource_needs_a_token_and_says_what_is_answered_without() -> None:
+    assert [name for name, operation in OF_RESOURCES.items() if not operation.get("security")] == []
+    for status in ("401", "403", "422", "503"):
+        assert [name for name, operation in OF_RESOURCES.items() if status not in operation["responses"]] == []
+
+
+def test_only_probes_and_documents_are_public() -> None:
+    assert {name.split(" ")[1] for name in OPERATIONS.keys() - OF_RESOURCES.keys()} < PUBLIC
+    assert not any(path.startswith(PREFIX) for path in PUBLIC)
+
+
+def test_every_documented_error_is_a_problem() -> None:
+    wrong = [
+        (name, status)
+        for name, operation in OF_RESOURCES.items()
+        for status, answer in operation["responses"].items()
+        if int(status) >= 400 and list(answer["content"]) != [MEDIA_TYPE]
+    ]
+    assert wrong == []
+
+
+def test_every_post_takes_an_idempotency_key_but_those_that_are_idempotent() -> None:
+    keyless = {
+        name
+        for name, operation in OF_RESOURCES.items()
+        if name.startswith("POST")
+        and "Idempotency-Key" not in [parameter["name"] for parameter in operation.get("parameters", [])]
+    }
+    assert keyless == {
+        "POST /api/v1/plans/compare",
+        "POST /api/v1/plans/preview",
+        "POST /api/v1/nodes/{name}/sync",
+        "POST /api/v1/networks/{name}/samples",
+        "POST /api/v1/networks/{name}/fit",
+        "POST /api/v1/services/{name}/telemetry",  # A window of a source comes once.
+    }
+
+
+def test_the_sync_body_is_described() -> None:
+    schema = DOCUMENT["components"]["schemas"]["Observation"]
+    assert {"node", "boot", "sequence", "window_start_s"} <= set(schema["required"])
+    assert schema["additionalProperties"] is False
+
+
+def test_every_reference_leads_somewhere() -> None:
+    known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert set(_references(DOCUMENT)) <= known
+
+
+def test_every_class_of_error_has_one_code() -> None:
+    statuses = {kind.code: kind.status for _, kind in PROBLEMS}
+    assert all(statuses[kind.code] == kind.status for _, kind in PROBLEMS)
+
+
+def _references(part: object) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return own + [reference for value in part.values() for reference in _references(value)]
+    return [reference for value in part for reference in _references(value)] if isinstance(part, list) else []

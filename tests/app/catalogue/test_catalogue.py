@@ -1,0 +1,234 @@
+"""The shipped GPU types and operating points: complete, monotone, attributed, and reproducible from their sources."""
+
+import csv
+import filecmp
+import subprocess
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agents.sim.truth.truth import Placed, load_truth
+from app.catalogue.catalogue import (
+    CatalogueError,
+    list_networks,
+    load_gpu_types,
+    load_layers,
+    load_profiles,
+    load_provenance,
+)
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from tests.shared import SHARED, needs
+
+ROOT = Path(__file__).resolve().parents[3]
+CATALOGUE = ROOT / "app" / "catalogue"
+SOURCES = (
+    "azure_llm_2023",
+    "gavel_training",
+    "igniter_v100",
+    "miso_mig",
+    "mlperf_inference",
+    "pctodl_fits",
+    "rapp_v100",
+    "sia_training",
+    "tally_infer_train",
+    "zeus_power",
+)
+"""What the shipped files are made of."""
+DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
+
+
+def test_every_gpu_type_of_the_requirement_ships() -> None:
+    names = " ".join(gpu_type.name for gpu_type in load_gpu_types())
+    assert names == (
+        "T4 L4 A10G V100-16GB V100-32GB A30 A100-40GB A100-80GB L40S H100 H200 "
+        "RTX-2080-Ti RTX-4090 RTX-2060-Super RTX-2060"
+    )
+
+
+def test_gpu_types_are_physically_sane() -> None:
+    for gpu_type in load_gpu_types():
+        assert gpu_type.price_usd_per_hour > 0
+        assert 0 < gpu_type.idle_w < gpu_type.power_cap_w
+        assert list(gpu_type.clocks_mhz) == sorted(set(gpu_type.clocks_mhz))
+        assert gpu_type.memory_mib > 6_000
+
+
+def test_a_selection_keeps_the_catalogues_order() -> None:
+    assert [kind.name for kind in load_gpu_types(["V100-32GB", "T4"])] == ["T4", "V100-32GB"]
+    pairs = [(entry.network, entry.gpu_type) for entry in load_profiles(["resnet50", "alexnet"], ["L4", "T4"])]
+    assert pairs == [("alexnet", "T4"), ("alexnet", "L4"), ("resnet50", "T4"), ("resnet50", "L4")]
+
+
+def test_unknown_names_are_refused_with_what_there_is() -> None:
+    with pytest.raises(CatalogueError, match=r"no GPU type P100; it has T4, L4"):
+        load_gpu_types(["T4", "P100"])
+    with pytest.raises(CatalogueError, match=r"no network yolo"):
+        load_profiles(["yolo"])
+    with pytest.raises(CatalogueError, match=r"no network yolo"):
+        load_provenance("yolo")
+
+
+def test_layers_are_counted_of_every_network_of_the_catalogue_that_torchvision_has() -> None:
+    layers = load_layers()
+    assert len(layers) == 80
+    assert {*DEMO_NETWORKS} < layers.keys()
+    resnet50 = layers["resnet50"]
+    # He et al., "Deep Residual Learning", table 1, and the batch norm behind every convolution.
+    assert (resnet50.counts["convolution"], resnet50.counts["linear"], resnet50.counts["normalisation"]) == (53, 1, 53)
+    assert (resnet50.parameters_millions, resnet50.gmacs) == (pytest.approx(25.56), pytest.approx(4.1, rel=0.02))
+    for network, entry in layers.items():
+        assert entry.network == network
+        assert set(entry.counts) == set(resnet50.counts)
+        assert min(entry.counts.values()) >= 0
+
+
+def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
+    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
+    entries = load_profiles()
+    assert len(entries) == len(types) * len(list_networks())
+    for entry in entries:
+        batches = {row.batch for row in entry.rows}
+        if entry.network in list_networks("inference"):
+            assert batches == ({1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8})
+        wanted = {
+            (share, batch, clock)
+            for share in range(10, 101, 10)
+            for batch in batches
+            for clock in types[entry.gpu_type].clocks_mhz
+        }
+        assert {(row.sm_percent, row.batch, row.clock_mhz) for row in entry.rows} == wanted
+        assert len(entry.rows) == len(wanted)
+
+
+def test_every_figure_of_an_operating_point_is_in_range() -> None:
+    for entry in load_profiles():
+        assert entry.sensitivity > 0
+        for row in entry.rows:
+            assert min(row.transfer_ms, row.launch_ms, row.run_ms) > 0
+            assert row.pressure > 0
+            assert row.pressure <= 1 or entry.network in list_networks("training")
+            assert row.memory_mib > 1000
+
+
+def test_a_replica_alone_fits_its_gpus_memory_and_power() -> None:
+    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
+    for entry in load_profiles():
+        gpu_type = types[entry.gpu_type]
+        # Two figures of four digits are added, so up to a tenth of a watt of rounding.
+        assert max(row.power_w for row in entry.rows) <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
+        # Of training the largest batch may be too much for a small board: ResNet-50's 128 for the RTX 2080 Ti.
+        needed = [row.memory_mib for row in entry.rows]
+        assert (min if entry.network in list_networks("training") else max)(needed) <= gpu_type.memory_mib
+
+
+def read(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((CATALOGUE / "data" / name).read_text().splitlines()))
+
+
+def _line(entry: OperatingPoints, axis: str) -> list[list[OperatingPoint]]:
+    """Rows that differ in `axis` only, ascending along it."""
+    groups: dict[tuple[float, ...], list[OperatingPoint]] = defaultdict(list)
+    for row in entry.rows:
+        groups[tuple(getattr(row, name) for name in {"sm_percent", "batch", "clock_mhz"} - {axis})].append(row)
+    return [sorted(rows, key=lambda row: float(getattr(row, axis))) for rows in groups.values()]
+
+
+@pytest.mark.parametrize(("axis", "falls"), [("sm_percent", True), ("clock_mhz", True), ("batch", False)])
+def test_latency_never_rises_with_share_or_clock_nor_falls_with_batch(axis: str, falls: bool) -> None:
+    for entry in load_profiles():
+        for rows in _line(entry, axis):
+            times = [row.solo_ms for row in rows]
+            # Four significant digits: equal times may differ in the fourth after the terms are added.
+            ordered = times[::-1] if falls else times
+            assert all(low <= high * 1.001 for low, high in pairwise(ordered)), entry
+
+
+def test_watts_rise_with_the_clock() -> None:
+    for entry in load_profiles(DEMO_NETWORKS):
+        for rows in _line(entry, "clock_mhz"):
+            watts = [row.power_w for row in rows]
+            assert watts == sorted(watts)
+
+
+def test_every_row_says_how_it_is_known() -> None:
+    allowed = {
+        "V100-16GB": {"measured", "estimated", "scaled"},
+        "V100-32GB": {"measured", "estimated", "scaled"},
+        "A10G": {"estimated"},
+        "RTX-4090": {"estimated"},
+        "RTX-2060-Super": {"estimated"},
+        "RTX-2060": {"estimated"},
+    }
+    for network in list_networks("inference"):
+        seen = load_provenance(network)
+        for gpu_type, row, provenance in seen:
+            assert provenance in allowed.get(gpu_type, {"scaled"}), (network, gpu_type, row)
+        measured = {row.clock_mhz for _, row, provenance in seen if provenance == "measured"}
+        assert measured == {1530.0}
+
+
+def test_the_sources_name_every_data_set_with_its_licence() -> None:
+    text = (CATALOGUE / "SOURCES.md").read_text()
+    for words in (
+        "KontonGu/RaPP",
+        "Apache-2.0",
+        "icloud-ecnu/igniter",
+        "CC BY 4.0",
+        "MLPerf",
+        "siasosp23",
+        "SSD-ResNet50",
+    ):
+        assert words in text
+    for row in read("gpu_types.csv"):
+        assert row["price_source"]
+    for row in read("relative_speed.csv"):
+        assert row["source"]
+        assert float(row["speed_low"]) <= float(row["speed"])
+
+
+def test_the_shipped_data_stays_small() -> None:
+    files = [*CATALOGUE.rglob("*.csv"), *(ROOT / "agents" / "sim" / "data").glob("*.csv")]
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+
+
+@pytest.mark.parametrize("gpu_type", ["V100-32GB", "T4"])
+def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
+    truth = load_truth()
+    too_slow = []
+    for entry in load_profiles(list_networks("inference"), [gpu_type]):
+        for row in entry.rows:
+            placed = Placed(
+                network=entry.network,
+                gpu_type=gpu_type,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                clock_mhz=row.clock_mhz,
+            )
+            too_slow.append(truth.execution_ms(placed, row.batch) > 1.05 * row.solo_ms)
+    # Measured points scatter by several percent, so a lone outlier stays above the smoothed curve.
+    assert sum(too_slow) <= 0.02 * len(too_slow)
+
+
+@needs(*(f"data/{name}" for name in SOURCES))
+def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
+    made = {"truth": tmp_path / "truth", "believed": tmp_path / "believed"}
+    shipped = {"truth": ROOT / "agents" / "sim" / "data", "believed": CATALOGUE / "data"}
+    for script, folders in (
+        ("make_catalogue", ("--out", made["believed"])),
+        ("make_truth", ("--out", made["truth"])),
+        ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
+        ("make_plant", ("--out", made["truth"])),
+    ):
+        arguments = ["--shared", SHARED / "data", *folders]
+        subprocess.run([sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)], cwd=ROOT, check=True)
+    # Three are written by hand, layers.csv needs torch (bench/count_layers.py), kernel_classes.csv has its own test.
+    names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
+    by_others = {"truth": set(), "believed": {Path(f"{name}.csv") for name in names}}
+    for kind, folder in made.items():
+        files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
+        assert {file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")} - files == by_others[kind]
+        for file in files:
+            assert filecmp.cmp(folder / file, shipped[kind] / file, shallow=False), file

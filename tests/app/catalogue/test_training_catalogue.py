@@ -1,0 +1,191 @@
+"""What the shipped catalogue believes of training networks: near the simulated truth, seldom on it, for tasks alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance, not_for_services
+from app.cli.common.manifest_files import ManifestErrors
+from app.cli.simulation.scenario_files import read_scenario
+from app.simulate.run.planned_world import PlannedWorld
+from bench.catalogue.training_belief import Growth, fit_growth, fit_sensitivity, fit_step
+from bench.catalogue.training_shape import StepShape, step_shapes, uneven_slowdowns, uneven_steps
+from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from tests.app.runs import SERVICE, a_document
+
+TRAINING = list_networks("training")
+TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
+MEAN_ERROR = {"V100-16GB": 0.05, "V100-32GB": 0.05, "RTX-2080-Ti": 0.07, "A100-40GB": 0.09, "T4": 0.13}
+"""Greatest mean relative error of any network's steps; types that nobody trained on are worse known."""
+ELSEWHERE = 0.40
+
+
+@pytest.fixture(scope="module")
+def truth() -> Truth:
+    return load_truth()
+
+
+def placed(entry: OperatingPoints, row: OperatingPoint, *neighbours: Neighbour) -> Placed:
+    return Placed(
+        network=entry.network,
+        gpu_type=entry.gpu_type,
+        sm_percent=row.sm_percent,
+        batch=row.batch,
+        clock_mhz=row.clock_mhz,
+        neighbours=neighbours,
+    )
+
+
+def top_rows(network: str, gpu_type: str, sm_percent: float) -> tuple[OperatingPoints, list[OperatingPoint]]:
+    (entry,) = load_profiles([network], [gpu_type])
+    clock_mhz = TYPES[gpu_type].clocks_mhz[-1]
+    return entry, [row for row in entry.rows if (row.sm_percent, row.clock_mhz) == (sm_percent, clock_mhz)]
+
+
+def test_networks_are_of_one_kind_each() -> None:
+    assert set(list_networks()) == {*list_networks("inference"), *TRAINING}
+    assert tuple(name for name in list_networks() if name.endswith("-training")) == TRAINING
+
+
+def test_the_truth_knows_the_training_networks_of_the_catalogue(truth: Truth) -> None:
+    assert set(truth.training_networks) == set(TRAINING)
+    for network in TRAINING:
+        (entry,) = load_profiles([network], ["T4"])
+        assert max(row.batch for row in entry.rows) == truth.max_batch(network)
+        memory_mib = {row.batch: row.memory_mib for row in entry.rows}
+        for batch, mib in memory_mib.items():
+            assert mib == pytest.approx(truth.memory_mib(network, batch), rel=0.01)
+
+
+@pytest.mark.parametrize("gpu_type", TYPES)
+def test_believed_steps_are_near_the_truth_and_seldom_on_it(truth: Truth, gpu_type: str) -> None:
+    for entry in load_profiles(TRAINING, [gpu_type]):
+        errors = np.array([row.solo_ms / truth.execution_ms(placed(entry, row), row.batch) - 1.0 for row in entry.rows])
+        assert np.mean(np.abs(errors)) < MEAN_ERROR.get(gpu_type, ELSEWHERE), entry.network
+        assert np.mean(np.abs(errors) < 1e-3) <= 0.2, entry.network
+        assert np.ptp(errors) > 0.04, entry.network
+
+
+@pytest.mark.parametrize("task_percent", [10.0, 30.0, 50.0])
+def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
+    truth: Truth, task_percent: float
+) -> None:
+    gpu_type, over, compared = TYPES["V100-16GB"], 0, 0
+    for network in TRAINING:
+        _, (*_, task) = top_rows(network, gpu_type.name, task_percent)
+        for service in list_networks("inference"):
+            entry, rows = top_rows(service, gpu_type.name, 100.0 - task_percent)
+            for row in rows:
+                company = Neighbours(count=1, pressure=task.pressure)
+                believed = execution_ms(row, company, sensitivity=entry.sensitivity, gpu_type=gpu_type) / row.solo_ms
+                neighbour = Neighbour(network, task.sm_percent, task.batch)
+                alone_ms = truth.execution_ms(placed(entry, row), row.batch)
+                over += truth.execution_ms(placed(entry, row, neighbour), row.batch) > 1.05 * believed * alone_ms
+                compared += 1
+    assert compared > 500
+    assert over == 0
+
+
+def test_believed_watts_are_near_the_true_ones(truth: Truth) -> None:
+    for entry in load_profiles(TRAINING, ["V100-16GB", "A100-40GB"]):
+        for row in entry.rows:
+            assert row.power_w == pytest.approx(truth.busy_w(placed(entry, row), row.batch), rel=0.3)
+
+
+def test_every_point_of_training_is_estimated() -> None:
+    for network in TRAINING:
+        assert {provenance for _, _, provenance in load_provenance(network)} == {"estimated"}
+
+
+def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(json.dumps(a_document(services=[{**SERVICE, "network": "bert-training"}])))
+    with pytest.raises(ManifestErrors) as refused:
+        read_scenario(file)
+    assert not_for_services("bert-training") in str(refused.value)
+    assert "run it as a task" in not_for_services("bert-training")
+
+
+def test_a_planned_world_takes_training_at_its_word() -> None:
+    gpu_type = TYPES["V100-32GB"]
+    entries = {each.network: each for each in load_profiles(["bert-training", "resnet50"], [gpu_type.name])}
+    world = PlannedWorld([gpu_type], entries.values())
+    task = next(row for row in entries["bert-training"].rows if (row.sm_percent, row.batch) == (40.0, 16))
+    service = next(
+        row for row in entries["resnet50"].rows if (row.sm_percent, row.batch, row.clock_mhz) == (60, 8, task.clock_mhz)
+    )
+    alone = placed(entries["bert-training"], task)
+    assert world.batch_ms(alone)[16] == pytest.approx(task.solo_ms)
+    assert world.busy_w(alone, 16) == task.power_w
+    beside = replace(
+        placed(entries["resnet50"], service), neighbours=(Neighbour("bert-training", task.sm_percent, task.batch),)
+    )
+    # Two on the GPU: launches grow by 3 each, the run by sensitivity times the task's pressure.
+    slowed_ms = service.transfer_ms + 7.0 * service.launch_ms + service.run_ms * (1.0 + 0.398 * task.pressure)
+    assert world.batch_ms(beside)[8] == pytest.approx(slowed_ms)
+
+
+def test_a_steps_fit_finds_the_law_that_it_assumes_and_never_a_negative_part() -> None:
+    # 20 * 100 / share + 5 milliseconds.
+    fit = fit_step({10.0: 205.0, 25.0: 85.0, 50.0: 45.0, 100.0: 25.0}, 0.0, "any")
+    assert fit.a_ms == pytest.approx(20.0)
+    assert fit.b_ms == pytest.approx(5.0)
+    steep = fit_step({10.0: 300.0, 25.0: 85.0, 50.0: 40.0, 100.0: 19.0}, 0.0, "any")
+    assert steep.b_ms == 0.0
+    assert 20.0 < steep.a_ms < 30.0
+
+
+def test_pressure_is_the_growth_over_the_sensitivity_of_inference() -> None:
+    # Growth of 0.04, 0.25 and 1 at 20, 50 and 100 percent is (share / 100) ** 2.
+    growth = fit_growth({20.0: 1.04, 50.0: 1.25, 100.0: 2.0})
+    assert growth.at_full == pytest.approx(1.0)
+    assert growth.exponent == pytest.approx(2.0)
+    assert growth.pressure(50.0) == pytest.approx(0.25 / 0.398)
+
+
+def test_sensitivity_is_the_growth_per_unit_of_pressure() -> None:
+    # Inference presses with 0.34 * share: 0.068 and 0.136; half of that as growth is a sensitivity of 0.5.
+    inference = {20.0: 1.034, 40.0: 1.068}
+    assert fit_sensitivity(inference, []) == pytest.approx(0.5)
+    # Training that presses with 1 and 2 and slows by 0.5 and 1 says the same.
+    growth = Growth(at_full=0.398 * 5.0, exponent=1.0)
+    assert fit_sensitivity(inference, [({20.0: 1.5, 40.0: 2.0}, growth)]) == pytest.approx(0.5)
+    assert fit_sensitivity({20.0: 1.0, 40.0: 1.0}, []) == 0.01
+
+
+def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_one() -> None:
+    # 40 + 2.5 * batch milliseconds: the host takes 40, an item at least 3.125 (64 of them take 200). With batch 8,
+    # 25 ms of work: at their knee both round to (40 ** 4 + 25 ** 4) ** 0.25 = 41.4, so the floor is 60 * 40 / 41.4.
+    whole_ms = {8: 60.0, 16: 80.0, 64: 200.0}
+    shapes = step_shapes(whole_ms, 1.0)
+    floors_ms = [whole_ms[batch] * shape.floor for batch, shape in shapes.items()]
+    assert floors_ms[0] == pytest.approx(57.9, rel=1e-3)
+    assert floors_ms == sorted(floors_ms)
+    for shape in shapes.values():
+        assert shape.over(100.0) == 1.0
+        assert shape.over(1e9) == pytest.approx(shape.floor)
+    assert shapes[64].over(50.0) > 1.9
+
+
+def test_a_network_of_one_batch_has_the_knee_of_misos_slices() -> None:
+    (shape,) = step_shapes({1: 200.0}, 0.95).values()
+    # An A100 is 1.42 V100s; CycleGAN with batch 1 took 1.39 times as long on 3/7 of it and 4.17 times on 1/7.
+    assert shape.over(142.0 * 3 / 7) / shape.over(142.0) == pytest.approx(1.39, rel=0.1)
+    assert shape.over(142.0 / 7) / shape.over(142.0) == pytest.approx(4.17, rel=0.1)
+
+
+def test_uneven_tables_keep_their_ends_and_their_direction() -> None:
+    steps = uneven_steps(StepShape(host=1.0, work=0.5, exponent=1.0), 30.0, "any")
+    times = [step_ms for _, step_ms in steps]
+    assert times == sorted(times, reverse=True)
+    assert dict(steps)[100.0] == 30.0
+    slowdowns = uneven_slowdowns(2.5, "any")
+    factors = [factor for _, factor in slowdowns]
+    assert factors == sorted(factors)
+    assert (factors[0], factors[-1]) == (1.0, 2.5)
+    assert uneven_slowdowns(2.5, "other")[5] != slowdowns[5]

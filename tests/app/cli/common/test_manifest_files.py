@@ -1,0 +1,142 @@
+"""Manifests from files: every complaint has its file, line, field and remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from app.cli.common.errors import CliError
+from app.cli.common.manifest_files import ManifestErrors, pointer_path, read_manifests
+
+GOOD = """\
+apiVersion: plimsoll/v1
+kind: Service
+metadata:
+  name: chat
+spec:
+  network: bert
+  slo: {latency_ms: 50, percentile: 0.98}
+"""
+
+
+def complaints(folder: Path, text: str) -> list[str]:
+    """What reading the text says, without the folder's name."""
+    file = folder / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ManifestErrors) as caught:
+        read_manifests([file])
+    return [str(entry).replace(f"{folder}/", "") for entry in caught.value.complaints]
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (GOOD + "  model: bert\n", "x.yaml:8: spec.model: unknown field; did you mean network? The"),
+        (replaced("latency_ms: 50", "latency_ms: -3"), "x.yaml:7: spec.slo.latency_ms: must be greater than 0, not -3"),
+        (replaced("50,", ".nan,"), "x.yaml:7: spec.slo.latency_ms: must be a finite number, not .nan"),
+        (replaced("  network: bert\n", ""), "x.yaml:5: spec.network: this field is missing"),
+        (replaced("chat", "Chat"), "x.yaml:4: metadata.name: must be 1 to 63 lower-case letters, digits and -"),
+        (replaced("kind: Service", "kind: Servce"), "x.yaml:2: kind: unknown kind Servce; did you mean Service? The"),
+        (replaced("kind: Service\n", ""), "x.yaml:1: kind: this field is missing; write one of Project"),
+        (replaced("/v1", "/v9"), "x.yaml:1: apiVersion: must be 'plimsoll/v1', not plimsoll/v9"),
+        (replaced("apiVersion: plimsoll/v1\n", ""), "x.yaml:1: apiVersion: this field is missing; write plimsoll/v1"),
+        (GOOD + "  priority: urgent\n", "x.yaml:8: spec.priority: must be a number or one of critical, standard"),
+        (GOOD + "  mode: on\n", "x.yaml:8: spec.mode: must be 'off', 'advise', 'approve' or 'auto', not true"),
+        (
+            GOOD + "  scaling: {minReplicas: 5, maxReplicas: 2}\n",
+            "x.yaml:8: spec.scaling: min_replicas 5 is above max_replicas 2",
+        ),
+        (GOOD + "  network: other\n", "x.yaml:8: spec.network: is given twice, first in line 6; keep one of them"),
+        (GOOD + " - what\n", "x.yaml:8: not YAML: "),
+        ("- chat\n", "x.yaml:1: must be an object with apiVersion, kind, metadata and spec"),
+        (GOOD + "---\n" + GOOD, "x.yaml:12: metadata.name: Service chat is in x.yaml:4 already; keep one of them"),
+        (GOOD + "  priority: 2026-13-40\n", "x.yaml:1: not YAML: month must be in 1..12"),
+        ("[" * 1000, "x.yaml:1: not YAML that can be read: nested too deeply"),
+    ],
+)
+def test_a_fault_is_named_with_line_field_and_remedy(tmp_path: Path, text: str, wanted: str) -> None:
+    found = complaints(tmp_path, text)
+    assert len(found) == 1
+    assert found[0].startswith(wanted)
+
+
+def test_lists_are_indexed_and_their_fields_known(tmp_path: Path) -> None:
+    text = """\
+apiVersion: plimsoll/v1
+kind: Node
+metadata: {name: n1}
+spec:
+  gpus:
+  - {index: 0, gpu_type: T4}
+  - {index: 1, gpu_typ: T4}
+"""
+    assert complaints(tmp_path, text) == [
+        "x.yaml:7: spec.gpus[1].gpu_typ: unknown field; did you mean gpu_type? The fields here are index, gpu_type",
+        "x.yaml:7: spec.gpus[1].gpu_type: this field is missing",
+    ]
+
+
+def test_all_faults_of_all_files_come_at_once_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(replaced("chat", "Chat") + "---\nkind: What\n")
+    (tmp_path / "a.yml").write_text(replaced("network", "netwrk"))
+    with pytest.raises(ManifestErrors) as caught:
+        read_manifests([tmp_path])
+    places = [(Path(entry.file).name, entry.line) for entry in caught.value.complaints]
+    assert places == [("a.yml", 5), ("a.yml", 6), ("b.yaml", 4), ("b.yaml", 9)]
+
+
+def test_objects_come_in_the_order_in_which_they_refer_to_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD + "---\napiVersion: plimsoll/v1\nkind: Network\nmetadata: {name: bert}\n")
+    assert [entry.kind for entry in read_manifests([file])] == ["Network", "Service"]
+
+
+def test_the_status_that_get_prints_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD + "status: {replicas: {T4: 1}}\n")
+    assert [entry.name for entry in read_manifests([file])] == ["chat"]
+
+
+def test_aliases_are_followed_even_to_themselves(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(replaced("chat", "&n chat") + "  gpu_types: {allowed: [*n]}\n")
+    (entry,) = read_manifests([file])
+    assert entry.manifest.model_dump()["spec"]["gpu_types"]["allowed"] == ["chat"]
+    assert complaints(tmp_path, GOOD + "  gpu_types: &g {allowed: [*g]}\n")[0].startswith("x.yaml:8: spec.gpu_types")
+
+
+def test_json_is_read_too(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text('{"apiVersion": "plimsoll/v1", "kind": "Network", "metadata": {"name": "bert"}}')
+    assert [entry.name for entry in read_manifests([file])] == ["bert"]
+
+
+def test_what_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n---\n")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    (tmp_path / "folder").mkdir()
+    for name, words in (
+        ("nothing.yaml", "cannot read .*nothing.yaml: No such file"),
+        ("empty.yaml", "there is no manifest in .*empty.yaml"),
+        ("binary.yaml", "binary.yaml is not UTF-8 text"),
+        ("folder", "folder .*folder has no file that ends with .yaml"),
+    ):
+        with pytest.raises(CliError, match=words):
+            read_manifests([tmp_path / name])
+
+
+@pytest.mark.parametrize(
+    ("pointer", "path"),
+    [
+        ("/spec/slo", ("spec", "slo")),
+        ("/spec/rows/3/1", ("spec", "rows", 3, 1)),
+        ("/a~1b/c~0d", ("a/b", "c~d")),
+        ("", ()),
+    ],
+)
+def test_json_pointers_become_paths(pointer: str, path: tuple[str | int, ...]) -> None:
+    assert pointer_path(pointer) == path

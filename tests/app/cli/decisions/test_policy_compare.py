@@ -1,0 +1,126 @@
+"""`plimsoll policy compare`: on files, in simulations, and what a control plane is asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.simulate.scenario.scenario import with_policies
+from solvers.policies.registry import policies
+from tests.app.cli.fake_api import FakeApi
+from tests.app.cli.start.test_plan import EXAMPLE
+from tests.app.runner import cli
+from tests.app.runs import a_document, a_scenario
+
+QUICK = ("--time-limit", "4")
+
+
+def a_line(policy: str, **changes: object) -> dict[str, object]:
+    line: dict[str, object] = {
+        "policy": policy,
+        "status": "optimal",
+        "reason": "",
+        "cost_usd_per_hour": 1.7642,
+        "lower_bound_usd_per_hour": None,
+        "gpus": 2,
+        "gpus_by_type": {"T4": 2},
+        "replicas": 3,
+        "starts": 0,
+        "unserved_percent": 0.0,
+        "worst_slack_percent": 5.0,
+        "worst_service": "chat",
+        "violations": 0,
+        "first_violation": "",
+        "seconds": 0.02,
+    }
+    return line | changes
+
+
+ANSWER: dict[str, object] = {
+    "in_force": "joint",
+    "policies": [
+        a_line("joint"),
+        a_line("gslice", violations=1, first_violation="capacity at gpus[0]: 9 > 8", worst_slack_percent=-11.1),
+        a_line("mudi", status="failed", reason="policy mudi failed: no weights", cost_usd_per_hour=None),
+        a_line("k8s_hpa", unserved_percent=12.5, worst_slack_percent=None),
+    ],
+}
+
+
+def fake() -> FakeApi:
+    return FakeApi(answers={"POST plans/compare": ANSWER})
+
+
+def test_policies_plan_a_file_side_by_side_within_80_columns() -> None:
+    result = cli("policy", "compare", "joint", "k8s_hpa", "gslice", "--problem", EXAMPLE, *QUICK)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines[1:4]}
+    # The contract's optimum, and whole GPUs for each of the three services.
+    assert rows["joint"][1:5] == ["$1.7642", "2", "3", "3"]
+    assert rows["k8s_hpa"][1:5] == ["$3.7700", "3", "3", "3"]
+    assert lines[4].startswith("gslice breaks capacity at ")
+    assert max(map(len, lines[:4])) <= 80
+
+
+def test_without_names_all_policies_plan_and_json_has_every_figure() -> None:
+    found = json.loads(cli("policy", "compare", "--problem", EXAMPLE, "--time-limit", "14", "-o", "json").out)
+    assert [each["policy"] for each in found["policies"]] == [*policies()]
+    assert set(found["policies"][0]) == set(a_line(""))
+
+
+def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
+    api = fake()
+    result = cli("policy", "compare", "joint", "gslice", "joint", *QUICK, api=api)
+    assert (result.code, result.err) == (0, "")
+    assert api.sent("POST") == [{"policies": ["joint", "gslice"], "time_limit_s": 4.0}]
+    lines = result.out.splitlines()
+    assert lines[1].split()[:3] == ["joint", "*", "$1.7642"]
+    assert "-11.1 %" in lines[2]
+    assert lines[3].split() == ["mudi", *"--------"]
+    assert "12.50 %" in lines[4]
+    assert "gslice breaks capacity at gpus[0]: 9 > 8" in lines
+    assert "mudi: policy mudi failed: no weights" in lines
+    assert lines[-1].startswith("* in force; room: ")
+
+
+def test_a_control_plane_s_answer_comes_as_yaml() -> None:
+    assert yaml.safe_load(cli("policy", "compare", "-o", "yaml", api=fake()).out) == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["hetsef"], 1, "no policy is called 'hetsef'; there are "),
+        (["--problem", "a", "--scenario", "b"], 2, "give --problem or --scenario, not both"),
+        (["--time-limit", "90"], 2, "a control plane plans for at most 60 s"),
+        (["--problem", "nowhere.json"], 1, "nowhere.json"),
+    ],
+)
+def test_wrong_usage_says_what_is_wrong(arguments: list[str], code: int, words: str) -> None:
+    result = cli("policy", "compare", *arguments, api=fake())
+    assert (result.code, words in result.err) == (code, True), result.err
+
+
+def a_file(folder: Path, **spec: Any) -> Path:
+    file = folder / "scenario.yaml"
+    file.write_text(json.dumps(a_document(**spec)))
+    return file
+
+
+def test_policies_are_compared_in_a_simulation_under_the_same_requests(tmp_path: Path) -> None:
+    file = a_file(tmp_path, duration_s=60, step_s=30)
+    result = cli("policy", "compare", "hetsev_greedy", "k8s_hpa", "--scenario", file, "-j", "1")
+    assert result.code == 0, result.err
+    assert [line.split()[0] for line in result.out.splitlines()[1:3]] == ["hetsev_greedy", "k8s_hpa"]
+    whole = json.loads(cli("policy", "compare", "--scenario", file, "-j", "1", "-o", "json").out)
+    assert [each["policy"] for each in whole["policies"]] == ["hetsev_greedy"]
+
+
+def test_a_scenario_s_own_runs_keep_their_settings() -> None:
+    own = [{"policy": "joint", "name": "careful", "settings": {"headroom": 1.5}}, "k8s_hpa", "joint"]
+    spec = with_policies(a_scenario(policies=own), ["gslice", "joint"]).spec
+    assert [run.label for run in spec.policies] == ["gslice", "careful", "joint"]
+    assert spec.policies[1].settings == {"headroom": 1.5}

@@ -1,0 +1,102 @@
+"""`plimsoll fit`: from measurements to fits, offline."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from solvers.predict.data.fit_json import fits_from_json
+from tests.app.runner import cli
+
+SAMPLES = Path(__file__).parents[3] / "data" / "measurements" / "samples.csv"
+HEADER = "network,gpu_type,batch,sm_percent,latency_ms"
+TECHNIQUE = ("--technique", "linear_fractional")
+
+
+def test_fits_go_to_a_file_and_a_table_to_the_terminal(tmp_path: Path) -> None:
+    result = cli("fit", SAMPLES, "-o", tmp_path / "fit.json", *TECHNIQUE)
+    assert (result.code, result.err) == (0, "")
+    fits = fits_from_json((tmp_path / "fit.json").read_text())
+    assert [(fit.group.network, fit.technique) for fit in fits.of("latency_ms")] == [
+        ("alexnet", "linear_fractional"),
+        ("resnet50", "linear_fractional"),
+    ]
+    assert {fit.source for fit in fits.fits} == {str(SAMPLES)}
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["NETWORK", "GPU", "TYPE", "SAMPLES", "TECHNIQUE", "ERROR", "P90", "NEXT", "BEST"]
+    assert lines[1].split()[:4] == ["alexnet", "V100", "30", "linear_fractional"]
+    assert float(lines[1].split()[4]) < 2.0
+    assert lines[-1] == f"Wrote {tmp_path / 'fit.json'}"
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_auto_takes_the_technique_with_the_least_error_and_names_the_next_best() -> None:
+    result = cli("fit", SAMPLES, "-o", "-")
+    assert result.code == 0
+    document = json.loads(result.out)  # The table stays out of its way.
+    (chosen, *_) = [fit for fit in document["fits"] if fit["quantity"] == "latency_ms"]
+    errors = [entry["cross_validated_error"] for entry in chosen["rejected"]]
+    assert chosen["quality"]["cross_validated_error"] <= errors[0] <= errors[-1]
+    (line, *_) = [line for line in result.err.splitlines() if line.startswith("alexnet")]
+    assert line.split()[-1] == chosen["rejected"][0]["technique"]
+
+
+def test_the_same_samples_give_the_same_file_whatever_the_files_and_pipes() -> None:
+    text = SAMPLES.read_text()
+    first, second = (cli("fit", "-", "-o", "-", *TECHNIQUE, stdin=text) for _ in range(2))
+    assert (first.code, first.out) == (0, second.out)
+
+
+def test_several_files_are_fitted_together(tmp_path: Path) -> None:
+    lines = SAMPLES.read_text().splitlines()
+    for name, part in (("a.csv", lines[1:20]), ("b.csv", lines[20:])):
+        (tmp_path / name).write_text("\n".join([lines[0], *part]))
+    both = cli("fit", tmp_path / "a.csv", tmp_path / "b.csv", *TECHNIQUE)
+    assert both.out == cli("fit", SAMPLES, *TECHNIQUE).out
+
+
+def test_a_plot_is_drawn_beside_the_fits(tmp_path: Path) -> None:
+    result = cli("fit", SAMPLES, "--plot", tmp_path / "fit.svg", *TECHNIQUE)
+    assert result.out.splitlines()[-1] == f"Wrote {tmp_path / 'fit.svg'}"
+    assert (tmp_path / "fit.svg").read_text().startswith("<svg")
+    piped = cli("fit", SAMPLES, "--plot", "-", "-o", tmp_path / "fit.json", *TECHNIQUE)
+    assert piped.out == (tmp_path / "fit.svg").read_text()
+    assert piped.err.splitlines()[-1] == f"Wrote {tmp_path / 'fit.json'}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-o", "-", "--plot", "-"), "only one of the fits and the plot can go to stdout"),
+        (("--seed", "-1"), "--seed"),
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], words: str) -> None:
+    result = cli("fit", SAMPLES, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+def test_what_cannot_be_fitted_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEADER}\nn,g,1,50,nan\n")
+    result = cli("fit", path)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"Error: {path}:2: column latency_ms: must be a number above 0, not 'nan'\n"
+    assert "no technique is called 'magic'" in cli("fit", SAMPLES, "--technique", "magic").err
+    unwritten = cli("fit", SAMPLES, "-o", tmp_path / "no" / "fit.json", *TECHNIQUE)
+    assert (unwritten.code, unwritten.err.startswith("Error: cannot write ")) == (1, True)
+
+
+@pytest.mark.parametrize("rows", [1, 5], ids=["one sample", "duplicates of one sample"])
+def test_a_network_with_too_few_samples_is_left_out_and_named(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEADER}\n" + "n,g,1,50,4\n" * rows)
+    alone = cli("fit", path, "-o", tmp_path / "fit.json")
+    noun = "1 sample" if rows == 1 else "5 samples"
+    assert (alone.code, alone.out) == (1, "")
+    assert alone.err.startswith(f"Error: no technique can learn from so little: n on g ({noun})\nHint: measure more")
+    assert not (tmp_path / "fit.json").exists()
+    result = cli("fit", SAMPLES, path, "-o", tmp_path / "fit.json")
+    assert result.code == 0
+    assert result.err == f"Left out, since no technique can learn from so little: n on g ({noun})\n"

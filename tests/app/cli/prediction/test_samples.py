@@ -1,0 +1,67 @@
+"""`plimsoll samples convert`: other tools' results to what `plimsoll fit` reads."""
+
+from pathlib import Path
+
+import pytest
+
+from app.measurements.csv_files import read_samples
+from tests.app.runner import cli
+
+DATA = Path(__file__).parents[3] / "data" / "measurements"
+PERF = ("--format", "perf-analyzer", "--gpu-type", "V100", "--network", "resnet50", "--batch", "8")
+
+
+def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
+    out = tmp_path / "samples.csv"
+    knobs = ("--sm-percent", "40", "--clock-mhz", "1380", "--time-quota-percent", "50", "--power-limit-w", "200")
+    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *PERF, *knobs, "-o", out)
+    assert (result.code, result.out, result.err) == (0, f"Wrote {out}\n", "3 samples\n")
+    assert out.read_text().splitlines()[:2] == [
+        "network,gpu_type,batch,sm_percent,time_quota_percent,clock_mhz,power_limit_w,latency_ms,power_w,memory_mib",
+        "resnet50,V100,8,40,50,1380,200,8.179,181.4,1704",
+    ]
+    assert read_samples([out]).samples.latency_ms.tolist() == [8.179, 8.221, 8.226]
+
+
+def test_samples_go_to_stdout_and_notes_to_stderr() -> None:
+    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client")
+    assert result.out.splitlines()[1:] == ["resnet50,V100,8,100,9.604,181.4,1704"]
+    note, total = result.err.splitlines()
+    assert note.startswith("Note: left out 2 of 3 rows")
+    assert total == "1 sample"
+
+
+def test_every_tool_has_its_format() -> None:
+    model_analyzer = cli(
+        *("samples", "convert", DATA / "metrics-model-inference.csv", "--format", "model-analyzer"),
+        *("--gpu-type", "T4", "--gpu-metrics", DATA / "metrics-model-gpu.csv"),
+    )
+    assert model_analyzer.out.splitlines()[1].startswith("resnet50_onnx,T4,1,100,4.2,121,1704.")
+    vllm = cli(
+        "samples",
+        "convert",
+        "-",
+        "--format",
+        "vllm",
+        "--gpu-type",
+        "H100",
+        stdin=(DATA / "vllm_serve.json").read_text(),
+    )
+    assert vllm.out.splitlines()[1] == "Llama-3.1-8B-Instruct,H100,7.96705823,100,1693"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--format", "perf-analyzer", "--gpu-type", "V100"), 1, "say it with --network"),
+        (("--format", "vllm", "--gpu-type", "V100"), 1, "perf_analyzer.csv:1:1: not JSON: Expecting value"),
+        (("--format", "csv", "--gpu-type", "V100"), 2, "--format"),
+        (("--format", "vllm"), 2, "--gpu-type"),
+        ((*PERF, "--gpu-metrics", "x.csv"), 2, "perf-analyzer has no such file"),
+        ((*PERF, "--sm-percent", "101"), 2, "--sm-percent"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(arguments: tuple[str, ...], code: int, words: str) -> None:
+    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert words in result.err

@@ -1,0 +1,104 @@
+"""`plimsoll plan`: offline, from the contract's Problem to its Plan."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli.common.errors import CliError
+from app.cli.start.plan import deliver
+from solvers.check import report_violations, violations
+from solvers.policies.registry import policies
+from solvers.types.plan_json import plan_from_json
+from solvers.types.problem_json import problem_from_json
+from tests.app.runner import cli
+
+ROOT = Path(__file__).parents[4]
+EXAMPLE = ROOT / "tests" / "data" / "example_problem.json"
+SHARED = ROOT.parent / "shared" / "contracts" / "example_problem.json"
+
+
+def changed_example(folder: Path, **changes: object) -> Path:
+    """The example with some fields of its first service changed."""
+    document = json.loads(EXAMPLE.read_text())
+    document["services"][0].update(changes)
+    path = folder / "problem.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("problem", [EXAMPLE, SHARED], ids=["own", "contract's"])
+def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(tmp_path: Path, problem: Path) -> None:
+    if not problem.exists():
+        pytest.skip("the contract is not beside this checkout")
+    result = cli("plan", problem, "-o", tmp_path / "plan.json")
+    assert (result.code, result.err) == (0, "")
+    question = problem_from_json(problem.read_text())
+    plan, report = plan_from_json((tmp_path / "plan.json").read_text())
+    assert violations(question, plan) + report_violations(question, plan, report) == ()
+    lines = result.out.splitlines()
+    assert lines[0].startswith("Policy joint: ")
+    assert f"Cost ${report.cost_usd_per_hour:,.4f} per hour" in result.out
+    assert [line.split()[0] for line in lines if line.startswith(("small", "big", "camera", "photo", "chat"))] == [
+        *("small", "big"),
+        *("camera", "photo", "chat"),
+    ]
+    assert lines[-1] == f"Wrote {tmp_path / 'plan.json'}"
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_the_same_seed_gives_the_same_plan_through_pipes() -> None:
+    first = cli("plan", "-", "-o", "-", "--seed", "7", stdin=EXAMPLE.read_text())
+    second = cli("plan", "-", "-o", "-", "--seed", "7", stdin=EXAMPLE.read_text())
+    plans = [json.loads(result.out) for result in (first, second)]
+    for plan in plans:
+        del plan["report"]["seconds"]
+    assert plans[0] == plans[1]
+    assert "SERVICE" in first.err  # The summary stays out of the plan's way.
+
+
+def test_what_stays_unserved_is_shown(tmp_path: Path) -> None:
+    result = cli("plan", changed_example(tmp_path, arrival_rate_rps=1e6, max_replicas=1))
+    (line,) = [line for line in result.out.splitlines() if line.startswith("camera")]
+    assert "unserved (replicas)" in line
+
+
+def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = problem_from_json(EXAMPLE.read_text())
+    plan, report = plan_from_json((EXAMPLE.parent / "example_plan.json").read_text())
+    twice = replace(plan, gpus=tuple(replace(gpu, replicas=gpu.replicas * 2) for gpu in plan.gpus))
+    with pytest.raises(CliError, match=r"breaks \d+ rules; it is not written"):
+        deliver(problem, twice, report, tmp_path / "plan.json")
+    shown = capsys.readouterr().out
+    assert "BROKEN RULE" in shown
+    assert "\nsm " in shown
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
+        ('{"version": 2}', "version: this program reads version 1 only"),
+        ('{"version": NaN}', "NaN is not a number that the contract allows"),
+    ],
+)
+def test_a_problem_that_cannot_be_read_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text(text)
+    result = cli("plan", path)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"Error: {path}: {words}")
+    assert cli("plan", "-", stdin=text).err.startswith("Error: stdin: ")
+
+
+def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None:
+    assert (
+        cli("plan", tmp_path / "none.json").err
+        == f"Error: cannot read {tmp_path}/none.json: No such file or directory\n"
+    )
+    refused = cli("plan", EXAMPLE, "--policy", "magic")
+    assert f"no policy is called 'magic'; there are {', '.join(policies())}" in refused.err
+    result = cli("plan", EXAMPLE, "-o", tmp_path / "no" / "plan.json")
+    assert (result.code, result.err.startswith("Error: cannot write ")) == (1, True)

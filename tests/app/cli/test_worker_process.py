@@ -1,0 +1,301 @@
+"""`python -m agents.serving` as a real process with the stand-in: what it promises over HTTP and by signals."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from app.cli.commands import ENTRIES, load
+from tests.agents.harness import PATIENCE_S, Client, Reply, all_of, client_of, ready, run, until, worker
+
+pytestmark = pytest.mark.integration
+
+
+async def waits(client: Client) -> None:
+    """Return when requests wait behind a batch that runs."""
+
+    async def is_so() -> bool:
+        return await client.count("waiting") > 0
+
+    await until(is_so)
+
+
+async def taken(client: Client, count: int) -> None:
+    """Return when so many requests were taken."""
+
+    async def is_so() -> bool:
+        status = (await client.call("GET", "/status")).json
+        return sum(int(str(status[name])) for name in ("requests", "waiting", "running")) == count
+
+    await until(is_so)
+
+
+def by_batch(replies: list[Reply]) -> dict[int, list[Reply]]:
+    found: dict[int, list[Reply]] = {}
+    for reply in replies:
+        found.setdefault(reply.batch_number, []).append(reply)
+    return found
+
+
+def test_batches_form_and_every_request_gets_its_own_answer() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            replies = await all_of([client.send(float(number)) for number in range(64)])
+            series = await client.series()
+        assert [reply.numbers for reply in replies] == [[float(number)] for number in range(64)]
+        batches = by_batch(replies)
+        # What the answers say of their batches is what really ran together, and it was never above eight.
+        assert all({reply.batch for reply in each} == {len(each)} for each in batches.values())
+        assert max(map(len, batches.values())) <= 8
+        assert len(batches) < 64
+        assert series["plimsoll_worker_batches_total", (("outcome", "ok"),)] == len(batches)
+        assert series["plimsoll_worker_batch_size_rows_sum", ()] == 64.0
+        assert series["plimsoll_worker_latency_seconds_count", ()] == 64.0
+
+    with worker("--times-ms", "1:30", "--batch", "8") as started:
+        run(check(started.url))
+
+
+def test_a_live_change_holds_from_the_next_batch_on() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            sent = [client.send(float(number)) for number in range(40)]
+            await taken(client, 40)
+            changed = (await client.call("PUT", "/batch", {"batch": 2, "delay_ms": 1})).json
+            replies = await all_of(sent)
+            found = (await client.call("GET", "/batch")).json
+        begun = int(str(changed["batches_begun"]))
+        after = {number: len(each) for number, each in by_batch(replies).items() if number > begun}
+        # One batch of eight at most ran on; none that began after the answer has more than two.
+        assert after
+        assert max(after.values()) == 2
+        assert (found["batch"], found["delay_ms"]) == (2, 1.0)
+
+    with worker("--times-ms", "1:100", "--batch", "8") as started:
+        run(check(started.url))
+
+
+def test_a_full_queue_is_answered_at_once_and_counted() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            first = client.send(0.0)
+
+            async def runs() -> bool:
+                return await client.count("running") == 1
+
+            await until(runs)
+            replies = await all_of([first, *(client.send(float(number)) for number in range(1, 30))])
+            series = await client.series()
+        refused = [reply for reply in replies if reply.status == 503]
+        done = [reply for reply in replies if reply.status == 200]
+        assert len(refused) + len(done) == 30
+        assert len(done) >= 3  # One that runs and two that wait.
+        assert refused
+        assert {reply.headers["Retry-After"] for reply in refused} == {"1"}
+        assert series["plimsoll_worker_drops_total", (("reason", "queue_full"),)] == len(refused)
+        assert series["plimsoll_worker_requests_total", (("outcome", "ok"),)] == len(done)
+
+    with worker("--times-ms", "1:300", "--batch", "1", "--queue", "2") as started:
+        run(check(started.url))
+
+
+def test_http_answers_while_a_batch_runs_and_late_requests_are_not_run() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            first = client.send(1.0)
+
+            async def runs() -> bool:
+                return await client.count("running") == 1
+
+            await until(runs)
+            late = await client.infer(2.0, deadline_ms=1)
+            is_running_still = not first.done()
+            done = await first
+            status = (await client.call("GET", "/status")).json
+        assert (late.status, is_running_still, done.status) == (504, True, 200)
+        assert (status["batches"], status["requests"]) == (1, 1)
+
+    with worker("--times-ms", "1:1500") as started:
+        run(check(started.url))
+
+
+def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
+    async def check(url: str, pid: int) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            sent = [client.send(float(number)) for number in range(20)]
+            await taken(client, 20)
+            await waits(client)
+            os.kill(pid, signal.SIGTERM)
+
+            async def is_draining() -> bool:
+                return (await client.call("GET", "/status")).json["state"] == "draining"
+
+            await until(is_draining)
+            refused = await client.infer(99.0)
+            replies = await all_of(sent)
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        assert [reply.status for reply in replies] == [200] * 20
+        assert [reply.numbers for reply in replies] == [[float(number)] for number in range(20)]
+
+    with worker("--times-ms", "1:400", "--batch", "4") as started:
+        run(check(started.url, started.pid))
+        assert started.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("how", ["a second signal", "the end of --drain-s"])
+def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
+    async def check(url: str, pid: int) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            sent = [client.send(1.0), client.send(2.0)]
+            await taken(client, 2)
+            os.kill(pid, signal.SIGTERM)
+            if how == "a second signal":
+
+                async def is_draining() -> bool:
+                    return (await client.call("GET", "/status")).json["state"] == "draining"
+
+                await until(is_draining)
+                os.kill(pid, signal.SIGTERM)
+            replies = await asyncio.gather(*sent, return_exceptions=True)
+        # The one that waited was not run; the one in the engine was.
+        found = sorted(each.status for each in replies if isinstance(each, Reply))
+        assert found == [500, 503]
+
+    drain_s = "30" if how == "a second signal" else "0"
+    with worker("--times-ms", "1:3000", "--drain-s", drain_s) as started:
+        run(check(started.url, started.pid))
+        assert started.process.wait(PATIENCE_S) == 1
+
+
+def test_it_is_live_before_it_is_ready_and_takes_nothing_until_then() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            live, unready = await client.call("GET", "/v2/health/live"), await client.call("GET", "/v2/health/ready")
+            refused = await client.infer(1.0)
+        assert (live.status, unready.status, refused.status) == (200, 503, 503)
+        assert unready.json["detail"] == "the worker of chat is loading"
+
+    with worker("--times-ms", "1:60000") as started:  # The warm-up takes a minute.
+        run(check(started.url))
+        os.kill(started.pid, signal.SIGTERM)
+        assert started.process.wait(PATIENCE_S) == 0
+
+
+def test_a_pretended_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
+    async def sms(url: str) -> tuple[object, object]:
+        async with client_of(url) as client:
+            await ready(client)
+            found = (await client.call("GET", "/v2/health/ready")).json
+            return found["sm_count"], found["sm_percent"]
+
+    environment = {
+        **os.environ,
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+    }
+    with worker("--pretend-sms", "132", environment=environment) as started:
+        assert run(sms(started.url)) == (132, 25.0)  # No daemon: CUDA says nothing and grants all.
+    (tmp_path / "control").touch()
+    with worker("--pretend-sms", "132", environment=environment) as started:
+        assert run(sms(started.url)) == (32, 25.0)  # 132 * 0.25 = 33, in steps of two.
+
+
+def test_offload_and_resume_over_http() -> None:
+    async def check(url: str) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            away = (await client.call("PUT", "/offload")).json
+            back = (await client.call("PUT", "/resume")).json
+            again = await client.infer(5.0)
+        assert (away["state"], away["memory_mib"]) == ("offloaded", 0.0)
+        assert (back["state"], back["memory_mib"]) == ("ready", 700.0)
+        assert again.numbers == [5.0]
+
+    with worker("--memory-mib", "700") as started:
+        run(check(started.url))
+
+
+def exit_of(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    command = [sys.executable, "-m", "agents.serving", "--service", "chat", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--times-ms", "1"), "are no times like 1:5,8:12"),
+        (("--times-csv", "absent.csv"), "absent.csv cannot be read"),
+        (("--engine", "onnx", "--network", "net.onnx"), "--network-dir"),
+        (("--engine", "torch", "--network", "net.pt"), "give --input"),
+        (("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"), "no input like x:FP32:3,224,224"),
+        (("--host", "256.0.0.1"), "the worker of chat cannot run"),
+    ],
+)
+def test_what_cannot_run_ends_with_1_and_says_why(arguments: tuple[str, ...], words: str) -> None:
+    code, said = exit_of(*arguments)
+    assert (code, words in said, "Traceback" in said) == (1, True, False), said
+
+
+def test_a_share_that_is_none_ends_with_1() -> None:
+    code, said = exit_of(environment={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"})
+    assert (code, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said) == (1, True), said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--batch", "0"), "'0' must be a whole number from 1 to 65536"),
+        (("--batch", "8", "--batch-limit", "4"), "--batch 8 is above --batch-limit 4"),
+        (("--delay-ms", "-1"), "'-1' must be a number from 0 to 10000"),
+        (("--delay-ms", "nan"), "'nan' must be a number"),
+        (("--port", "65536"), "0 to 65535"),
+        (("--engine", "onnx"), "--engine onnx needs --network"),
+        (("--times-ms", "1:1", "--times-csv", "x"), "not allowed with"),
+    ],
+)
+def test_wrong_arguments_end_with_2(arguments: tuple[str, ...], words: str) -> None:
+    code, said = exit_of(*arguments)
+    assert (code, words in said) == (2, True), said
+
+
+def test_the_command_is_the_same_program() -> None:
+    (entry,) = [each for each in ENTRIES if each.name == "worker"]
+    load(entry)
+    command = [
+        sys.executable,
+        "-c",
+        "from app.cli.main import main; main()",
+        "worker",
+        "--service",
+        "chat",
+        "--batch",
+        "0",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, "plimsoll worker: error: argument --batch" in ended.stderr) == (2, True), ended.stderr
+
+
+def test_a_killed_worker_loses_its_requests_visibly() -> None:
+    async def check(url: str, pid: int) -> None:
+        async with client_of(url) as client:
+            await ready(client)
+            sent = client.send(1.0)
+            await taken(client, 1)
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(aiohttp.ClientError):
+                await sent
+
+    with worker("--times-ms", "1:2000") as started:
+        run(check(started.url, started.pid))

@@ -1,0 +1,135 @@
+"""Reserves for bursts: who judges them, what the tick makes of them, and when they give way."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from app.learn.choose_forecasts import Case, judge
+from app.loop.forecast import RESERVE, make_demands, without_headroom, without_reserves
+from app.simulate.run.closed_loop import RememberedForecast
+from app.store.store import ServiceWindow, Snapshot
+from solvers.forecast.choose_technique import Choice
+from solvers.forecast.types import Series
+from solvers.types.plan import Plan, Unserved, UnservedReason
+from solvers.types.problem import Problem
+from solvers.types.state import Scaling, Slo
+from tests.app.fleets import Answering, a_fleet, on_half_gpus
+from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
+
+WINDOW_S = 2.0
+STEADY = windows_of("chat", [100] * 30)
+
+
+def burst_counts(windows: int, *, every: int = 100, length: int = 10) -> list[int]:
+    """20 requests a window for its last `length` windows of every 200 s, else nothing."""
+    return [200 if number % every >= every - length else 0 for number in range(windows)]
+
+
+def with_reserve(reserve_rps: float) -> Snapshot:
+    return replace(a_snapshot(windows=STEADY), choices={"chat": Choice(reserve_rps=reserve_rps)})
+
+
+def test_a_rate_is_lifted_to_the_reserve_and_says_so() -> None:
+    (plain,) = make_demands(a_snapshot(windows=STEADY))
+    (lifted,) = make_demands(with_reserve(150.0))
+    assert (lifted.arrival_rate_rps, lifted.method) == (150.0, RESERVE)
+    assert lifted.reserve_rps == pytest.approx(150.0 - plain.arrival_rate_rps)
+    assert without_reserves([lifted])[0].arrival_rate_rps == pytest.approx(plain.arrival_rate_rps)
+
+
+def test_a_rate_above_the_reserve_stays() -> None:
+    assert make_demands(with_reserve(20.0)) == make_demands(a_snapshot(windows=STEADY))
+
+
+# Of every 20 s of burst at 100 rps the first 15 come before what they start. Half of what the SLO forgives, 0.5 % or
+# 25 %, may be beyond the reserve: 100 · (1 − 0.005 · 20 / 15), or 100 · (1 − 0.25 · 20 / 15) = 67.
+@pytest.mark.parametrize(("percentile", "reserve_rps"), [(0.99, 99.3), (0.5, 66.7)])
+def test_the_judgement_says_how_much_to_keep_for_the_slo(percentile: float, reserve_rps: float) -> None:
+    counts = np.array(burst_counts(1800), dtype=float)
+    case = Case(
+        service="chat",
+        choice=Choice(),
+        windows=Series(start_s=NOW.timestamp() - WINDOW_S * len(counts), window_s=WINDOW_S, arrivals=counts),
+        rates=None,
+        until_s=NOW.timestamp(),
+        horizon_s=5.0,
+        slo=Slo(latency_ms=100.0, percentile=percentile),
+        scaling=Scaling(),
+    )
+    # The forgiven five minutes leave a burst and a half out.
+    assert judge(case).reserve_rps == pytest.approx(reserve_rps, rel=0.03)
+
+
+def test_no_reserve_takes_room_from_what_is_there() -> None:
+    solver = Answering(plan=lambda problem: up_to(60.0, problem, reason="stock"))
+    fleet = a_fleet(solver=solver)
+    fleet.store.choices["chat"] = Choice(reserve_rps=100.0)
+    fleet.pass_time(20.0, rates_rps={"chat": 20.0})
+    assert fleet.tick().state == "target"
+    first, second = (request.problem.service("chat").arrival_rate_rps for request in solver.asked)
+    assert first == 100.0
+    assert 20.0 <= second < 40.0
+    (record,) = fleet.store.plans.values()
+    assert [demand.reserve_rps for demand in record.demands] == [0.0]
+
+
+def up_to(rate_rps: float, problem: Problem, *, reason: UnservedReason) -> Plan:
+    """A plan of that rate for `chat`, whatever it asks for."""
+    plan = on_half_gpus(problem)
+    missing_rps = problem.service("chat").arrival_rate_rps - rate_rps
+    unserved = Unserved(service="chat", rate_rps=missing_rps, reason=reason)
+    return plan if missing_rps <= 0.0 else replace(plan, unserved=(unserved,))
+
+
+# 20 rps arrive, 25.2 may come, and the headroom is a quarter of that: 31.5 are asked for.
+@pytest.mark.parametrize(
+    ("rate_rps", "reason", "plans"),
+    [
+        (26.0, "stock", 1),  # Less headroom than wished for is no want.
+        (15.0, "stock", 2),
+        (15.0, "slo", 1),  # Less demand would not help.
+    ],
+)
+def test_no_headroom_takes_room_from_what_is_foreseen(rate_rps: float, reason: UnservedReason, plans: int) -> None:
+    solver = Answering(plan=lambda problem: up_to(rate_rps, problem, reason=reason))
+    fleet = a_fleet(solver=solver, headroom=1.25)
+    fleet.pass_time(20.0, rates_rps={"chat": 20.0})
+    fleet.tick()
+    asked_rps = [request.problem.service("chat").arrival_rate_rps for request in solver.asked]
+    assert len(asked_rps) == plans
+    assert asked_rps[-1] == pytest.approx(asked_rps[0] / (1.25 if plans == 2 else 1.0))
+
+
+def test_headroom_is_a_part_of_the_demand() -> None:
+    snapshot = a_snapshot(windows=STEADY)
+    (demand,) = make_demands(replace(snapshot, settings=replace(snapshot.settings, headroom=1.1)))
+    (bare,) = without_headroom([demand])
+    assert demand.arrival_rate_rps == pytest.approx(1.1 * bare.arrival_rate_rps)
+    assert without_headroom([bare]) == (bare,)
+
+
+def test_where_no_database_remembers_the_forecast_itself_does() -> None:
+    forecast, whole = RememberedForecast(), windows_of("chat", burst_counts(1000))
+    rates = [forecast(snapshot)[0] for snapshot in _every(60, whole)]
+    assert {demand.method for demand in rates[:5]} == {"burst_aware"}
+    assert rates[-1].method == RESERVE
+    assert rates[-1].arrival_rate_rps == pytest.approx(100.0, rel=0.05)
+
+
+def test_steady_traffic_is_remembered_without_a_reserve() -> None:
+    forecast, whole = RememberedForecast(), windows_of("chat", [100] * 1000)
+    assert {forecast(snapshot)[0].method for snapshot in _every(60, whole)} == {"burst_aware"}
+
+
+def _every(windows: int, whole: tuple[ServiceWindow, ...]) -> list[Snapshot]:
+    """Snapshots of so many windows each, one after the other; the last one ends in silence."""
+    ends = range(windows, len(whole) - 20, windows)
+    return [
+        replace(
+            a_snapshot(state=a_state(), windows=whole[end - windows : end]),
+            at=whole[end - 1].start + timedelta(seconds=WINDOW_S),
+        )
+        for end in ends
+    ]

@@ -1,0 +1,38 @@
+"""What a solver worker's child may do in tests; importable by name, because the child is a new process."""
+
+import os
+from pathlib import Path
+
+from app.solver.process import PlanAnswer, PlanRequest
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import Plan
+
+
+def nothing() -> None:
+    """No preparation."""
+
+
+def die_at_once() -> None:
+    """A preparation that ends the process, as a broken native library would."""
+    os._exit(3)
+
+
+def spin_at_once() -> None:
+    """A preparation that never ends."""
+    while True:
+        pass
+
+
+def obey(request: PlanRequest) -> PlanAnswer:
+    """Do what the request's policy name says."""
+    match request.policy:
+        case "spin":
+            Path(str(request.memory)).touch()
+            while True:
+                pass
+        case "die":
+            os._exit(1)
+        case "raise":
+            raise ValueError("no such luck")
+    report = PlanReport(status="greedy", cost_usd_per_hour=0.0, method=f"pid {os.getpid()}")
+    return PlanAnswer(plan=Plan(policy=request.policy), report=report, memory=request.memory)

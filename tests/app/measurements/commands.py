@@ -1,0 +1,108 @@
+"""`plimsoll profile run` as a process of its own, on a node with the fake driver and the pretended MPS."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.agents.fakes.nvml.fake_gpus import STATE_VARIABLE, FakeGpus
+from tests.agents.gpu_nodes import environment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+TEMPLATES = """\
+default = "own"
+
+[templates.own]
+command = ["{python}", "{bench}", "-m", "agents.serving", "--service", "{{service}}", "--port", "{{port}}",
+           "--batch", "{{batch}}", "--log-level", "error"]
+environment = {{ PRETENDED_DIRECTORY = "{signs}" }}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A directory for the files of a profile, and the environment that holds the fakes."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    @property
+    def samples(self) -> Path:
+        return self.directory / "samples.csv"
+
+    @property
+    def signs(self) -> Path:
+        """Where files make benches misbehave, see pretended_bench."""
+        return self.directory / "signs"
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """The command, with its files in the directory."""
+        command = (
+            sys.executable,
+            "-c",
+            "from app.cli.main import main; main()",
+            "profile",
+            "run",
+            "--gpu-type",
+            "V100-32GB",
+        )
+        places = ("--templates", str(self.directory / "templates.toml"), "-o", str(self.samples))
+        return subprocess.Popen(
+            [*command, *places, "--window-s", "0.2", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=ROOT,
+        )
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code and what it said."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=180)
+        return process.returncode, out, err
+
+    def left(self) -> list[str]:
+        """Processes whose environment names this machine's directories: its benches, its MPS, its keeper."""
+        needle = f"PROFILE_TEST={self.directory}".encode()
+        found = []
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit() and path.name != str(os.getpid()):
+                try:
+                    if needle in (path / "environ").read_bytes().split(b"\0") and (path / "cmdline").read_bytes():
+                        found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                except OSError:
+                    continue  # It ended meanwhile.
+        return found
+
+
+def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
+    """One with the fake driver's GPUs."""
+    signs, temporary = directory / "signs", directory / "t"
+    signs.mkdir()
+    temporary.mkdir()
+    text = TEMPLATES.format(python=sys.executable, bench=HERE / "pretended_bench.py", signs=signs)
+    (directory / "templates.toml").write_text(text, encoding="utf-8")
+    own = {
+        **environment(),
+        "LD_LIBRARY_PATH": str(library),
+        STATE_VARIABLE: str(fake.path),
+        "PROFILE_TEST": str(directory),
+        # Where a profile's own directory goes; what is left of it is then seen.
+        "TMPDIR": str(temporary),
+    }
+    return Machine(directory=directory, environment=own)
+
+
+def wait_for(holds: Callable[[], bool], *, patience_s: float = 90.0) -> None:
+    """Return when it holds."""
+    import time
+
+    end_s = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""Runs the command as a user does: arguments and environment in, exit code and streams out; HTTP is a fake."""
+
+import io
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+from app.cli.common.context import Surroundings
+from app.cli.main import run
+
+NOWHERE = Path("/nonexistent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+def refuse_connections(request: httpx2.Request) -> httpx2.Response:
+    """A network without any control plane."""
+    raise httpx2.ConnectError("[Errno 111] Connection refused", request=request)
+
+
+def cli(
+    *arguments: str | Path,
+    api: Callable[[httpx2.Request], httpx2.Response] | None = refuse_connections,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    home: Path = NOWHERE,
+    sleep: Callable[[float], None] = lambda _seconds: None,
+) -> Result:
+    """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
+    surroundings = Surroundings(
+        environment={"PLIMSOLL_TOKEN": "plim_admin_secret"} if environment is None else environment,
+        home=home,
+        transport=None if api is None else httpx2.MockTransport(api),
+        sleep=sleep,
+    )
+    out, err = io.StringIO(), io.StringIO()
+    typed, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run([str(argument) for argument in arguments], surroundings)
+    finally:
+        sys.stdin = typed
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())

@@ -1,0 +1,139 @@
+"""Charts: every value at its place, gaps stay gaps, axes hold what they show, colours can be told from both grounds."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from app.simulate.report.charts import (
+    BOTTOM,
+    COLOURS,
+    DASHES,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Bar,
+    Line,
+    LineChart,
+    Span,
+    Times,
+    axis,
+    bar_chart,
+    line_chart,
+    look_of,
+    time_unit,
+)
+
+TIMES = Times(at_s=[0.0, 60.0, 120.0], span_s=(0.0, 120.0))
+
+
+def a_chart(*values: float | None, times: Times = TIMES, limit: float | None = None) -> ET.Element:
+    lines = [Line(label="a & b", look=look_of(0), values=values)]
+    return ET.fromstring(line_chart(LineChart(title="t", times=times, lines=lines, limit=limit, limit_label="SLO")))
+
+
+def path_of(chart: ET.Element) -> str:
+    return chart.find("path[@class='line']").attrib["d"]  # type: ignore[union-attr]
+
+
+def test_a_line_goes_from_corner_to_corner() -> None:
+    drawn = path_of(a_chart(0.0, 5.0, 10.0))
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    middle = f"L{(left + right) / 2:.1f} {(top + bottom) / 2:.1f}"
+    assert drawn == f"M{left:.1f} {bottom:.1f}h1{middle}L{right:.1f} {top:.1f}"
+
+
+def test_a_gap_interrupts_the_line() -> None:
+    assert re.sub(r"[0-9. ]+", "", path_of(a_chart(1.0, None, 2.0))) == "MhMh"
+
+
+def test_a_line_without_any_value_is_empty() -> None:
+    assert path_of(a_chart(None, None, None)) == ""
+
+
+def test_the_axis_holds_the_limit_too() -> None:
+    words = [text.text for text in a_chart(1.0, 2.0, 3.0, limit=50.0).iter("text")]
+    assert "50" in words and "SLO" in words
+
+
+def test_a_mark_outside_the_axis_is_cut_at_its_ends() -> None:
+    span = Span(label="1", start_s=60.0, end_s=1e9, title="lost")
+    times = Times(at_s=TIMES.at_s, span_s=TIMES.span_s, marked=[span])
+    rect = a_chart(1.0, 1.0, 1.0, times=times).find("rect")
+    assert rect is not None
+    assert float(rect.attrib["x"]) + float(rect.attrib["width"]) == pytest.approx(WIDTH - RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "ticks"),
+    [
+        ([0.0, 10.0], 0.0, 10.0, [0, 2, 4, 6, 8, 10]),
+        ([3.0, 4.1], 0.0, 5.0, [0, 1, 2, 3, 4, 5]),
+        ([], 0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        ([0.0], 0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+    ],
+)
+def test_axes_begin_at_zero_and_end_at_a_round_value(
+    values: list[float], low: float, high: float, ticks: list[float]
+) -> None:
+    found = axis(values, from_zero=True)
+    assert found[:2] == (low, high)
+    assert found[2] == pytest.approx(ticks)
+
+
+def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
+    assert axis([97.2, 100.0], from_zero=False, highest=100.0) == (97.0, 100.0, [97, 98, 99, 100])
+    low, high, ticks = axis([100.0, 100.0], from_zero=False, highest=100.0)
+    assert (high, ticks[-1]) == (100.0, 100.0) and low < 100.0
+
+
+def test_whole_numbers_get_whole_ticks() -> None:
+    assert axis([1.0, 2.0], from_zero=True, least_step=1.0) == (0.0, 2.0, [0, 1, 2])
+
+
+def test_the_unit_of_time_grows_with_the_run() -> None:
+    assert [time_unit(length)[1] for length in (60, 600, 36_000, 864_000)] == ["s", "min", "h", "d"]
+
+
+def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
+    bars = [Bar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")]
+    chart = ET.fromstring(bar_chart("t", bars))
+    whisker = chart.find("path[@class='whisker']")
+    assert whisker is not None
+    assert whisker.attrib["d"].startswith(f"M{RIGHT:.1f} ") and f"H{WIDTH - RIGHT:.1f}" in whisker.attrib["d"]
+    assert [text.text for text in chart.iter("text")] == ["<a>", "5 ±5"]
+
+
+def test_a_bars_long_name_leaves_room_for_its_figure() -> None:
+    (name, _) = ET.fromstring(bar_chart("t", [Bar(label="x" * 63, value=1, half_width=None, colour="#000", text="1")]))[
+        :2
+    ]
+    assert name.text == "x" * 31 + "…"
+    assert [title.text for title in name] == ["x" * 63]
+
+
+def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:
+    bars = [Bar(label="a", value=value, half_width=None, colour="#000", text="") for value in (0.0, 4.0)]
+    chart = ET.fromstring(bar_chart("t", bars))
+    assert chart.find("path") is None
+    assert [float(rect.attrib["width"]) for rect in chart.iter("rect")] == [0.0, WIDTH - 2 * RIGHT]
+
+
+def test_the_first_thirty_two_policies_look_different() -> None:
+    assert len({look_of(place) for place in range(len(COLOURS) * len(DASHES))}) == 32
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#f5f6f8", "#14171a", "#1c2025"])
+def test_every_colour_stands_out_from_light_and_dark(ground: str) -> None:
+    for colour in COLOURS:
+        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3.0, colour
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,0 +1,159 @@
+"""Many runs: in order, in processes of their own, and nobody's results are lost when one of them fails."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from app.base.errors import InvalidRequest
+from app.simulate.report.report import make_report, report_from_json, report_to_json
+from app.simulate.run.build import Catalogue
+from app.simulate.run.results import FailedRun, RunResult
+from app.simulate.run.run import Job
+from app.simulate.run.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
+from tests.app.runs import SERVICE, a_run, a_scenario
+from tests.app.simulate.run.attempts import deaf, done, endless, identified
+
+
+class Seen:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+        self.places: list[int] = []
+
+    def passed(self, place: int, simulated_s: float) -> None:
+        self.times.append((place, simulated_s))
+
+    def ended(self, place: int, outcome: Outcome) -> None:
+        self.places.append(place)
+
+
+def jobs(*seeds: int) -> list[Job]:
+    scenario = a_scenario(seeds=list(seeds))
+    empty = Catalogue(gpu_types=(), points=())
+    return [
+        Job(scenario=scenario, run=scenario.spec.policies[0], seed=seed, catalogue=empty, folder=Path())
+        for seed in seeds
+    ]
+
+
+def test_a_process_that_dies_fails_its_own_run_only_and_all_come_in_the_order_of_the_jobs() -> None:
+    seen = Seen()
+    good, killed, left = simulate_all(jobs(1, 2, 3), partial(run_in_processes, processes=2, attempt=done), seen)
+    assert isinstance(good, RunResult) and good.seed == 1
+    assert isinstance(killed, FailedRun) and isinstance(left, FailedRun)
+    assert str(killed).startswith("hetsev_greedy, seed 2: its process was killed; perhaps there was too little memory")
+    assert left.reason == "its process ended by itself with exit code 7"
+    assert sorted(seen.places) == [0, 1, 2]
+    assert sorted(seen.times) == [(0, 60.0), (1, 60.0), (2, 60.0)]
+
+
+def wait_for_death(process: int) -> None:
+    """Until a child of this process is dead; its exit code is left for others."""
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only() -> None:
+    def passed(place: int, told: float) -> None:
+        if place == 0:
+            wait_for_death(int(told))  # Nobody reads meanwhile, so that not all of the result can have been sent.
+
+    found = dict(run_in_processes(jobs(2, 3), passed, processes=1, attempt=identified))
+    assert isinstance(found[0], FailedRun) and isinstance(found[1], RunResult)
+    assert found[0].reason == "its process was ended by SIGALRM"
+
+
+def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -> None:
+    ids: list[int] = []
+
+    class Lethal:
+        """A scenario whose sending kills the process that it is for."""
+
+        def __reduce__(self) -> tuple[type, tuple[()]]:
+            os.kill(ids[0], signal.SIGKILL)
+            wait_for_death(ids[0])
+            return dict, ()
+
+    good, job, last = jobs(1, 3, 4)
+    lethal = replace(job, scenario=Lethal())  # type: ignore[arg-type]
+    found = dict(
+        run_in_processes([good, lethal, last], lambda _, told: ids.append(int(told)), processes=1, attempt=identified)
+    )
+    assert isinstance(found[0], RunResult) and isinstance(found[2], RunResult)
+    assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
+
+
+def test_an_interrupt_leaves_no_process_behind() -> None:
+    ids: list[int] = []
+
+    def interrupt(place: int, told: float) -> None:
+        ids.append(int(told))
+        if len(ids) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_in_processes(jobs(1, 2, 3), interrupt, processes=2, attempt=endless))
+    for process in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: who starts the tests in the background leaves them deaf."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_processes_ignore_interrupts_from_their_first_moment_on() -> None:
+    seen, before = Seen(), signal.getsignal(signal.SIGINT)
+    simulate_all(jobs(1), partial(run_in_processes, processes=1, attempt=deaf), seen)
+    assert seen.times == [(0, 1.0)]
+    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
+
+
+def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
+    load = {"trace": {"file": "gone.csv", "column": "a"}}
+    scenario = a_scenario(services=[{**SERVICE, "load": load}])
+    (job,) = jobs(1)
+    here = Job(scenario=scenario, run=job.run, seed=1, catalogue=job.catalogue, folder=Path("nowhere"))
+    failed = attempt_run(here, lambda _: None)
+    assert isinstance(failed, FailedRun)
+    report = make_report(scenario, [failed, a_run()])
+    assert [run.policy for run in report.runs] == ["one"]
+    assert report_from_json(report_to_json(report)).failed == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (InvalidRequest("service a gets too much"), "service a gets too much"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_runner.py, line "),
+    ],
+)
+def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_place(
+    error: Exception, words: str
+) -> None:
+    class Unreadable:
+        @property
+        def spec(self) -> None:
+            raise error
+
+    (job,) = jobs(1)
+    broken = Job(scenario=Unreadable(), run=job.run, seed=1, catalogue=job.catalogue, folder=Path())  # type: ignore[arg-type]
+    outcome = attempt_run(broken, lambda _: None)
+    assert isinstance(outcome, FailedRun)
+    assert outcome.reason.startswith(words)
+
+
+def test_runs_here_tell_how_far_they_are() -> None:
+    seen = Seen()
+    simulate_all(jobs(4), partial(run_here, attempt=done), seen)
+    assert (seen.times, seen.places) == ([(0, 60.0)], [0])

@@ -1,0 +1,123 @@
+"""Which of the loop's windows an agent's window counts in."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agents.base.protocol import Observation, ServiceReading
+from app.store.windows import (
+    MOST_WINDOWS,
+    Sums,
+    add_all,
+    make_windows,
+    parts_of,
+    placed_start_s,
+    snapshot_numbers,
+    sums_of,
+    window_number,
+)
+from tests.app.fleets import a_service
+
+RECEIVED_S = 1_000_000.0
+
+
+def make_observation(start_s: float = 0.0, *readings: ServiceReading) -> Observation:
+    return Observation(
+        node="n1", boot="b", sequence=1, window_start_s=start_s, window_s=2.0, generation=0, services=readings
+    )
+
+
+@pytest.mark.parametrize(
+    ("end_s", "number"),
+    [
+        (10.0, 4),  # [8, 10) ends here and is window 4 of 2 s.
+        (9.7, 4),
+        (9.2, 4),
+        (10.9, 4),  # An aligned agent that is 900 ms late, less than half of 2 s.
+        (11.1, 5),
+        (8.9, 3),
+    ],
+)
+def test_a_reading_counts_in_the_window_whose_end_is_nearest_to_its_own(end_s: float, number: int) -> None:
+    assert window_number(end_s, 2.0) == number
+
+
+@pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.09, 0.9])
+def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(jitter_s: float) -> None:
+    ends = [2.0 * turn + (jitter_s if turn % 2 else 0.0) for turn in range(1, 50)]
+    assert [window_number(end_s, 2.0) for end_s in ends] == list(range(49))
+
+
+@pytest.mark.parametrize(
+    ("start_s", "placed_s"),
+    [
+        (RECEIVED_S - 5.0, RECEIVED_S - 5.0),
+        (RECEIVED_S + 1e6, RECEIVED_S - 2.0),  # A clock ahead: the window cannot end after it was received.
+        (0.0, RECEIVED_S - 7 * 86400.0),  # A clock that starts in 1970.
+    ],
+)
+def test_a_window_that_cannot_be_true_is_moved(start_s: float, placed_s: float) -> None:
+    assert placed_start_s(make_observation(start_s), RECEIVED_S) == placed_s
+
+
+def test_a_snapshot_holds_sixty_windows_with_the_open_one_last() -> None:
+    numbers = snapshot_numbers(1001.0, 2.0)
+    assert (len(numbers), numbers[-1]) == (60, 500)
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "count"),
+    [(0.0, 60), (100.0, 60), (300.0, 151), (86_400.0, 600)],  # 300 s / 2 s and the open one
+)
+def test_a_snapshot_looks_back_as_far_as_the_longest_delay_within_limits(delay_s: float, count: int) -> None:
+    services = [a_service("quick", downscale_delay_s=0.0), a_service("slow", downscale_delay_s=delay_s)]
+    assert len(snapshot_numbers(1001.0, 2.0, services)) == count
+
+
+def test_readings_of_all_nodes_are_added_and_given_oldest_first() -> None:
+    one = make_observation(0.0, ServiceReading(service="chat", arrivals=3, served=2, in_slo=1, rejected=1))
+    (service, sums), (_, other) = *sums_of(one), *sums_of(one)
+    other.latency_buckets[7] = 2
+    totals = add_all([((service, 5), sums), ((service, 4), Sums(arrivals=1)), ((service, 5), other)])
+    older, newer = make_windows(totals, 2.0)
+    assert (older.arrivals, older.start) == (1, datetime.fromtimestamp(8, UTC))
+    assert (newer.arrivals, newer.served, newer.in_slo, newer.rejected) == (6, 4, 2, 2)
+    assert newer.latency_buckets == ((7, 2),)
+
+
+def a_reading(window_s: float, arrivals: int) -> Observation:
+    service = ServiceReading(
+        service="a",
+        arrivals=arrivals,
+        served=arrivals,
+        in_slo=arrivals - 1,
+        rejected=0,
+        latency_buckets=((3, arrivals - 2), (9, 2)),
+    )
+    return Observation(
+        node="n", boot="b", sequence=1, window_start_s=0.0, window_s=window_s, generation=0, services=(service,)
+    )
+
+
+def test_a_reading_of_an_agent_that_was_held_up_counts_in_equal_parts() -> None:
+    # 11 requests in 8.3 s that end at 20.2: windows of 2 s number 6 to 9 (ends 14 to 20), 2 or 3 requests each.
+    parts = dict(parts_of(a_reading(8.3, 11), 20.2, 2.0))
+    assert sorted(parts) == [("a", number) for number in (6, 7, 8, 9)]
+    assert sorted(counts.arrivals for counts in parts.values()) == [2, 3, 3, 3]
+    whole = Sums()
+    for counts in parts.values():
+        whole.add(counts)
+    assert whole == Sums(arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2})
+
+
+@pytest.mark.parametrize("window_s", [0.5, 2.0, 2.9])
+def test_a_reading_of_about_one_window_stays_whole(window_s: float) -> None:
+    ((key, counts),) = parts_of(a_reading(window_s, 11), 20.0, 2.0)
+    assert key == ("a", 9)
+    assert counts.arrivals == 11
+
+
+def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> None:
+    parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
+    assert [number for _, number in parts] == list(range(3599, 3599 - MOST_WINDOWS, -1))
+    assert {counts.arrivals for counts in parts.values()} == {2}

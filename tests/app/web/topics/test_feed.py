@@ -1,0 +1,179 @@
+"""The feed: everything first, then what changed; loaded once for all, and not at all for nobody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from app.api.http.parts import Parts
+from app.base.errors import Unavailable
+from app.web.topics import feed as feed_module
+from app.web.topics.feed import MOST_PENDING, Feed, Items, Look, Topic
+
+NOWHERE = cast(Parts, None)
+"""These topics load nothing from the control plane."""
+LOOK = Look(parts=NOWHERE)
+
+
+@dataclass
+class Source:
+    """A table that the test changes, and how often it was loaded."""
+
+    items: dict[str, Any] = field(default_factory=dict)
+    loads: int = 0
+    fault: Exception | None = None
+    was_loaded: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def load(self, look: Look) -> Items:
+        self.loads += 1
+        async with self.was_loaded:
+            self.was_loaded.notify_all()
+        if self.fault is not None:
+            raise self.fault
+        return dict(self.items)
+
+    async def loaded(self, loads: int) -> None:
+        """Wait until it was loaded so often."""
+        async with self.was_loaded:
+            await self.was_loaded.wait_for(lambda: self.loads >= loads)
+
+
+def make_feed(source: Source, stopping: asyncio.Event | None = None) -> Feed:
+    topic = Topic(name="fleet", load=source.load, period_s=0.01)
+    return Feed({"fleet": topic}, stopping or asyncio.Event())
+
+
+async def next_event(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
+    """The next event's name and data; what only keeps the connection is passed over."""
+    async for message in stream:
+        for event in message.split(b"\n\n"):
+            if event.startswith(b"event: "):
+                name, data = event.split(b"\n", 1)
+                return name.removeprefix(b"event: ").decode(), msgspec.json.decode(data.removeprefix(b"data: "))
+    raise AssertionError("the stream ended")
+
+
+def run(body: Any) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await body()
+
+    asyncio.run(limited())
+
+
+def test_everything_comes_first_and_then_only_what_changed() -> None:
+    async def body() -> None:
+        source = Source(items={"a": 1, "b": 2, "c": 3})
+        stream = make_feed(source).stream({"fleet": LOOK})
+        assert await next_event(stream) == ("fleet", {"all": True, "set": {"a": 1, "b": 2, "c": 3}})
+        source.items = {"a": 1, "b": 5}
+        assert await next_event(stream) == ("fleet", {"set": {"b": 5}, "gone": ["c"]})
+        source.items = {"a": 1, "b": 5, "d": [1.5]}
+        assert await next_event(stream) == ("fleet", {"set": {"d": [1.5]}})
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    run(body)
+
+
+def test_an_argument_is_in_the_name() -> None:
+    async def body() -> None:
+        stream = make_feed(Source(items={"a": 1})).stream({"fleet": Look(parts=NOWHERE, argument="n1")})
+        assert (await next_event(stream))[0] == "fleet/n1"
+
+    run(body)
+
+
+def test_many_lookers_cost_one_load_and_nobody_costs_none() -> None:
+    async def body() -> None:
+        source = Source(items={"a": 1})
+        feed = make_feed(source)
+        streams = [feed.stream({"fleet": LOOK}) for _ in range(20)]
+        first = await asyncio.gather(*map(next_event, streams))
+        assert first == [("fleet", {"all": True, "set": {"a": 1}})] * 20
+        # One task loads for all twenty: they joined while it was at its first load, or soon after.
+        assert source.loads <= 3
+        for stream in streams:
+            await stream.aclose()  # type: ignore[attr-defined]
+        loads = source.loads
+        await asyncio.sleep(0.1)  # Ten periods.
+        assert source.loads == loads
+
+    run(body)
+
+
+def test_who_sees_less_has_a_table_of_his_own() -> None:
+    async def load(look: Look) -> Items:
+        return dict.fromkeys(look.projects or ("all",), True)
+
+    async def body() -> None:
+        feed = Feed({"services": Topic(name="services", load=load, period_s=0.01)}, asyncio.Event())
+        everybody = feed.stream({"services": LOOK})
+        one = feed.stream({"services": Look(parts=NOWHERE, projects=("a",))})
+        assert (await next_event(everybody))[1]["set"] == {"all": True}
+        assert (await next_event(one))[1]["set"] == {"a": True}
+
+    run(body)
+
+
+def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes() -> None:
+    async def body() -> None:
+        source = Source(items={"a": 0, "b": 0})
+        stream = make_feed(source).stream({"fleet": LOOK})
+        await next_event(stream)
+        for step in range(1, 2 * MOST_PENDING):
+            loads, source.items = source.loads, {"a": step, "b": 0}
+            await source.loaded(loads + 2)
+        seen = []
+        while not seen or seen[-1] != {"all": True, "set": {"a": 2 * MOST_PENDING - 1, "b": 0}}:
+            due = await anext(stream)
+            seen += [msgspec.json.decode(part.split(b"data: ")[1]) for part in due.split(b"\n\n") if b"data: " in part]
+        assert len(seen) <= MOST_PENDING + 1
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(Unavailable("the database is away"), "the database is away"), (KeyError("x"), "could not load")],
+)
+def test_a_fault_is_told_and_it_goes_on(fault: Exception, words: str) -> None:
+    async def body() -> None:
+        source = Source(items={"a": 1}, fault=fault)
+        stream = make_feed(source).stream({"fleet": LOOK})
+        name, data = await next_event(stream)
+        assert name == "trouble"
+        assert words in data
+        source.fault = None
+        while name == "trouble":
+            name, data = await next_event(stream)
+        assert data == {"all": True, "set": {"a": 1}}
+
+    run(body)
+
+
+def test_streams_end_with_the_server() -> None:
+    async def body() -> None:
+        stopping = asyncio.Event()
+        stream = make_feed(Source(), stopping).stream({"fleet": LOOK})
+        await next_event(stream)
+        stopping.set()
+        assert [message async for message in stream if message.startswith(b"event")] == []
+
+    run(body)
+
+
+def test_too_many_are_refused_until_one_leaves() -> None:
+    async def body() -> None:
+        feed = make_feed(Source())
+        streams = [feed.stream({"fleet": LOOK}) for _ in range(feed_module.MOST_STREAMS)]
+        for stream in streams:
+            await anext(stream)
+        with pytest.raises(Unavailable, match=str(feed_module.MOST_STREAMS)):
+            feed.stream({"fleet": LOOK})
+        await streams[0].aclose()  # type: ignore[attr-defined]
+        await anext(feed.stream({"fleet": LOOK}))
+
+    run(body)

@@ -1,0 +1,195 @@
+"""Self-tuning shares: what readings do to them, and where replicas go."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from solvers.baselines.gslice import make_plan
+from solvers.check import violations
+from solvers.types.outcome import Budget
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import Problem, ServiceDemand
+from solvers.types.state import Json, Observed, Reading
+from tests.solvers.instances import a_problem, a_row, a_service, a_type
+
+# 20, 50, 80, 90 and 100 rps: the knee is 40 %.
+ROWS = (
+    a_row(20.0, 50.0),
+    a_row(30.0, 20.0),
+    a_row(40.0, 12.5),
+    a_row(60.0, 1000 / 90),
+    a_row(100.0, 10.0),
+)
+GPU = a_type(sm_percent_step=10.0)
+
+
+def problem_of(*services: ServiceDemand, count: int | None = None) -> Problem:
+    return a_problem(*services, types=(replace(GPU, count=count),), rows=ROWS)
+
+
+def reading(service: str = "chat", *, latency_ms: float | None, rate: float = 10.0) -> Reading:
+    return Reading(
+        service=service, arrival_rate_rps=rate, served_rps=rate, latency_ms=latency_ms, attainment=None, age_s=1.0
+    )
+
+
+def run(problem: Problem, periods: Iterable[tuple[Reading, ...]]) -> list[Plan]:
+    """The plans of periods of two minutes; each becomes the current one, and the memory passes through JSON."""
+    plans: list[Plan] = []
+    memory: Json = None
+    for period, readings in enumerate(periods):
+        problem = replace(problem, current=plans[-1] if plans else problem.current)
+        plan, _, memory = make_plan(problem, Observed(at_s=120.0 * period, readings=readings), memory, Budget())
+        memory = json.loads(json.dumps(memory))
+        assert {entry.severity for entry in violations(problem, plan)} <= {"promise"}
+        plans.append(plan)
+    return plans
+
+
+def late(periods: int) -> list[tuple[Reading, ...]]:
+    return [(), *[(reading(latency_ms=150.0),)] * periods]
+
+
+def shares(plan: Plan, service: str = "chat") -> list[float]:
+    return sorted(
+        replica.sm_percent
+        for gpu in plan.gpus
+        for replica in gpu.replicas
+        if replica.service == service
+        for _ in range(gpu.count)
+    )
+
+
+def test_a_service_starts_at_the_knee_with_the_replicas_that_its_rate_needs() -> None:
+    (plan,) = run(problem_of(a_service(rate_rps=10.0)), [()])
+    assert shares(plan) == [40.0]
+    (plan,) = run(problem_of(a_service(rate_rps=170.0)), [()])
+    assert shares(plan) == [40.0, 40.0, 40.0]
+
+
+def test_misses_widen_step_by_step_and_then_add_replicas_up_to_twice_as_many() -> None:
+    plans = run(problem_of(a_service(rate_rps=10.0)), late(5))
+    assert [shares(plan) for plan in plans] == [
+        [40.0],
+        [60.0],
+        [100.0],
+        [100.0, 100.0],
+        [100.0, 100.0],
+        [100.0, 100.0],
+    ]
+
+
+def test_slack_narrows_as_far_as_the_profile_carries_the_rate() -> None:
+    fast = [(), *[(reading(latency_ms=20.0, rate=30.0),)] * 3]
+    plans = run(problem_of(a_service(rate_rps=30.0)), fast)
+    # 30 % serve 50 rps and 20 % only 20.
+    assert [shares(plan) for plan in plans] == [[40.0], [30.0], [30.0], [30.0]]
+
+
+def test_a_latency_between_slack_and_slo_and_a_silent_service_change_nothing() -> None:
+    calm = (reading(latency_ms=90.0),)
+    plans = run(problem_of(a_service(rate_rps=10.0)), [(), calm, (), calm])
+    assert [shares(plan) for plan in plans] == [[40.0]] * 4
+
+
+def test_a_share_that_missed_is_not_tried_again() -> None:
+    readings = [(), (reading(latency_ms=150.0),), (reading(latency_ms=20.0),), (reading(latency_ms=20.0),)]
+    assert [shares(plan) for plan in run(problem_of(a_service(rate_rps=10.0)), readings)] == [
+        [40.0],
+        [60.0],
+        [60.0],
+        [60.0],
+    ]
+
+
+def test_misses_while_replicas_start_are_no_reason_for_a_step() -> None:
+    problem, memory = problem_of(a_service(rate_rps=10.0)), None
+    for at_s, expected in ((0.0, 40.0), (5.0, 40.0), (100.0, 40.0), (101.0, 60.0), (200.0, 60.0), (202.0, 100.0)):
+        observed = Observed(at_s=at_s, readings=(reading(latency_ms=150.0),))
+        plan, _, memory = make_plan(problem, observed, memory, Budget())
+        problem = replace(problem, current=plan)
+        assert shares(plan) == [expected]
+
+
+def test_slack_takes_an_extra_replica_back() -> None:
+    quiet = (reading(latency_ms=20.0, rate=5.0),)
+    plans = run(problem_of(a_service(rate_rps=10.0)), [*late(3), quiet, quiet])
+    assert [len(shares(plan)) for plan in plans] == [1, 1, 1, 2, 1, 1]
+
+
+def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays() -> None:
+    problem = problem_of(a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0))
+    plans = run(problem, late(2))
+    companies = [[{one.service: one.sm_percent for one in gpu.replicas} for gpu in plan.gpus] for plan in plans]
+    assert companies == [
+        [{"chat": 40.0, "photo": 40.0}],
+        [{"chat": 60.0, "photo": 40.0}],
+        [{"chat": 100.0}, {"photo": 40.0}],
+    ]
+
+
+def test_a_replica_that_finds_no_gpu_for_its_new_share_keeps_the_old_one() -> None:
+    problem = problem_of(a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0), count=1)
+    plans = run(problem, late(3))
+    assert [(shares(plan), shares(plan, "photo")) for plan in plans] == [
+        ([40.0], [40.0]),
+        ([60.0], [40.0]),
+        ([60.0], [40.0]),
+        ([60.0], [40.0]),
+    ]
+
+
+def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full_and_stay_there() -> None:
+    types = (
+        replace(GPU, name="cheap", price_usd_per_hour=1.0, count=1),
+        replace(GPU, name="dear", price_usd_per_hour=2.0, count=2),
+    )
+    problem = a_problem(a_service(rate_rps=150.0), types=types, rows=ROWS)
+    first, second = run(problem, [(), ()])
+    assert {gpu.gpu_type: gpu.count for gpu in first.gpus} == {"cheap": 1, "dear": 1}
+    assert second == first
+
+
+def test_after_the_loss_of_a_gpu_what_is_missing_starts_on_another() -> None:
+    service = a_service(rate_rps=150.0)
+    (before,) = run(problem_of(service, count=3), [()])
+    (after,) = run(replace(problem_of(service, count=2), current=before), [()])
+    assert shares(after) == [40.0, 40.0]
+    (short,) = run(replace(problem_of(service, count=1), current=before), [()])
+    assert [(entry.reason, entry.rate_rps) for entry in short.unserved] == [("stock", pytest.approx(70.0))]
+
+
+def test_what_another_policy_left_is_brought_to_the_services_own_share() -> None:
+    whole = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=10.0)
+    current = Plan(policy="k8s_hpa", gpus=(GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(whole,)),))
+    (plan,) = run(replace(problem_of(a_service(rate_rps=100.0)), current=current), [()])
+    assert shares(plan) == [40.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("service", "count", "reason", "rate_rps", "missing"),
+    [
+        (a_service(rate_rps=300.0), 2, "stock", 140.0, 0),
+        (a_service(rate_rps=300.0, max_replicas=2), None, "replicas", 140.0, 0),
+        (a_service(rate_rps=5.0, slo_ms=19.0), None, "slo", 5.0, 0),
+        (a_service(rate_rps=0.0, min_replicas=2), 1, "stock", 0.0, 1),
+    ],
+)
+def test_what_cannot_be_served_names_its_rule(
+    service: ServiceDemand, count: int | None, reason: str, rate_rps: float, missing: int
+) -> None:
+    (plan,) = run(problem_of(service, count=count), [()])
+    (entry,) = plan.unserved
+    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (reason, pytest.approx(rate_rps), missing)
+
+
+def test_a_step_is_reported() -> None:
+    problem = problem_of(a_service(rate_rps=10.0))
+    plan, report, memory = make_plan(problem, Observed(at_s=0.0), None, Budget())
+    assert report.messages == ()
+    missed = Observed(at_s=120.0, readings=(reading(latency_ms=150.0),))
+    assert make_plan(replace(problem, current=plan), missed, memory, Budget())[1].messages == (
+        "chat: step +1 from the knee",
+    )

@@ -1,0 +1,100 @@
+"""What holds replicas back, on GPUs small enough to see it."""
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.explain.neighbours import Company
+from solvers.types.outcome import GpuTypePrice, Prices
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import OperatingPoint, Problem
+from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
+from tests.solvers.small_plans import capacity_rps, example
+
+
+def a_replica(service: str = "chat", sm_percent: float = 50.0, rate_rps: float = 40.0) -> ReplicaPlan:
+    return ReplicaPlan(service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps)
+
+
+def a_plan(*replicas: ReplicaPlan, count: int = 1) -> Plan:
+    return Plan(policy="test", gpus=(GpuPlan(gpu_type="gpu", count=count, clock_mhz=1000.0, replicas=replicas),))
+
+
+def rules(problem: Problem, plan: Plan, service: str = "chat") -> list[str]:
+    return [binding.rule for binding in Company(problem).bindings(plan, service)]
+
+
+def test_capacities_and_times_are_the_contract_s() -> None:
+    problem, plan, _ = example()
+    for gpu in plan.gpus:
+        seats = Company(problem).seats(gpu)
+        assert seats is not None
+        for index, seat in enumerate(seats):
+            assert seat.capacity_rps == pytest.approx(capacity_rps(problem, gpu, index))
+
+
+def test_a_replica_that_may_grow_is_held_back_by_nothing() -> None:
+    assert rules(a_problem(a_service(rate_rps=40.0)), a_plan(a_replica())) == []
+
+
+def test_two_halves_hold_each_other_back_by_their_shares() -> None:
+    problem = a_problem(a_service(rate_rps=40.0), a_service("search", rate_rps=40.0))
+    assert rules(problem, a_plan(a_replica(), a_replica("search"))) == ["sm"]
+
+
+@pytest.mark.parametrize(
+    ("larger", "rule"),
+    [(HALVES[1]._replace(memory_mib=20_000.0), "memory"), (HALVES[1]._replace(power_w=170.0), "power")],
+    ids=["memory", "power"],
+)
+def test_the_resource_that_a_larger_share_lacks_is_named(larger: OperatingPoint, rule: str) -> None:
+    problem = a_problem(a_service(rate_rps=40.0), rows=(HALVES[0], larger), types=(a_type(power_cap_w=200.0),))
+    assert rules(problem, a_plan(a_replica())) == [rule]
+
+
+def test_an_slo_that_costs_utilisation_is_named() -> None:
+    law = replace(LAW, max_utilisation=(((0.1, 0.5), (0.8, 0.8)),))
+    # 10 ms of 30: a ratio of 3, where the law allows less than at 9.
+    problem = a_problem(a_service(rate_rps=4.0, slo_ms=30.0), capacity_law=law, rows=(a_row(100.0, 10.0),))
+    assert rules(problem, a_plan(a_replica(sm_percent=100.0, rate_rps=4.0))) == ["slo"]
+
+
+def test_limits_of_the_service_and_the_stock_are_named() -> None:
+    service = a_service(rate_rps=80.0, min_replicas=2, max_replicas=2)
+    problem = a_problem(service, types=(a_type(count=2),))
+    found = Company(problem).bindings(a_plan(a_replica(), count=2), "chat")
+    assert [(binding.rule, binding.detail) for binding in found] == [
+        ("max_replicas", "no more than 2 may run"),
+        ("min_replicas", "no fewer than 2 may run"),
+        ("stock", "all 2 gpu are in use"),
+    ]
+
+
+def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothing() -> None:
+    problem, plan = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)), a_plan(a_replica())
+
+    def said(per_gpu: float) -> list[str]:
+        prices = Prices(unit="usd_per_hour", services=(), gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),))
+        return [each.detail for each in Company(problem).bindings(plan, "chat", prices) if each.rule == "stock"]
+
+    assert (said(0.2), said(0.0)) == (["the only gpu is in use"], [])
+
+
+def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
+    problem = a_problem(a_service(rate_rps=40.0), a_service("search"), max_replicas_per_gpu=1)
+    (gpu,) = a_plan(a_replica()).gpus
+    uses = {use.rule: (use.used, use.limit, use.is_full) for use in Company(problem).uses(gpu)}
+    assert uses == {
+        "sm": (50.0, 100.0, False),
+        "memory": (4000.0, 16_000.0, False),
+        "power": (100.0, 250.0, False),
+        "replicas_per_gpu": (1.0, 1.0, True),
+    }
+
+
+def test_a_replica_without_a_row_has_no_seat() -> None:
+    company = Company(a_problem(a_service(rate_rps=40.0)))
+    (odd,) = a_plan(a_replica(sm_percent=33.0)).gpus
+    (foreign,) = a_plan(a_replica("nobody")).gpus
+    assert company.seats(odd) is None and company.seats(foreign) is None
+    assert company.bindings(Plan(policy="test", gpus=(odd,)), "chat") == ()

@@ -1,0 +1,119 @@
+"""Reliefs: what is said to be saved is saved, and what helps most comes first."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.explain.neighbours import Company
+from solvers.explain.relaxed_limits import LOOSER, priced_reliefs
+from solvers.explain.solve_relaxed import solved_reliefs
+from solvers.joint.relaxation.dual_prices import Relaxed, relax
+from solvers.joint.solve import solve
+from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.problems import tiny_problem
+from tests.solvers.whole_program import optimum, set_up
+
+SEEDS = range(60)
+
+
+def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
+    for seed in SEEDS:
+        problem = tiny_problem(seed)
+        base = relax(problem)
+        if base is not None and base.prices().unit == "usd_per_hour" and np.isfinite(least_cost(problem)):
+            yield seed, problem, solve(problem, Budget(seconds=5.0, work=0.2))[0].plan, base
+
+
+def least_cost(problem: Problem) -> float:
+    return optimum(set_up(problem), is_whole=False, serves_all=True)
+
+
+def loosened(problem: Problem, kind: str, subject: str) -> Problem:
+    """The problem with one limit loosened, without the code that is tested."""
+    types, services = list(problem.gpu_types), list(problem.services)
+    for at, gpu_type in enumerate(types):
+        if kind == "stock" and gpu_type.name == subject:
+            types[at] = replace(gpu_type, count=(gpu_type.count or 0) + 1)
+        if kind == "power_cap" and gpu_type.name == subject:
+            types[at] = replace(gpu_type, power_cap_w=LOOSER * gpu_type.power_cap_w)
+    for at, service in enumerate(services):
+        if kind == "slo" and service.name == subject:
+            services[at] = replace(service, slo_ms=LOOSER * service.slo_ms)
+        if kind == "gpu_types" and service.name == subject:
+            services[at] = replace(service, allowed_gpu_types=None)
+        if kind == "max_replicas" and service.name == subject:
+            services[at] = replace(service, max_replicas=(service.max_replicas or 0) + 1)
+    return replace(problem, gpu_types=tuple(types), services=tuple(services))
+
+
+def test_tested_savings_are_those_of_the_linear_program_over_every_pattern() -> None:
+    tested = 0
+    for seed, problem, plan, base in cases():
+        here = least_cost(problem)
+        for relief in solved_reliefs(Company(problem), plan, base.prices(), base):
+            saved = here - least_cost(loosened(problem, relief.kind, relief.subject))
+            if relief.basis == "relaxation":
+                assert relief.saving == pytest.approx(saved, abs=3e-3 * here), (seed, relief)
+                tested += 1
+            if relief.basis == "price":
+                assert saved <= relief.saving + 3e-3 * here, (seed, relief)
+    assert tested > 10
+
+
+def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> None:
+    ranked = 0
+    for seed, problem, plan, base in cases():
+        here = least_cost(problem)
+        found = [
+            one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.basis == "relaxation"
+        ]
+        saved = [here - least_cost(loosened(problem, one.kind, one.subject)) for one in found]
+        if len(found) > 1:
+            assert saved[0] >= max(saved) - 3e-3 * here, (seed, found)
+            ranked += 1
+    assert ranked > 2
+
+
+def test_services_that_may_not_use_the_cheap_gpus_are_let_on_them() -> None:
+    types = (a_type("cheap", price_usd_per_hour=0.5), a_type("dear", price_usd_per_hour=2.0))
+    problem = a_problem(a_service(rate_rps=150.0, allowed_gpu_types=("dear",)), types=types)
+    base = relax(problem)
+    assert base is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    (relief,) = (one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.kind == "gpu_types")
+    # 1.5 GPUs at 0.5 instead of 2 USD/h.
+    assert (relief.words, relief.basis) == ("chat on cheap, too", "relaxation")
+    assert relief.saving == pytest.approx(2.25, rel=1e-3)
+
+
+def test_a_power_cap_that_binds_is_found() -> None:
+    # Only half of a GPU may be used under 105 W; 60 % needs 110 W, which 115.5 W allow.
+    rows = (a_row(50.0, 10.0), a_row(60.0, 10.0 / 1.2))
+    problem = a_problem(a_service(rate_rps=150.0), types=(a_type(power_cap_w=105.0, sm_percent_step=10.0),), rows=rows)
+    base = relax(problem)
+    assert base is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    (relief,) = (one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.kind == "power_cap")
+    assert relief.words == "power cap of gpu 105 → 115.5 W"
+    assert relief.saving == pytest.approx(3.0 - 2.5, rel=1e-3)
+
+
+def test_no_relief_is_tested_once_time_is_over() -> None:
+    _, problem, plan, base = next(cases())
+    found = solved_reliefs(Company(problem), plan, base.prices(), base, is_over=lambda: True)
+    assert found == priced_reliefs(Company(problem), plan, base.prices())
+
+
+def test_where_gpus_are_short_one_more_serves_more() -> None:
+    problem = a_problem(a_service(rate_rps=350.0), types=(a_type(count=2),))
+    base = relax(problem)
+    assert base is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    first = solved_reliefs(Company(problem), plan, base.prices(), base)[0]
+    assert (first.kind, first.words) == ("stock", "one more gpu (2 → 3)")
+    assert first.saving == pytest.approx(100.0, rel=1e-3)

@@ -1,0 +1,92 @@
+"""Plans that serve as much with a GPU less, by annealing what changes."""
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from solvers.joint.heuristics.annealing import Annealer
+from solvers.joint.heuristics.diving import Search, complete_greedily
+from solvers.joint.heuristics.gpu_elimination import soft_demand, thin
+from solvers.joint.heuristics.residual import Kit
+from solvers.joint.patterns.carried import carried
+from solvers.joint.patterns.deadline import never
+from solvers.joint.relaxation.column_generation import generate
+from solvers.joint.relaxation.column_pool import Pool
+from solvers.types.problem import Problem
+from tests.solvers.instances import a_problem, a_service, a_type, random_problem
+from tests.solvers.whole_program import set_up
+
+
+def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: Executor | None = None) -> Search:
+    setting = set_up(problem)
+    relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    pricer = setting.pricer().on(executor)
+    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
+    return Search(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
+
+
+def thinned(search: Search, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
+    soft = soft_demand(search)
+    return thin(search, Annealer(search.kit.tables, soft), soft, plan, gpus=gpus, is_first=True)
+
+
+def wasteful_plan(search: Search) -> Counter[int]:
+    """The greedy plan and one more GPU of its first column."""
+    plan = complete_greedily(search.kit, search.demand, search.duals, {})
+    return plan + Counter([min(plan)])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_thinned_plan_serves_as_much_for_less(seed: int) -> None:
+    search = search_of(random_problem(seed, services=8, types=2, gpus=12))
+    plan = wasteful_plan(search)
+    before = carried(search.kit.tables, search.kit.columns, plan)
+    if (before.rps < search.demand.rate).any() or (before.gpus > search.demand.stock).any():
+        return
+    found = thinned(search, plan)
+    assert found is not None
+    after = carried(search.kit.tables, search.kit.columns, found)
+    assert (after.rps >= search.demand.rate * (1.0 - 1e-9)).all()
+    assert (after.replicas >= search.demand.fewest).all()
+    assert (after.replicas <= search.demand.most).all()
+    assert (after.gpus <= search.demand.stock).all()
+    assert after.cost < before.cost
+    assert sum(found.values()) < sum(plan.values())
+
+
+def test_where_all_gpus_are_needed_nothing_is_found() -> None:
+    search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=6),)))
+    # A GPU carries 100 rps.
+    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    assert thinned(search, Counter({best: 4})) is None
+
+
+def test_a_plan_of_one_pattern_may_be_thinned_too() -> None:
+    search = search_of(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
+    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    found = thinned(search, Counter({best: 4}))
+    assert found is None or sum(found.values()) == 3
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 50])
+def test_several_gpus_may_go_at_once(gpus: int) -> None:
+    search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),)))
+    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    found = thinned(search, Counter({best: 7}), gpus)
+    if gpus > 3:
+        assert found is None
+    else:
+        assert found is not None and found.total() <= 7 - gpus + 1
+        taken = carried(search.kit.tables, search.kit.columns, found)
+        assert (taken.rps >= search.demand.rate * (1.0 - 1e-9)).all()
+
+
+def test_threads_do_not_change_what_is_found() -> None:
+    problem = random_problem(3, services=8, types=2, gpus=12)
+    alone = search_of(problem)
+    with ThreadPoolExecutor(2) as pool:
+        together = search_of(problem, executor=pool)
+        assert thinned(alone, wasteful_plan(alone)) == thinned(together, wasteful_plan(together))

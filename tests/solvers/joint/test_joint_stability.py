@@ -1,0 +1,246 @@
+"""Policy `joint` from tick to tick: what it rearranges, when, by how much, and what it remembers."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from solvers.check import violations
+from solvers.joint.policy import make_plan
+from solvers.laws.cost import cost_usd_per_hour, started
+from solvers.types.outcome import LEAST_MOVES, Budget, PlanReport, Stability
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed
+from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
+
+STEADY = Stability(hysteresis=0.1, move_budget=0.1, min_dwell_s=60.0)
+
+
+def tick(
+    problem: Problem, *, at_s: float = 0.0, memory: Json = None, stability: Stability = STEADY, **budget: Any
+) -> tuple[Plan, PlanReport, Json]:
+    """A plan that the checker accepts, and what is remembered."""
+    facts: dict[str, Any] = {"work": 0.2, "seconds": math.inf}
+    plan, report, memory = make_plan(
+        problem, Observed(at_s=at_s), memory, Budget(stability=stability, **facts | budget)
+    )
+    assert violations(problem, plan) == ()
+    return plan, report, memory
+
+
+def looked_at(at_s: float) -> Json:
+    return {"version": 1, "looked_s": at_s, "warm": None}
+
+
+def on_whole_gpus(*services: str) -> Plan:
+    """Each service alone on a GPU, half of which would do."""
+    gpus = (
+        GpuPlan(
+            gpu_type="gpu",
+            clock_mhz=1000.0,
+            replicas=(ReplicaPlan(service=name, sm_percent=100.0, batch=1, arrival_rate_rps=40.0),),
+        )
+        for name in services
+    )
+    return Plan(policy="before", gpus=tuple(gpus))
+
+
+def wasteful(services: int = 2, rate_rps: float = 40.0) -> Problem:
+    """Twice the GPUs that are needed; to halve them starts a replica of every service."""
+    names = [f"s{number:02}" for number in range(services)]
+    return a_problem(*(a_service(name, rate_rps=rate_rps) for name in names), current=on_whole_gpus(*names))
+
+
+def gpus_of(plan: Plan) -> int:
+    return sum(gpu.count for gpu in plan.gpus)
+
+
+def test_a_cheaper_arrangement_waits_until_the_dwell_has_passed() -> None:
+    problem = wasteful()
+    early, _, memory = tick(problem, at_s=100.0, memory=looked_at(41.0))
+    assert (gpus_of(early), started(problem, early)) == (2, 0)
+    assert isinstance(memory, dict)
+    assert memory["looked_s"] == 41.0
+    late, _, memory = tick(problem, at_s=101.0, memory=looked_at(41.0))
+    assert gpus_of(late) == 1
+    assert isinstance(memory, dict)
+    assert memory["looked_s"] == 101.0
+
+
+def test_a_clock_that_went_back_does_not_make_it_wait() -> None:
+    plan, _, _ = tick(wasteful(), at_s=5.0, memory=looked_at(1000.0))
+    assert gpus_of(plan) == 1
+
+
+def test_demand_is_served_at_once_whatever_the_dwell() -> None:
+    problem = with_rates(wasteful(), 3.0)
+    plan, _, _ = tick(problem, at_s=1.0, memory=looked_at(0.0))
+    assert plan.unserved == ()
+    # 120 rps of each: one more half GPU or whole one each.
+    assert 1 <= started(problem, plan) <= 2
+
+
+def test_superfluous_gpus_go_at_once() -> None:
+    problem = a_problem(a_service("chat", rate_rps=40.0), current=on_whole_gpus("chat", "chat", "chat"))
+    plan, report, _ = tick(problem, at_s=1.0, memory=looked_at(0.0))
+    assert (gpus_of(plan), started(problem, plan), report.status) == (1, 0, "kept")
+
+
+@pytest.mark.parametrize(("hysteresis", "gpus"), [(0.4, 1), (0.6, 2)])
+def test_a_rearrangement_must_save_more_than_the_hysteresis(hysteresis: float, gpus: int) -> None:
+    # It saves one GPU of two.
+    plan, _, _ = tick(wasteful(), stability=replace(STEADY, hysteresis=hysteresis))
+    assert gpus_of(plan) == gpus
+
+
+def test_a_rearrangement_must_save_the_price_of_its_starts_too() -> None:
+    # It saves 1 USD per hour by two starts, and must save 0.2 beyond these.
+    for price, gpus in ((0.35, 1), (0.45, 2)):
+        plan, _, _ = tick(replace(wasteful(), migration_cost_usd_per_hour=price))
+        assert gpus_of(plan) == gpus
+
+
+def test_no_more_replicas_start_to_save_cost_than_the_move_budget_allows() -> None:
+    problem = wasteful(services=2 * LEAST_MOVES)
+    plan, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0))
+    assert started(problem, plan) <= LEAST_MOVES
+    free, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0, move_budget=1.0))
+    assert gpus_of(free) == LEAST_MOVES
+
+
+def test_many_ticks_come_to_rest() -> None:
+    problem, memory, plans = random_problem(5), None, []
+    for number in range(6):
+        plan, _, memory = tick(problem, at_s=100.0 * number, memory=memory)
+        problem = replace(problem, current=plan)
+        plans.append(plan)
+    assert started(replace(problem, current=plans[-2]), plans[-1]) == 0
+
+
+def test_noise_in_the_rates_moves_nothing_that_it_need_not() -> None:
+    problem = random_problem(2)
+    first, _, memory = tick(with_rates(problem, 1.05))
+    current, starts = first, 0
+    for number, factor in enumerate((1.0, 1.04, 0.98, 1.05, 1.01)):
+        now = replace(with_rates(problem, factor), current=current)
+        plan, _, memory = tick(now, at_s=5.0 * number, memory=memory)
+        starts += started(now, plan)
+        current = plan
+    assert starts == 0
+
+
+def test_without_a_limit_of_seconds_plans_follow_from_the_arguments_alone() -> None:
+    problem = random_problem(4)
+    first, _, memory = tick(problem)
+    assert memory == {"version": 1, "looked_s": 0.0, "warm": None}
+    now = with_rates(replace(problem, current=first), 1.1)
+    once, again = (tick(now, at_s=5.0, memory=memory)[0] for _ in range(2))
+    assert once == again
+
+
+def test_warm_plans_keep_every_rule_and_serve_what_cold_ones_serve() -> None:
+    for seed in range(6):
+        problem = random_problem(seed)
+        first, _, memory = tick(problem, seconds=60.0)
+        now = with_rates(replace(problem, current=first), 1.1)
+        warm, _, memory = tick(now, at_s=5.0, memory=memory, seconds=60.0)
+        cold, _, _ = tick(now, at_s=5.0, memory=looked_at(0.0), seconds=60.0)
+        assert [each.service for each in warm.unserved] == [each.service for each in cold.unserved]
+
+
+def test_a_token_that_is_not_known_means_a_cold_start() -> None:
+    problem = wasteful()
+    plan, _, memory = tick(problem, at_s=1.0, memory={"version": 1, "looked_s": 0.0, "warm": "gone"}, seconds=60.0)
+    assert gpus_of(plan) == 2
+    assert isinstance(memory, dict)
+    assert memory["warm"] not in (None, "gone")
+
+
+@pytest.mark.parametrize("memory", [None, 7, "text", {"version": 0}, {"version": 1, "looked_s": "x", "warm": 3}])
+def test_memory_that_is_not_its_own_counts_as_none(memory: Json) -> None:
+    plan, _, _ = tick(wasteful(), memory=memory)
+    assert gpus_of(plan) == 1
+
+
+def test_a_row_that_is_gone_takes_its_replica_along() -> None:
+    problem = wasteful()
+    (points,) = problem.points
+    less = replace(problem, points=(replace(points, rows=points.rows[:1]),))
+    plan, _, _ = tick(less, at_s=1.0, memory=looked_at(0.0))
+    assert plan.unserved == ()
+    assert {each.sm_percent for gpu in plan.gpus for each in gpu.replicas} == {50.0}
+
+
+def best_by_hand(problem: Problem, price: float) -> float:
+    """Least cost with starts of all plans of the two services on up to four GPUs of one type."""
+    patterns = [(a, b) for a, b in itertools.product((0, 50, 100), repeat=2) if 0 < a + b <= 100]
+    names = ("chat", "photo")
+    best = float("inf")
+    for count in range(1, 5):
+        for mix in itertools.combinations_with_replacement(patterns, count):
+            gpus = (
+                GpuPlan(
+                    gpu_type="gpu",
+                    clock_mhz=1000.0,
+                    replicas=tuple(
+                        ReplicaPlan(service=name, sm_percent=float(percent), batch=1, arrival_rate_rps=0.0)
+                        for name, percent in zip(names, pattern, strict=True)
+                        if percent
+                    ),
+                )
+                for pattern in mix
+            )
+            carried = [sum(pattern[at] for pattern in mix) for at in range(2)]
+            if all(rps >= each.arrival_rate_rps for rps, each in zip(carried, problem.services, strict=True)):
+                best = min(best, count + price * started(problem, Plan(policy="hand", gpus=tuple(gpus))))
+    return best
+
+
+@pytest.mark.parametrize("price", [0.05, 0.3, 0.7, 2.0])
+@pytest.mark.parametrize("rates", [(40.0, 40.0), (90.0, 45.0), (120.0, 30.0), (140.0, 95.0), (10.0, 160.0)])
+@pytest.mark.parametrize("shares", [(100, 0), (50, 50)])
+def test_cost_and_starts_together_are_least(price: float, rates: tuple[float, float], shares: tuple[int, int]) -> None:
+    # One GPU runs; a replica carries 1 rps per percent.
+    replicas = (
+        ReplicaPlan(service=name, sm_percent=float(share), batch=1, arrival_rate_rps=1.0)
+        for name, share in zip(("chat", "photo"), shares, strict=True)
+        if share
+    )
+    gpu = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=tuple(replicas))
+    before = Plan(policy="before", gpus=(gpu,))
+    services = (a_service("chat", rate_rps=rates[0]), a_service("photo", rate_rps=rates[1]))
+    problem = a_problem(*services, current=before, migration_cost_usd_per_hour=price)
+    plan, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget(work=0.2))
+    assert plan.unserved == ()
+    total = cost_usd_per_hour(problem, plan) + price * started(problem, plan)
+    assert total == pytest.approx(best_by_hand(problem, price))
+
+
+def test_calls_of_a_series_go_on_with_warm_state_without_a_limit_of_seconds() -> None:
+    problem = wasteful()
+
+    def tokens(**budget: Any) -> list[Any]:
+        _, _, first = tick(problem, **budget)
+        _, _, second = tick(problem, at_s=5.0, memory=first, **budget)
+        return [memory["warm"] for memory in (first, second) if isinstance(memory, dict)]
+
+    assert tokens() == [None, None]
+    assert None not in tokens(is_series=True)
+
+
+def test_two_series_of_the_same_problems_make_the_same_plans() -> None:
+    first = random_problem(3)
+
+    def series() -> list[Plan]:
+        plans: list[Plan] = []
+        memory: Json = None
+        for number, factor in enumerate((1.0, 1.3, 1.1)):
+            problem = replace(with_rates(first, factor), current=plans[-1] if plans else None)
+            plan, _, memory = tick(problem, at_s=60.0 * number, memory=memory, is_series=True)
+            plans.append(plan)
+        return plans
+
+    assert series() == series()

@@ -1,0 +1,67 @@
+"""The knee stands where the slope changes most; a curve without a knee says so by its end."""
+
+import numpy as np
+import pytest
+
+from solvers.papers.morak.knee_partition import knee_point, knee_points
+from solvers.predict.data.fit import TooFewSamples
+from tests.solvers.synthetic_samples import samples_at
+
+SHARES = np.arange(5.0, 101.0, 5.0)
+
+
+def test_the_knee_of_two_lines_is_where_they_meet() -> None:
+    latency_ms = np.where(SHARES <= 30.0, 40.0 - SHARES, 10.0 - 0.02 * (SHARES - 30.0))
+    knee = knee_point(SHARES, latency_ms)
+    assert knee.sm_percent == pytest.approx(30.0, abs=0.05)
+    assert knee.latency_ms == pytest.approx(10.0, abs=0.05)
+    assert knee.slope_before == pytest.approx(-1.0, rel=0.01)
+    assert knee.slope_after == pytest.approx(-0.02, rel=0.01)
+
+
+def test_noise_moves_the_knee_little() -> None:
+    latency_ms = np.maximum(600.0 / SHARES, 20.0) * np.exp(np.random.default_rng(5).normal(0.0, 0.02, len(SHARES)))
+    assert 10.0 <= knee_point(SHARES, latency_ms).sm_percent <= 30.0
+
+
+def test_a_smooth_curve_has_its_knee_where_further_shares_stop_paying() -> None:
+    # 1/p from 5 to 100 %: the knee must leave less than a quarter of the largest latency, and not take half the GPU.
+    knee = knee_point(SHARES, 100.0 / SHARES)
+    assert 10.0 < knee.sm_percent < 50.0
+    assert knee.latency_ms < 5.0
+
+
+def test_unit_of_latency_does_not_move_the_knee() -> None:
+    curve = 300.0 / (SHARES + 3.0) + 2.0
+    assert knee_point(SHARES, curve * 1000.0).sm_percent == pytest.approx(knee_point(SHARES, curve).sm_percent, abs=0.1)
+
+
+def test_a_flat_curve_needs_no_more_than_the_least_share() -> None:
+    assert knee_point(SHARES, np.full(len(SHARES), 20.0)).sm_percent == 5.0
+    noisy = 20.0 + np.random.default_rng(1).normal(0.0, 0.1, len(SHARES))
+    assert knee_point(SHARES, noisy).sm_percent == 5.0
+
+
+def test_a_straight_fall_pays_until_the_largest_share() -> None:
+    assert knee_point(SHARES, 200.0 - 1.5 * SHARES).sm_percent == 100.0
+
+
+def test_order_and_repetition_do_not_matter() -> None:
+    order = np.random.default_rng(2).permutation(2 * len(SHARES))
+    twice = np.tile(SHARES, 2)[order]
+    again = knee_point(twice, 300.0 / twice + 2.0)
+    assert again.sm_percent == pytest.approx(knee_point(SHARES, 300.0 / SHARES + 2.0).sm_percent, abs=0.01)
+
+
+def test_two_shares_have_no_knee() -> None:
+    with pytest.raises(TooFewSamples):
+        knee_point(np.array([10.0, 100.0]), np.array([5.0, 1.0]))
+
+
+def test_every_batch_with_three_shares_has_a_knee_of_its_own() -> None:
+    batch = [1.0] * 4 + [8.0] * 4 + [16.0]
+    share = [5.0, 10.0, 50.0, 100.0, 5.0, 30.0, 60.0, 100.0, 50.0]
+    latency_ms = [8.0, 2.0, 1.9, 1.8, 60.0, 8.0, 7.0, 6.0, 20.0]
+    knees = knee_points(samples_at(batch, share, latency_ms))
+    assert sorted(knees) == [1.0, 8.0]
+    assert knees[1.0].sm_percent < knees[8.0].sm_percent

@@ -1,0 +1,98 @@
+"""The profiling plan: few points, spread where they tell most."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from solvers.predict.data.samples import Queries, make_queries
+from solvers.predict.learn.profiling_plan import LARGEST_GRID, MOST_POINTS, make_profiling_plan
+from solvers.types.errors import InvalidInput
+
+BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+SHARES = tuple(float(share) for share in range(5, 101, 5))
+
+
+def make_grid(
+    batches: tuple[float, ...] = BATCHES, shares: tuple[float, ...] = SHARES, clocks: tuple[float, ...] = (1530.0,)
+) -> Queries:
+    batch, share, clock = zip(*product(batches, shares, clocks), strict=True) if batches else ((), (), ())
+    size = len(batch)
+    return make_queries(["a"] * size, ["V100"] * size, batch=batch, sm_percent=share, clock_mhz=clock)
+
+
+NOTHING = make_grid(batches=())
+
+
+def conditions(queries: Queries) -> list[tuple[float, float, float]]:
+    return list(zip(queries.batch.tolist(), queries.sm_percent.tolist(), queries.clock_mhz.tolist(), strict=True))
+
+
+def test_at_most_sixteen_different_points_of_the_grid() -> None:
+    plan = conditions(make_profiling_plan(make_grid(), done=NOTHING))
+    assert len(plan) == MOST_POINTS
+    assert len(set(plan)) == MOST_POINTS
+    assert set(plan) <= set(conditions(make_grid()))
+
+
+def test_the_first_four_points_reach_both_ends_of_batch_and_share() -> None:
+    plan = make_profiling_plan(make_grid(), done=NOTHING, count=4)
+    assert plan.batch.min() <= 2.0
+    assert plan.batch.max() >= 16.0
+    assert plan.sm_percent.min() <= 15.0
+    assert plan.sm_percent.max() >= 70.0
+
+
+def test_a_point_measured_already_is_not_asked_for_first() -> None:
+    first = make_profiling_plan(make_grid(), done=NOTHING, count=1)
+    again = make_profiling_plan(make_grid(), done=first, count=1)
+    assert conditions(again) != conditions(first)
+
+
+def test_a_point_measured_at_no_known_clock_counts_as_measured_at_the_highest() -> None:
+    grid = make_grid(clocks=(900.0, 1530.0))
+    first = make_profiling_plan(grid, done=NOTHING, count=3)
+    at_highest = replace(first, clock_mhz=np.full(3, 1530.0))
+    unknown = replace(first, clock_mhz=np.full(3, np.nan))
+    expected = conditions(make_profiling_plan(grid, done=at_highest, count=4))
+    assert conditions(make_profiling_plan(grid, done=unknown, count=4)) == expected
+
+
+def test_going_on_after_some_points_is_the_same_plan() -> None:
+    whole = conditions(make_profiling_plan(make_grid(), done=NOTHING, count=6))
+    begun = make_profiling_plan(make_grid(), done=NOTHING, count=3)
+    assert conditions(make_profiling_plan(make_grid(), done=begun, count=3)) == whole[3:]
+
+
+def test_clocks_are_varied_when_the_grid_has_several() -> None:
+    plan = make_profiling_plan(make_grid(clocks=(900.0, 1200.0, 1530.0)), done=NOTHING, count=5)
+    assert len(set(plan.clock_mhz.tolist())) >= 2
+
+
+def test_a_small_grid_is_measured_whole() -> None:
+    grid = make_grid(batches=(1.0, 2.0), shares=(50.0, 100.0))
+    assert sorted(conditions(make_profiling_plan(grid, done=NOTHING))) == sorted(conditions(grid))
+
+
+def test_of_an_empty_grid_there_is_nothing_to_measure() -> None:
+    assert len(make_profiling_plan(NOTHING, done=NOTHING)) == 0
+
+
+def test_the_order_of_the_grid_does_not_matter() -> None:
+    grid = make_grid()
+    shuffled = grid.take(np.random.default_rng(0).permutation(len(grid)))
+    one, other = (conditions(make_profiling_plan(part, done=NOTHING, count=8)) for part in (grid, shuffled))
+    assert set(one) == set(other)
+
+
+@pytest.mark.parametrize("count", [-1, MOST_POINTS + 1])
+def test_more_points_than_a_network_is_worth_are_refused(count: int) -> None:
+    with pytest.raises(InvalidInput, match="count: must be 0 to 16"):
+        make_profiling_plan(make_grid(), done=NOTHING, count=count)
+
+
+def test_a_grid_too_large_for_its_covariance_is_refused() -> None:
+    shares = tuple(np.linspace(1.0, 100.0, LARGEST_GRID // len(BATCHES) + 1).tolist())
+    with pytest.raises(InvalidInput, match="thin it"):
+        make_profiling_plan(make_grid(shares=shares), done=NOTHING)

@@ -1,0 +1,238 @@
+"""docs/metrics.md from the metrics themselves; a test keeps the file up to date.
+
+Run: `python -m tools.documents.metrics`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agents.base.exposition import Family
+from agents.daemon import metrics as agent_metrics
+from agents.router.lane import Counts
+from agents.router.metrics import Shown, exposition
+from agents.serving.metrics import GAUGES
+from agents.serving.metrics import Metrics as WorkerMetrics
+from app.api.caches import cluster_families
+from app.api.caches.request_metrics import ApiMetrics
+from app.loop.tick import TickOutcome
+from app.serve.loop_metrics import LoopMetrics
+from solvers.types.outcome import PlanReport, SolveReport, SolveStatus, Violation
+
+TARGET = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+UNITS = {
+    "seconds": "s",
+    "ms": "ms",
+    "bytes": "bytes",
+    "watts": "W",
+    "joules": "J",
+    "hertz": "Hz",
+    "ratio": "0 to 1",
+    "usd": "USD",
+    "rows": "rows",
+    "usd_per_hour": "USD/h",
+    "requests_per_second": "1/s",
+    "arrivals_per_second": "1/s",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One metric, as the document shows it."""
+
+    name: str
+    """As PromQL asks for it; of a histogram without `_bucket`, `_sum`, `_count`."""
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+    @property
+    def unit(self) -> str:
+        """By its name; empty for plain numbers."""
+        name = self.name.removesuffix("_total")
+        ends = [end for end in UNITS if name.endswith(f"_{end}")]
+        return UNITS[max(ends, key=len)] if ends else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where metrics are read, and what there is."""
+
+    title: str
+    where: str
+    metrics: tuple[Described, ...]
+
+
+def places() -> tuple[Place, ...]:
+    """Every place with everything that it shows."""
+    return (
+        Place(title="API and control loop", where=_API, metrics=_of_text(_process_page())),
+        Place(title="Cluster", where=_CLUSTER, metrics=_of_families(cluster_families.FAMILIES)),
+        Place(title="Agent", where=_AGENT, metrics=_of_families(agent_metrics.FAMILIES)),
+        Place(title="Router of a node", where=_ROUTER, metrics=_of_text(_router_page())),
+        Place(title="Worker", where=_WORKER, metrics=_of_text(_worker_page())),
+    )
+
+
+def series_names() -> frozenset[str]:
+    """Every name that PromQL may ask for."""
+    suffixes = {"histogram": ("_bucket", "_sum", "_count")}
+    return frozenset(
+        f"{metric.name}{suffix}"
+        for place in places()
+        for metric in place.metrics
+        for suffix in suffixes.get(metric.kind, ("",))
+    )
+
+
+def document() -> str:
+    """The text of docs/metrics.md."""
+    return HEAD + "".join(_section(place) for place in places()) + TAIL
+
+
+def _section(place: Place) -> str:
+    rows = (
+        f"| `{metric.name}` | {metric.kind} | {metric.unit or '–'} | {_labels(metric)} | {metric.text.rstrip('.')} |"
+        for metric in place.metrics
+    )
+    head = "| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n"
+    return f"\n## {place.title}\n\n{place.where}\n\n{head}" + "\n".join(rows) + "\n"
+
+
+def _labels(metric: Described) -> str:
+    return ", ".join(f"`{label}`" for label in metric.labels) or "–"
+
+
+def _of_families(families: Sequence[Family]) -> tuple[Described, ...]:
+    return tuple(
+        Described(name=family.name, kind=family.kind, labels=family.labels, text=family.text) for family in families
+    )
+
+
+def _of_text(page: str) -> tuple[Described, ...]:
+    return tuple(_described(page))
+
+
+def _described(page: str) -> Iterator[Described]:
+    """What a page of examples shows; metrics of the process itself are Prometheus' own and not listed."""
+    for family in text_string_to_metric_families(page):
+        if not family.name.startswith("plimsoll_") or family.name.endswith("_created"):
+            continue
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        total = "_total" if family.type == "counter" else ""
+        yield Described(
+            name=f"{family.name}{total}", kind=family.type, labels=tuple(sorted(labels)), text=family.documentation
+        )
+
+
+def _process_page() -> str:
+    registry = CollectorRegistry()
+    api, loop = ApiMetrics(registry), LoopMetrics(registry)
+    api.requests.labels("GET", "/livez", "200").inc()
+    api.seconds.labels("GET", "/livez").observe(0.0)
+    api.observations.labels("durable").inc()
+    loop.note(_example_tick())
+    return generate_latest(registry).decode()
+
+
+def _example_tick() -> TickOutcome:
+    """A tick of which every metric has something to say."""
+    step = SolveReport(technique="autoscale", method="cp-sat", status=SolveStatus.TIME_LIMIT)
+    report = PlanReport(
+        status="greedy", cost_usd_per_hour=1.0, lower_bound_usd_per_hour=1.0, gap_percent=0.0, steps=(step,)
+    )
+    return TickOutcome(
+        state="target",
+        policy="joint",
+        cost_usd_per_hour=1.0,
+        report=report,
+        seconds={"total": 0.0},
+        violations=(Violation(rule="slo", severity="promise", where="", detail=""),),
+    )
+
+
+def _router_page() -> str:
+    shown = Shown(service="chat", counts=Counts(), waiting=0, running=0, replicas=0, replicas_out=0)
+    return exposition((shown,), unknown=0)
+
+
+def _worker_page() -> str:
+    metrics = WorkerMetrics()
+    for name in GAUGES:
+        metrics.observe(name, lambda: 0.0)
+    return metrics.text().decode()
+
+
+HEAD = """# Metrics
+
+Generated from the metrics themselves by `python -m tools.documents.metrics`; do not edit.
+
+Every part shows what it knows in Prometheus' text format. Names say their unit, counters end in `_total`. What does not
+exist any more has no series: when a service, GPU or node is gone, so are its figures. Labels are bounded, as each
+section says.
+
+- `deploy/prometheus/prometheus.yml` scrapes API, cluster and agents, and says how to scrape routers; `rules.yml` and
+  `alerts.yml` beside it are recording and alert rules.
+- `deploy/grafana/` holds dashboards: fleet, service SLO, decisions and solver, cost and energy, agents.
+- Agents are found by Prometheus' HTTP service discovery: `GET /api/v1/metrics/targets`.
+"""
+
+_API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process beside the
+API; it tells what each tick did, so its figures stand here, too. A controller without an API
+(`plimsoll controller`) shows its own at `GET /metrics` of `--metrics-port` or
+`PLIMSOLL_CONTROLLER_METRICS_PORT`, without a token, by default nowhere; with `--metrics-host` or
+`PLIMSOLL_CONTROLLER_METRICS_HOST` not on this machine alone. Of several that are served only one leads and ticks:
+ask for the `max` over them. Bounded: routes are templates, policies and rules are those of the program, at most 64
+combinations of problem, solver and status."""
+
+_CLUSTER = """`GET /api/v1/metrics` of the API, with a token of scope viewer that sees all projects, because it says
+what services do and cost. Read from the database at most every 5 seconds; every API process says the same, so scrape
+one. Bounded: the first 1,000 nodes, GPUs and services by name; `plimsoll_left_out` counts the others."""
+
+_AGENT = """`GET /metrics` at `plimsoll-agent --metrics-port 9410`; off by default, without a token, and on the node
+alone unless `--metrics-host` says otherwise. The control plane is told the address and hands it to Prometheus.
+Bounded by the wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."""
+
+_ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounded: the services of the routing table,
+256 by name and the rest as `(others)`."""
+
+_WORKER = """`GET /metrics` of `plimsoll worker`, beside Prometheus' usual `process_…`. Those that an agent starts
+listen on the node alone, at ports of the moment: scrape those that you start yourself. Bounded: every label has a
+closed set of values."""
+
+TAIL = """
+## Metrics of others
+
+`agents/replicas/server_metrics.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and new: agents
+read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page of another
+program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below.
+Its histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
+
+## Services that no agent serves
+
+`POST /api/v1/services/NAME/telemetry` takes the counts of one window from whoever has them, with a token of scope
+operator that sees the service's project:
+
+    {"source": "gateway-1", "window_start": "2026-03-01T12:00:00Z", "window_s": 10, "arrivals": 100, "served": 98,
+     "in_slo": 90, "rejected": 2, "latency_ms": [{"up_to_ms": 50, "count": 90}, {"up_to_ms": 200, "count": 8}]}
+
+It counts like what agents see: forecasts, plans and SLO reports follow. The same window of the same source again
+changes nothing; one that overlaps another with other figures is refused (409). A window must have ended and be younger
+than a day; a service takes 64 sources. Do not push what an agent's router counts already: it would count twice.
+
+## Traces
+
+With `pip install 'plimsoll[otel]'` and `OTEL_EXPORTER_OTLP_ENDPOINT` set, each tick of the control loop is a trace:
+`tick`, in it `tick.snapshot`, `tick.forecast`, `tick.decide`, `tick.record`, `tick.push` with the loop's own number of
+the step (`plimsoll.step`), and in the decision one `solve …` per solve with `plimsoll.problem`, `plimsoll.solver`,
+`plimsoll.status`. `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`,
+`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_BSP_…` mean what OpenTelemetry says. Spans go by OTLP over HTTP.
+"""
+
+
+if __name__ == "__main__":
+    TARGET.write_text(document(), encoding="utf-8")
